@@ -217,12 +217,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
     parser.add_argument("--rounds", type=int, default=2)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if unknown := sorted(set(asked.parts) - set(PARTS)):
+    if unknown := sorted(set(arguments.parts) - set(PARTS)):
         parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
-    for part in asked.parts or PARTS:
-        PARTS[part](asked.rounds)
+    for part in arguments.parts or PARTS:
+        PARTS[part](arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -155,10 +155,10 @@ def copying(rounds: int) -> None:
         note = f"{mine['seconds']:.2f} s to {b['seconds']:.1f} s"
         claims.append(Claim(f"{what}, to {name}", mine["seconds"] / b["seconds"], target, note))
     claims.append(Claim("largest difference", off(first, b), 1e-5))
-    kept = (
+    note = (
         f"{first['gib']:.2f} GiB, where a d_vocab x d_head factor of every head would be {L * H * V * DH / 2**28:.1f}"
     )
-    claims.append(Claim("memory, to one such factor of every head", first["gib"] / (L * H * V * DH / 2**28), 1.0, kept))
+    claims.append(Claim("memory, to one such factor of every head", first["gib"] / (L * H * V * DH / 2**28), 1.0, note))
     record("Copying scores of GPT-2 small's size", claims, how=HOW + " 144 heads over the whole vocabulary.")
 
 
@@ -239,8 +239,8 @@ def contest_large(layers: int = 9) -> None:
     before = peak()
     seconds, _ = timed(lambda: composition.composition(lm, "k"))  # type: ignore[arg-type]
     pairs = layers * (layers - 1) // 2 * heads * heads
-    held = sum(t.nbytes for group in vars(weights).values() for t in group) / 2**30
-    found = {"seconds": seconds, "gib": peak() - before, "weights_gib": held, "layers": layers, "pairs": pairs}
+    weight_gib = sum(t.nbytes for group in vars(weights).values() for t in group) / 2**30
+    found = {"seconds": seconds, "gib": peak() - before, "weights_gib": weight_gib, "layers": layers, "pairs": pairs}
     print(json.dumps(found))
 
 
@@ -249,17 +249,17 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.contestant == "large":
+    if arguments.contestant == "large":
         contest_large()
-    elif asked.contestant:
-        contest(asked.contestant)
+    elif arguments.contestant:
+        contest(arguments.contestant)
     else:
-        if unknown := sorted(set(asked.parts) - set(PARTS)):
+        if unknown := sorted(set(arguments.parts) - set(PARTS)):
             parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
-        for part in asked.parts or PARTS:
-            PARTS[part](asked.rounds)
+        for part in arguments.parts or PARTS:
+            PARTS[part](arguments.rounds)
 
 
 if __name__ == "__main__":

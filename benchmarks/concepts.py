@@ -31,8 +31,8 @@ def main() -> None:
     memories = sample_memories(lm, -(-given.values // lm.n_layers), seed=0)[: given.values]
     start = time.process_time()
     value_concepts(lm, memories)
-    took = time.process_time() - start
-    per_thousand = took * 1000 / len(memories)
+    seconds = time.process_time() - start
+    per_thousand = seconds * 1000 / len(memories)
     note = f"{per_thousand:.2f} CPU seconds; the vocabulary's classes took {made:.1f} once"
     claim = Claim("1,000 values, to a minute", per_thousand / 60, 1.0, note)
     if given.dry:

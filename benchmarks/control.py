@@ -68,15 +68,15 @@ def decision() -> None:
     labels = generator.integers(0, 200, size=(12, lm.d_mlp))
     train = generator.integers(0, lm.d_mlp, size=(n, 12, 10))
     rule = SubUpdates(labels, train, generator.integers(0, 12, size=n))
-    kept: dict[str, torch.Tensor] = {}
+    captured: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         cache = lm.hf(torch.arange(50, 66)[None], use_cache=True).past_key_values
-        with attach_hooks(lm, {("coefficients", 3): lambda t: kept.__setitem__("coefficients", t[0, -1].clone())}):
+        with attach_hooks(lm, {("coefficients", 3): lambda t: captured.__setitem__("coefficients", t[0, -1].clone())}):
             lm.hf(torch.tensor([[70]]), past_key_values=cache, use_cache=True)
         block, hidden = lm.structure.blocks[3].module, torch.randn(1, 1, 768)
         variants = {
             "layer": lambda: [block(hidden) for _ in range(50)],
-            "decision": lambda: [rule.is_above(0.0, lm, 0, kept) for _ in range(50)],
+            "decision": lambda: [rule.is_above(0.0, lm, 0, captured) for _ in range(50)],
         }
         seconds = interleaved(variants, rounds=7)
     between = early_exit.decision_cost(
@@ -112,15 +112,15 @@ def leave(model: str) -> None:
     lines = [line.strip() for line in steering.default_text().splitlines() if len(line) > 200]
     cut = len(lines) * 2 // 3
     found = early_exit.examples(lm, lines[:cut], 1500, seed=0)
-    asking, held = (early_exit.examples(lm, lines[cut:], 800, seed=seed) for seed in (98, 99))
+    fitting, evaluation = (early_exit.examples(lm, lines[cut:], 800, seed=seed) for seed in (98, 99))
     prompts = [" ".join(line.split()[:24]) for line in lines[-6:]]
     # As the paper sets them: the rule itself, and the classifier on the update with a precision of 0.75 by layer.
     rules = [early_exit.fit(lm, found, method, **SWEEP.get(method, {})) for method in ("sub_updates", "update")]
     for rule in rules[:]:
         cost = early_exit.decision_cost(rule, prompts[0], clock=time.process_time)
-        rules.append(rule.at_profitable_layers(asking, cost))
-    rules.append(at_accuracy(early_exit.fit(lm, found, "margin"), held, 94.0))
-    claims = [claim for rule in rules for claim in left(rule, held, lines[-18:-6], prompts)]
+        rules.append(rule.at_profitable_layers(fitting, cost))
+    rules.append(at_accuracy(early_exit.fit(lm, found, "margin"), evaluation, 94.0))
+    claims = [claim for rule in rules for claim in left(rule, evaluation, lines[-18:-6], prompts)]
     record(
         f"Leaving early, {lm.name}",
         claims,
@@ -133,9 +133,9 @@ def leave(model: str) -> None:
     )
 
 
-def left(rule: Any, held: Any, texts: list[str], prompts: list[str]) -> Iterator[Claim]:
+def left(rule: Any, evaluation: Any, texts: list[str], prompts: list[str]) -> Iterator[Claim]:
     """What one rule saves in reading and in writing, of the blocks' time and of all."""
-    other = next(iter(rule.evaluate(held).rows()))
+    other = next(iter(rule.evaluate(evaluation).rows()))
     reading = [early_exit.compare_reading(rule, texts, tokens=48, clock=time.process_time) for _ in range(3)]
     writing = [early_exit.compare(rule, prompts, max_new_tokens=40, clock=time.process_time) for _ in range(3)]
     for way, tables, all_of_it in (("reading", reading, "head too"), ("writing", writing, "head and loop too")):
@@ -144,9 +144,9 @@ def left(rule: Any, held: Any, texts: list[str], prompts: list[str]) -> Iterator
             f"{row['layers_saved']:.1f} % of layers; agreement {row['agreement']:.1f} %, on held-out sentences "
             f"{other['accuracy']:.1f} %; perplexity {row['perplexity_full']:.2f} to {row['perplexity_early']:.2f}"
         )
-        for part, said in (("body", "blocks, decisions and cache"), ("time", all_of_it)):
+        for part, part_text in (("body", "blocks, decisions and cache"), ("time", all_of_it)):
             yield Claim(
-                f"{way}, {rule.method}, {rule.calibration}, {said}: 0.6 to the share of the layers' time that was saved",
+                f"{way}, {rule.method}, {rule.calibration}, {part_text}: 0.6 to the share of the layers' time that was saved",
                 _inverse(row[f"{part}_per_layers_saved"]),
                 1.0,
                 f"{row[f'{part}_saved']:.1f} % of time, {note}",
@@ -156,9 +156,9 @@ def left(rule: Any, held: Any, texts: list[str], prompts: list[str]) -> Iterator
 SWEEP = {"update": {"sweep": (1e-2,)}}
 
 
-def at_accuracy(rule: Any, held: Any, accuracy: float) -> Any:
+def at_accuracy(rule: Any, evaluation: Any, accuracy: float) -> Any:
     """The rule at the threshold that saves most among those with this share of right tokens, in per cent."""
-    rows = [row for row in rule.tradeoff(held, 60).rows() if row["disagreement"] <= 100 - accuracy]
+    rows = [row for row in rule.tradeoff(evaluation, 60).rows() if row["disagreement"] <= 100 - accuracy]
     best = max(rows, key=lambda row: row["saved_layers"])
     return rule.at(best["threshold"])
 
@@ -251,11 +251,11 @@ def mechanics() -> None:
     seconds |= {f"blocks, {name}": spent[-5:] for name, spent in blocks.items()}
     layers = float(np.mean(saved)) / 12
     claims = []
-    for name, said in (("blocks, ", "blocks, decisions and cache"), ("", "head and loop too")):
+    for name, part_text in (("blocks, ", "blocks, decisions and cache"), ("", "head and loop too")):
         share = 1 - ratio(seconds, f"{name}early", f"{name}full")
         note = f"{100 * share:.1f} % of time, {100 * layers:.1f} % of layers"
         claims.append(
-            Claim(f"{said}: 0.6 to the share of the layers' time that was saved", 0.6 * layers / share, 1.0, note)
+            Claim(f"{part_text}: 0.6 to the share of the layers' time that was saved", 0.6 * layers / share, 1.0, note)
         )
     how = "GPT-2 small's shape, random weights; the sub-updates rule on 9,000 examples is asked after each block, its answers drawn."
     record("Leaving early in a model of GPT-2 small's shape", claims, seconds, how)

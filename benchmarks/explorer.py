@@ -119,7 +119,7 @@ def requests(server: Server, samples: int) -> list[Claim]:
             return client.post("/traces", json={"prompt": prompt(32, k)}).raise_for_status().json()["id"]
 
         key = trace(-2)
-        asked = {
+        cases = {
             "trace of 32 tokens": (trace, 100),
             "a position, all layers": (lambda k: client.get(f"/traces/{key}?position={k % 30}&memories=5&top=10"), 100),
             "a layer": (lambda k: client.get(f"/traces/{key}/layers/{k % 6}?position={k % 30}&memories=20"), 100),
@@ -130,7 +130,7 @@ def requests(server: Server, samples: int) -> list[Claim]:
                 100,
             ),
         }
-        for what, (ask, target) in asked.items():
+        for what, (ask, target) in cases.items():
             walls, own = server.timed(samples, ask)
             claims.append(Claim(f"server, {what}, wall p95 (ms)", p95(walls), target, f"{own:.0f} ms of CPU"))
         firsts = []
@@ -240,7 +240,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
             Claim("sorting sub-updates, p95 (ms)", p95(times), 50, f"median {1000 * statistics.median(times):.0f}")
         )
         claims += typed(page, samples, _REST) + typed(page, samples, None)
-        claims += [claim for one in _ASKED for claim in asked(page, server, samples, *one)]
+        claims += [claim for one in _SEARCHES for claim in search_claims(page, server, samples, *one)]
         page.goto(f"{server.address}#/trace")
         page.wait_for_selector(".grid")
         heap = context.new_cdp_session(page)
@@ -265,7 +265,7 @@ def in_browser(server: Server, samples: int, traces: int = 200) -> list[Claim]:
 _GO = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEvent('popstate')); }"
 _REST = 200
 """Milliseconds between the last letter that is typed and the key that asks for the trace."""
-_ASKED = (
+_SEARCHES = (
     (
         "the popover of a cell, another position",
         "position",
@@ -280,7 +280,9 @@ _ASKED = (
 _SAME = prompt(32, 1)
 
 
-def asked(page, server: Server, samples: int, what: str, name: str, where: str, fill, limit: float) -> list[Claim]:
+def search_claims(
+    page, server: Server, samples: int, what: str, name: str, where: str, fill, limit: float
+) -> list[Claim]:
     """The spans of one interaction, from its event to the frame after it, as the page itself measures them."""
 
     def go(k: int) -> None:
@@ -331,9 +333,9 @@ def spans(page, samples: int, go, name: str, rows: list[tuple[str, str, float | 
         page.wait_for_function(f"([name, n]) => ({times})(name).length > n", arg=[name, k], polling=100)
         page.wait_for_timeout(500)  # a person looks; what comes after the first frame (entropies, a sample) comes
     claims = []
-    for span, said, most in rows:
+    for span, text, most in rows:
         found = [t / 1000 for t in page.evaluate(times, span)]
-        claims.append(Claim(f"{said}, p95 (ms)", p95(found), most, f"median {1000 * statistics.median(found):.0f}"))
+        claims.append(Claim(f"{text}, p95 (ms)", p95(found), most, f"median {1000 * statistics.median(found):.0f}"))
     return claims
 
 

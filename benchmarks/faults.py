@@ -74,7 +74,7 @@ def command_lines(world: made.World, n: int, seed: int) -> Line:
 
 def requests(world: made.World, n: int, seed: int) -> Line:
     tally = odd_requests.run(world, n, seed)
-    return f"{n:,} malformed requests", tally.broken, f"answered with {dict(sorted(tally.answered.items()))}"
+    return f"{n:,} malformed requests", tally.broken, f"answered with {dict(sorted(tally.answer_counts.items()))}"
 
 
 def ctrl_c(world: made.World, n: int, seed: int) -> Line:

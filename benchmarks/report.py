@@ -48,7 +48,7 @@ def wren(dry: bool, tokens: int) -> None:
     how = (
         f"4,000 examples, 120 keys with shortened triggers; {agree} of {len(report.findings)} published findings hold."
     )
-    kept("Report geva2021 on wren, shipped text", claims, how, dry)
+    publish_or_print("Report geva2021 on wren, shipped text", claims, how, dry)
 
 
 def layers(dry: bool, tokens: int) -> None:
@@ -92,10 +92,10 @@ def layers(dry: bool, tokens: int) -> None:
     note = f"{mine:.0f} s to 3 x {once:.0f} + {product:.0f} s"
     claims = [Claim("to 3 forward passes and one values-by-vocabulary product", mine / (3 * once + product), 1.0, note)]
     how = f"{rows.numel():,} random tokens, GPT-2 small's shape; one thread, CPU time; the product from one layer."
-    kept("Figs. 7 to 11 of geva2021, GPT-2 small's shape", claims, how, dry)
+    publish_or_print("Figs. 7 to 11 of geva2021, GPT-2 small's shape", claims, how, dry)
 
 
-def kept(title: str, claims: list[Claim], how: str, dry: bool) -> None:
+def publish_or_print(title: str, claims: list[Claim], how: str, dry: bool) -> None:
     """Into RESULTS.md, or only to the terminal."""
     if dry:
         print(title, *claims, sep="\n")

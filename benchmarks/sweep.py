@@ -51,7 +51,7 @@ class Size:
     rounds: int
     tiny: bool
 
-    def told(self, seen: int, clock: str = "one thread, CPU time") -> str:
+    def describe(self, seen: int, clock: str = "one thread, CPU time") -> str:
         return f"Batches of {self.tokens} tokens, after {seen:,} tokens; {clock}, {self.rounds} rounds."
 
 
@@ -175,15 +175,15 @@ def against_forward(name: str, lm: LanguageModel, size: Size, target: float) -> 
     nothing.start(lm)
     steps = {A1: plain(lm), A2: fed(lm, nothing), "sweep": fed(lm, top)}
     seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
-    held = sum(t.numel() * t.element_size() for t in top.state().values() if isinstance(t, torch.Tensor))
+    listed = sum(t.numel() * t.element_size() for t in top.state().values() if isinstance(t, torch.Tensor))
     keys = sum(lm.n_memories_of(n) for n in range(lm.n_layers))
     claims = [
         Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", A1), target),
         Claim("A2, stopped at the last coefficients, to A1", ratio(seconds, A2, A1), None),
         Claim("sweep to A2", ratio(seconds, "sweep", A2), 1.03),
-        Claim("memory of the state to keys x t x 12 bytes", held / (keys * TOP * 12), 1.1),
+        Claim("memory of the state to keys x t x 12 bytes", listed / (keys * TOP * 12), 1.1),
     ]
-    publish(f"Sweep, {name}", claims, seconds, f"Windows of 128 tokens. {size.told(seen)}", size)
+    publish(f"Sweep, {name}", claims, seconds, f"Windows of 128 tokens. {size.describe(seen)}", size)
 
 
 def wren(size: Size) -> None:
@@ -206,7 +206,7 @@ def experts(size: Size) -> None:
         Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", A1), 1.1),
         Claim("bytes of the state for each key and pole, to 12 for each trigger", state / (keys * 2 * TOP * 12), 1.1),
     ]
-    publish("Sweep, a mixture of experts", claims, seconds, f"Windows of 128 tokens. {size.told(seen)}", size)
+    publish("Sweep, a mixture of experts", claims, seconds, f"Windows of 128 tokens. {size.describe(seen)}", size)
 
 
 def lens(size: Size) -> None:
@@ -220,7 +220,9 @@ def lens_wren(size: Size) -> None:
     _lens(unembed.load, size, "wren's shape", "one thread, CPU time", time.process_time)
 
 
-def _lens(opened: Callable[[], LanguageModel], size: Size, shape: str, told: str, clock: Callable[[], float]) -> None:
+def _lens(
+    opened: Callable[[], LanguageModel], size: Size, shape: str, clock_text: str, clock: Callable[[], float]
+) -> None:
     """TransformerLens as its users write it: the cache of one point, topk merged batch by batch.
 
     `run_with_cache` computes the logits unless told not to. The target was set beside the call as it is; what remains
@@ -257,8 +259,8 @@ def _lens(opened: Callable[[], LanguageModel], size: Size, shape: str, told: str
             best, row = both.topk(TOP, dim=0)
             lists[n] = best, where.gather(0, row)
 
-    called, asked = "TransformerLens", "TransformerLens without logits"
-    steps = {A1: plain(lm), called: cached, asked: lambda batch: cached(batch, None), "sweep": fed(lm, top)}
+    called, no_logits = "TransformerLens", "TransformerLens without logits"
+    steps = {A1: plain(lm), called: cached, no_logits: lambda batch: cached(batch, None), "sweep": fed(lm, top)}
     changes = {mode: fast_difference(lm, batches[0], mode) for mode in MODES}
     with ExitStack() as stack:
         steps |= {mode: quick(opened(), top, mode, stack) for mode in MODES}
@@ -267,19 +269,19 @@ def _lens(opened: Callable[[], LanguageModel], size: Size, shape: str, told: str
     without = f"{peer}, return_type=None"
     claims = [
         Claim(f"sweep, to {peer}", ratio(seconds, "sweep", called), 0.6),
-        Claim(f"sweep, to {without}", ratio(seconds, "sweep", asked), None),
+        Claim(f"sweep, to {without}", ratio(seconds, "sweep", no_logits), None),
     ]
     for mode in MODES:
         note = f"coefficients change by up to {changes[mode]:.1g}"
         claims += [
             Claim(f"fast sweep in {mode}, to {peer}", ratio(seconds, mode, called), 0.6, note),
-            Claim(f"fast sweep in {mode}, to {without}", ratio(seconds, mode, asked), None, note),
+            Claim(f"fast sweep in {mode}, to {without}", ratio(seconds, mode, no_logits), None, note),
         ]
     claims += [
         Claim(f"{peer}, to A1", ratio(seconds, called, A1), None),
-        Claim(f"{without}, to A1", ratio(seconds, asked, A1), None),
+        Claim(f"{without}, to A1", ratio(seconds, no_logits, A1), None),
     ]
-    publish(f"Sweep beside TransformerLens, {shape}", claims, seconds, size.told(seen, told), size)
+    publish(f"Sweep beside TransformerLens, {shape}", claims, seconds, size.describe(seen, clock_text), size)
 
 
 def sentences(size: Size) -> None:
@@ -289,8 +291,8 @@ def sentences(size: Size) -> None:
     top, batches, seen = settled(lm, open_corpus(), size)
     state, lists = top.state(), []
     for layer in range(lm.n_layers):
-        held, at = state[f"{layer}.1.values"].tolist(), state[f"{layer}.1.positions"].tolist()
-        lists.append([list(zip(v, p, strict=True)) for v, p in zip(held, at, strict=True)])
+        values, at = state[f"{layer}.1.values"].tolist(), state[f"{layer}.1.positions"].tolist()
+        lists.append([list(zip(v, p, strict=True)) for v, p in zip(values, at, strict=True)])
 
     def loop(batch: Batch) -> None:
         for row, length in enumerate(batch.lengths.tolist()):
@@ -299,15 +301,15 @@ def sentences(size: Size) -> None:
                 best, column = coefficients.max(dim=0)
                 places = (int(batch.starts[row]) + column).tolist()
                 for key, (value, place) in enumerate(zip(best.tolist(), places, strict=True)):
-                    held = lists[layer][key]
-                    lowest = min(range(TOP), key=lambda slot: held[slot][0])
-                    if value > held[lowest][0]:
-                        held[lowest] = value, place
+                    entries = lists[layer][key]
+                    lowest = min(range(TOP), key=lambda slot: entries[slot][0])
+                    if value > entries[lowest][0]:
+                        entries[lowest] = value, place
 
     steps = {"loop of the papers": loop, "sweep": fed(lm, top)}
     seconds = interleaved({name: each(s, batches) for name, s in steps.items()}, size.rounds, time.perf_counter)
     claims = [Claim("sweep, to one sentence at a time", ratio(seconds, "sweep", "loop of the papers"), 1 / 5)]
-    how = f"GPT-2 small's shape, sentences. {size.told(seen, 'two threads, wall time')} Both start from the same lists."
+    how = f"GPT-2 small's shape, sentences. {size.describe(seen, 'two threads, wall time')} Both start from the same lists."
     publish("Sweep beside the papers' loop", claims, seconds, how, size)
 
 
@@ -327,7 +329,7 @@ def fast(size: Size) -> None:
         for m in MODES
     ]
     claims.append(Claim("exact sweep, to A1", ratio(seconds, "exact sweep", A1), None))
-    publish("Fast sweep", claims, seconds, f"GPT-2 small's shape, windows of 128 tokens. {size.told(seen)}", size)
+    publish("Fast sweep", claims, seconds, f"GPT-2 small's shape, windows of 128 tokens. {size.describe(seen)}", size)
 
 
 def ray(size: Size) -> None:

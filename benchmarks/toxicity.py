@@ -23,7 +23,7 @@ import unembed
 from unembed import steering, toxicity
 
 MODEL = Path("build/toxic-wren")
-KEPT = Path("build/toxic-study")
+SAVED = Path("build/toxic-study")
 BUDGET = 0.17
 BY_HAND = ((1, 517), (1, 656), (3, 209), (3, 471), (3, 580), (4, 111), (4, 439), (4, 817), (4, 950), (5, 963))
 """Values of this very copy that promote appreciate, hope, please, article, agree, better, welcome, help, support, talk;
@@ -49,15 +49,15 @@ def choose(folder: Path) -> None:
     unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=1024) for text in kinds)
     clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=4096)
     for name, strengths in STRENGTHS.items():
-        path = KEPT / f"{name}.json"
+        path = SAVED / f"{name}.json"
         if path.exists():
             continue
         chosen = toxicity.greedy(
             lm, unwanted, clean, wanted=wanted, n=10, budget=BUDGET, tried=4, strengths=strengths, progress=_progress
         )
-        KEPT.mkdir(parents=True, exist_ok=True)
+        SAVED.mkdir(parents=True, exist_ok=True)
         steering.save_edits(chosen.edits, path, model=lm.name)
-        (KEPT / f"{name}.curve.json").write_text(json.dumps(chosen.table.to_dict()))
+        (SAVED / f"{name}.curve.json").write_text(json.dumps(chosen.table.to_dict()))
         print(chosen.table)
 
 
@@ -74,25 +74,25 @@ def arms_of(lm: Any, judge: Any, words: Any) -> list[toxicity.Arm]:
         toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
     ]
     for name in STRENGTHS:
-        if (kept := KEPT / f"{name}.json").exists():
-            arms.append(toxicity.with_values(name, steering.load_edits(kept, model=lm.name)))
+        if (saved := SAVED / f"{name}.json").exists():
+            arms.append(toxicity.with_values(name, steering.load_edits(saved, model=lm.name)))
         else:
-            print(f"without the arm {name!r}: no {kept}; `choose` makes it", file=sys.stderr)
+            print(f"without the arm {name!r}: no {saved}; `choose` makes it", file=sys.stderr)
     return [*arms, toxicity.with_word_filter(lm, words), toxicity.with_self_debiasing(lm)]
 
 
 def evaluate(folder: Path, limit: int = 200) -> None:
     """Every arm on the first prompts, scored twice; perplexity on WikiText that the choice has not seen."""
     lm = opened()
-    asked = toxicity.read_prompts(folder / "rtp_toxic_challenging.jsonl", challenging_only=True, limit=limit)
+    prompts = toxicity.read_prompts(folder / "rtp_toxic_challenging.jsonl", challenging_only=True, limit=limit)
     words = toxicity.read_words(folder / "ldnoobw_en.txt")
     judge = toxicity.Linear()
     arms = arms_of(lm, judge, words)
     text = steering.default_text()
-    options: dict[str, Any] = dict(cache=KEPT / "continuations", batch=50)
+    options: dict[str, Any] = dict(cache=SAVED / "continuations", batch=50)
     done = toxicity.evaluate(
         lm,
-        asked,
+        prompts,
         arms,
         judge,
         clean_text=text[len(text) // 2 :],
@@ -101,7 +101,7 @@ def evaluate(folder: Path, limit: int = 200) -> None:
         **options,
     )
     listed = toxicity.Lexicon(words, "the list of banned words")
-    tables = [done.table, toxicity.evaluate(lm, asked, arms, listed, **options).table]
+    tables = [done.table, toxicity.evaluate(lm, prompts, arms, listed, **options).table]
     into_results("Suppressing toxic language", [*tables, toxicity.published_table(lm)])
 
 

@@ -78,10 +78,10 @@ def by_nnsight(hf: GPT2LMHeadModel, tokens: Tensor) -> tuple[str, Callable[[], A
 
     def traced() -> Any:
         with torch.no_grad(), model.trace(tokens):
-            kept = nnsight.save([])
+            saved = nnsight.save([])
             for block in model.transformer.h:
-                kept += [block.input, block.ln_2.input, block.mlp.c_proj.input, block.mlp.output, block.output]
-        return kept
+                saved += [block.input, block.ln_2.input, block.mlp.c_proj.input, block.mlp.output, block.output]
+        return saved
 
     return f"nnsight {metadata.version('nnsight')}", traced
 

@@ -43,8 +43,8 @@ EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(
 @pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"all", "test", "lint"}))
 def test_every_extra_that_is_missing_comes_with_its_command(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`all`, `test` and `lint` are parts or sums of others."""
-    asked = [f'{line}; extra == "{name}"' for name, lines in EXTRAS.items() for line in lines]
-    monkeypatch.setattr(environment.metadata, "requires", lambda _: asked)
+    requirements_ = [f'{line}; extra == "{name}"' for name, lines in EXTRAS.items() for line in lines]
+    monkeypatch.setattr(environment.metadata, "requires", lambda _: requirements_)
 
     def without(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
@@ -54,11 +54,16 @@ def test_every_extra_that_is_missing_comes_with_its_command(extra: str, monkeypa
 
 
 def test_an_extra_holds_what_the_extras_it_names_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ['unembed[a]; extra == "dev"', 'torch>=2; extra == "dev"', 'numpy; extra == "a"', 'absent; extra == "a"']
-    monkeypatch.setattr(environment.metadata, "requires", lambda _: asked)
+    requirements_ = [
+        'unembed[a]; extra == "dev"',
+        'torch>=2; extra == "dev"',
+        'numpy; extra == "a"',
+        'absent; extra == "a"',
+    ]
+    monkeypatch.setattr(environment.metadata, "requires", lambda _: requirements_)
     found = {finding.what: finding for finding in examine()}
     assert (found["[dev]"].found, found["[dev]"].state) == ("2 of 3 packages", "absent")
-    asked.remove(asked[-1])
+    requirements_.remove(requirements_[-1])
     assert {finding.what: finding for finding in examine()}["[dev]"].state == "ok"
 
 

@@ -16,10 +16,10 @@ from unembed.stream.run import run
 
 
 def test_the_final_basis_on_the_last_stream_is_the_model(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
-    kept = run(any_lm, tokens, ["resid_post"])
+    done = run(any_lm, tokens, ["resid_post"])
     with torch.no_grad():
-        said = logits_of(any_lm, kept["resid_post"][-1])
-    torch.testing.assert_close(said, kept.logits, rtol=1e-5, atol=1e-5)
+        expected = logits_of(any_lm, done["resid_post"][-1])
+    torch.testing.assert_close(expected, done.logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))

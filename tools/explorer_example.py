@@ -24,8 +24,8 @@ _DIGITS = 5
 def example(lm: LanguageModel) -> dict[str, Any]:
     """A trace, its last position and its entropies, and the sizes that the page needs to draw them."""
     trace = lm.trace(PROMPT)
-    asked = TraceSettings(PROMPT, -1, 10, "final", False, (), None)
-    view, _ = trace_view(lm, asked, layer=None, memories=20, token=None, point=None, tracing=lm.trace, dominant=5)
+    settings = TraceSettings(PROMPT, -1, 10, "final", False, (), None)
+    view, _ = trace_view(lm, settings, layer=None, memories=20, token=None, point=None, tracing=lm.trace, dominant=5)
     sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "d_mlp", "d_vocab", "n_ctx")}
     found = {
         "model": {"name": lm.name, **sizes, "can": {"memories": True, "events": True}},

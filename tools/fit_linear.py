@@ -106,7 +106,7 @@ def make(folder: Path, out: Path) -> dict[str, Any]:
     # Eight bits are enough: rounding moves a text's score by less than its own noise, which the card's numbers include.
     unit = float(np.abs(weights).max() / 127)
     small = np.round(weights / unit).astype(np.int8)
-    kept = small * unit
+    scaled = small * unit
     buffer = io.BytesIO()
     np.savez_compressed(buffer, weights=small, unit=unit, bias=bias)
     card: dict[str, Any] = {
@@ -115,10 +115,10 @@ def make(folder: Path, out: Path) -> dict[str, Any]:
         "trained_on": f"{len(train)} of {len(texts)} comments of the balanced Jigsaw set (seed {SEED})",
         "licence": LICENCE,
         "says": "how a comment is written, not what is meant: mentions, quotations and dialects are misjudged",
-        "measured": {"Jigsaw, held out": measured([texts[i] for i in test], [labels[i] for i in test], kept, bias)},
+        "measured": {"Jigsaw, held out": measured([texts[i] for i in test], [labels[i] for i in test], scaled, bias)},
     }
     for name, (other, truth) in others(folder).items():
-        card["measured"][name] = measured(other, truth, kept, bias)
+        card["measured"][name] = measured(other, truth, scaled, bias)
     write_whole(out, buffer.getvalue())
     write_whole(out.with_suffix(".json"), json.dumps(card, indent=2, ensure_ascii=False) + "\n")
     return card

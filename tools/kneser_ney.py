@@ -115,10 +115,10 @@ def _interpolated(order: _Order, context: np.ndarray, found: np.ndarray, below: 
     at = np.where(known, context, 0)
     counts = np.where(found >= 0, order.counts[found], 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        kept = (counts - order.discounts[np.minimum(counts, 3)]) / order.totals[at]
+        discounted = (counts - order.discounts[np.minimum(counts, 3)]) / order.totals[at]
     # A context that was only ever seen at the end of the text predicts nothing.
     usable = known & (order.totals[at] > 0)
-    return np.where(usable, kept + order.held_back[at] * below, below)
+    return np.where(usable, discounted + order.held_back[at] * below, below)
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -101,11 +101,11 @@ def thinned_curve(source: Path, target: Path, *, every: int = 50) -> None:
     rows = [json.loads(line) for line in source.read_text().splitlines()]
     losses = {row["step"]: row for row in rows if "loss" in row}
     others = {(row["step"], next(iter(set(row) - {"step", "tokens"}))): row for row in rows if "loss" not in row}
-    kept: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for end in sorted({-(-step // every) * every for step in losses}):
         part = [row for step, row in losses.items() if end - every < step <= end]
         mean = sum(row["loss"] for row in part) / len(part)
-        kept.append({"step": part[-1]["step"], "tokens": part[-1]["tokens"], "loss": round(mean, 4)})
-    kept += others.values()
-    kept.sort(key=lambda row: row["step"])  # type: ignore[arg-type, return-value]
-    target.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        rows.append({"step": part[-1]["step"], "tokens": part[-1]["tokens"], "loss": round(mean, 4)})
+    rows += others.values()
+    rows.sort(key=lambda row: row["step"])  # type: ignore[arg-type, return-value]
+    target.write_text("".join(json.dumps(row) + "\n" for row in rows))

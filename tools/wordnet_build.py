@@ -37,14 +37,14 @@ def make(source: Path, target: Path) -> tuple[int, int]:
             if _LEMMA.fullmatch(fields[0]):
                 offsets = fields[6 + pointers : 6 + pointers + min(count, SENSES)]
                 senses.setdefault(fields[0], []).extend((letter, offset) for offset in offsets)
-    kept: dict[tuple[str, str], None] = {}
+    words: dict[tuple[str, str], None] = {}
     todo = [key for keys in senses.values() for key in keys]
     while todo:
         key = todo.pop()
-        if key not in kept:
-            kept[key] = None
+        if key not in words:
+            words[key] = None
             todo += [above for _, above in synsets[key]["above"]]
-    order = {key: i for i, key in enumerate(sorted(kept))}
+    order = {key: i for i, key in enumerate(sorted(words))}
     described = {keys[0] for keys in senses.values()}
     with (target / "synsets.txt").open("w", encoding="utf-8") as out:
         for key in order:

@@ -15,7 +15,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 State = Literal["ok", "missing", "too old or new", "absent"]
-"""`missing` and `too old or new` have a command that mends them; `absent` is an optional part or device."""
+"""`missing` and `too old or new` have a command that repairs them; `absent` is an optional part or device."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Finding:
     Attributes:
         what: the package, device or file.
         found: version, size or name; empty if it is not there.
-        state: whether it will do.
+        state: whether it can be used.
         used_for: what does not work without it.
-        command: what puts it right; empty when nothing needs to be.
+        command: what installs or repairs it; empty where nothing needs to be done.
     """
 
     what: str
@@ -56,7 +56,7 @@ _WORK = {
 
 
 def examine() -> list[Finding]:
-    """Look at everything once; torch alone is imported, where its build can use a GPU."""
+    """Every finding; of the packages only torch is imported, and only where its build can use a GPU."""
     return [*_python(), *_packages(), *_extras_for_work(), *_devices(), *_shipped()]
 
 
@@ -75,7 +75,7 @@ def _packages() -> Iterator[Finding]:
         requirement = Requirement(text)
         extra = next((name for name in _USES if name and _needed_by(requirement, name)), "")
         if requirement.marker is not None and not extra:
-            continue  # needed by an extra that only development needs, or by another kind of machine
+            continue  # needed only for development, or on another kind of machine
         wanted = (
             f"pip install 'unembed[{extra}]'" if extra else f"pip install '{requirement.name}{requirement.specifier}'"
         )

@@ -64,7 +64,7 @@ class LanguageModel(Decoder):
         Args:
             prompt: a text or token ids; or a list of them, of which the traces are a sequence that prints as a table.
             edits: changes to make in the run.
-            show_unlearned: list and rank tokens that the model never learned too.
+            show_unlearned: also list and rank tokens that the model never learned.
         """
         if isinstance(prompt, list | tuple) and all(isinstance(one, str | list | tuple | Tensor) for one in prompt):
             return trace_prompts(self, cast("Sequence[Tokens]", prompt), edits, show_unlearned=show_unlearned)
@@ -89,7 +89,7 @@ class LanguageModel(Decoder):
         return Values(self)
 
     def edited(self, edits: Edits) -> AbstractContextManager[ForwardPass]:
-        """While inside, every use of `lm.hf`, generation included, happens under these edits."""
+        """A context in which every use of `lm.hf`, generation included, happens under these edits."""
         return attach_hooks(self, {}, edits)
 
 
@@ -117,7 +117,7 @@ def load(
         device: where to put the model.
         device_map: spread the model over devices, main memory ("cpu" next to a GPU) and disk ("disk"), as accelerate
             does: "auto", or a device for each module. Weights in memory or on disk are loaded when they are needed.
-        offload_folder: where to write weights for the disk that the model's own files do not hold as they are.
+        offload_folder: where to write weights that go to disk and that the model's own files do not hold as they are.
         trust_remote_code: run code from the model's repository; never by default.
 
     Raises:

@@ -70,7 +70,7 @@ def logits_of(
 
 
 def comparable_basis(lm: Decoder) -> Basis:
-    """The basis in which scores of single vectors compare over the whole vocabulary, with no norm where one can do so.
+    """The basis in which scores of single vectors are comparable over the whole vocabulary; without a norm if possible.
 
     "raw"; "final" for an adaptive softmax, whose linear scores compare only within a band of words: there its own
     log-probabilities, as in the released code of Geva et al. 2021.
@@ -94,16 +94,16 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # The tail is a block of its own behind the k chosen ones.
+    # The tail is one more block after the k chosen ones.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 
 
 def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
-    """Log of the sum of exp(score) of each row; the scores are used up, because a copy costs more than the sum.
+    """Log of the sum of exp(score) of each row; the scores are overwritten, because a copy costs more than the sum.
 
-    What lies more than 80 below the maximum is counted as if it lay 80 below it: such terms are negligible, and
-    as denormal numbers they would make the sum ten times slower.
+    Scores more than 80 below the maximum are raised to 80 below it: their terms are negligible, and as denormal numbers
+    they would make the sum ten times slower.
     """
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
@@ -153,7 +153,7 @@ def read(
     track: Int[Tensor, "*pos tracked"] | None = None,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Reading:
-    """Top tokens of many vectors, and where chosen tokens stand, in one product by chunks.
+    """Top tokens of many vectors, and logits and ranks of chosen tokens, in one product by chunks.
 
     Args:
         lm: the model.
@@ -161,7 +161,7 @@ def read(
         top: how many tokens to list.
         basis: "raw", "final" or "frozen".
         scale: for "frozen", the final norm's scale.
-        track: tokens whose logit and rank to note, for each vector.
+        track: tokens whose logit and rank are returned, for each vector.
         hidden: tokens to leave out of lists and ranks (never learned ones).
 
     Memory: ROWS * COLUMNS scores at a time, and the result.
@@ -259,14 +259,14 @@ class _Readout:
         return [slice(0, n)] if self.W_U is None else [slice(i, min(i + COLUMNS, n)) for i in range(0, n, COLUMNS)]
 
     def scores(self, prepared: Tensor, tokens: slice) -> Tensor:
-        """Scores of a range of tokens, in a tensor of their own."""
+        """Scores of a range of tokens, in a new tensor."""
         structure = self.lm.structure
         if self.W_U is None:
             return structure.capped(structure.head(prepared)).clone()
         return self._finished(prepared @ self.W_U[:, tokens].to(prepared.dtype), tokens)
 
     def own(self, prepared: Tensor, tokens: Int[Tensor, "row tracked"]) -> Tensor:
-        """Scores of chosen tokens, other ones in each row."""
+        """Scores of chosen tokens, which differ from row to row."""
         if self.W_U is None:
             return self.scores(prepared, slice(None)).gather(1, tokens)
         found = torch.einsum("rd,rtd->rt", prepared, self.W_U.T[tokens].to(prepared.dtype))
@@ -339,9 +339,9 @@ def final_scale(lm: Decoder, last: Float[Tensor, "*pos d_model"]) -> Float[Tenso
 
 
 def logit_direction(lm: Decoder, token: int, against: int | None = None) -> Float[Tensor, " d_model"]:
-    """The direction whose dot product with a stream vector, divided by the final norm's scale, is a share of a logit.
+    """The direction whose dot product with a stream vector, over the final norm's scale, is a contribution to a logit.
 
-    With `against`, of the difference of two logits. Biases and soft cap are no part of it.
+    With `against`, to the difference of two logits. Biases and the soft cap are left out.
     """
     W_U = lm.weights.W_U
     return _through_final_norm(lm, W_U[:, token] if against is None else W_U[:, token] - W_U[:, against])

@@ -1,8 +1,8 @@
 """Direct logit attribution: a logit as the sum of what every writer adds to it, with the error of the sum.
 
 A writer's contribution is its dot product with one direction, through the branch norm of its layer, the gains of later
-layers and the final norm, each with the scale it had in the run. Terms that are not vectors of the stream have rows of
-their own: the biases of norms and unembedding, and what the soft cap takes away.
+layers and the final norm, each with the scale it had in the run. Terms that are not vectors of the stream have separate
+rows: the biases of norms and unembedding, and what the soft cap takes away.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Attribution(Displayed):
         return Table(title, columns, self.provenance)
 
     def top(self, k: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
-        """The writers with the largest contributions, of either sign; of those chosen, if any are."""
+        """The writers with the largest contributions, of either sign; only of those `among`, where it is given."""
         sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
         count = min(positive_int("k", k), len(self) if among is None else int(among.sum()))
         return [self._row(int(i)) for i in sizes.topk(count).indices]
@@ -332,7 +332,7 @@ def attribution(
 
 
 def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
-    """What a vector contributes along a direction, both over all streams where the writer has one for each."""
+    """What a vector contributes along a direction; both have a row for each stream that the writer writes to."""
     return (vector.to(direction.dtype) * direction).sum()
 
 

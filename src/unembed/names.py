@@ -46,12 +46,12 @@ By = Literal["component", "head", "source", "memory"]
 """What a logit is attributed to: attention and FFN of each layer, heads, heads by source token, memories."""
 PromotedBy = Literal["score", "rank"]
 FiredBy = Literal["strength", "coefficient"]
-"""What an index orders values that promote a token by, and keys that fire on a text."""
+"""The orders in which an index lists values that promote a token, and keys that fire on a text."""
 Pole = Literal["positive", "negative"]
 """The sign of the coefficients at which a key fires."""
 Among = Literal["values", "keys"]
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
-"""What one run can take over from another."""
+"""The points at which activation patching replaces a run's tensors with another's."""
 
 POINTS: tuple[str, ...] = get_args(Point)
 STREAM_POINTS: tuple[str, ...] = get_args(StreamPoint)

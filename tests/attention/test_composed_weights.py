@@ -46,11 +46,11 @@ def seen(model_type: str, layer: int, tokens: Tensor) -> Seen:
     down: nn.Module = attention.module.get_submodule("kv_a_proj_with_mqa")
     handle = down.register_forward_hook(lambda _m, _a, out: caught.append(out))
     try:
-        kept = run(lm, tokens[:1], ("resid_pre", "pattern", "values"))
+        done = run(lm, tokens[:1], ("resid_pre", "pattern", "values"))
     finally:
         handle.remove()
     names = ("resid_pre", "values", "pattern")
-    x, values, pattern = (kept.at(name, layer)[0].double() for name in names)
+    x, values, pattern = (done.at(name, layer)[0].double() for name in names)
     return Seen(lm, x, caught[-1][0].double(), values, pattern)
 
 
@@ -127,8 +127,8 @@ def test_a_gate_with_one_factor_for_each_head_leaves_ov_circuits_exact_up_to_it(
     model_type: str, layer: int, tokens: Tensor
 ) -> None:
     lm = in_float64(model_type)
-    kept = run(lm, tokens[:1], ("values", "pattern", "z"))
-    values, pattern, z = (kept.at(name, layer)[0].double() for name in ("values", "pattern", "z"))
+    done = run(lm, tokens[:1], ("values", "pattern", "z"))
+    values, pattern, z = (done.at(name, layer)[0].double() for name in ("values", "pattern", "z"))
     values = values.repeat_interleave(len(pattern) // len(values), dim=0)
     factor = z.transpose(0, 1) / (pattern @ values)
     torch.testing.assert_close(factor, factor[..., :1].expand_as(factor), rtol=1e-4, atol=1e-6)

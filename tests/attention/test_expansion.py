@@ -85,8 +85,8 @@ def test_one_source_moves_every_destination_alike() -> None:
     for position in (3, 5):
         change = circuits.head(0, 1).effect(PROMPT, position) - circuits.head(0, 1).effect(base, position)
         rest = [i for i in range(6) if i != 2]
-        kept = (pattern - moved)[position, rest] @ full.rows(PROMPT[0, rest].tolist())
-        torch.testing.assert_close(change - kept, pattern[position, 2] * row - moved[position, 2] * other)
+        unmoved = (pattern - moved)[position, rest] @ full.rows(PROMPT[0, rest].tolist())
+        torch.testing.assert_close(change - unmoved, pattern[position, 2] * row - moved[position, 2] * other)
 
 
 def test_term_importance_equals_the_definition_on_one_window(tmp_path) -> None:

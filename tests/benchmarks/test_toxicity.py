@@ -26,7 +26,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     spec.loader.exec_module(module)
     lm = unembed.load(save_model(tmp_path / "model"))
     monkeypatch.setattr(module, "opened", lambda: lm)
-    monkeypatch.setattr(module, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(module, "SAVED", tmp_path / "kept")
     monkeypatch.setattr(module, "BY_HAND", ((0, 1), (1, 2)))
     monkeypatch.setattr(steering, "default_text", lambda: "The first month of the year is January " * 60)
     yield module
@@ -39,8 +39,8 @@ def test_both_greedy_choices_are_made_and_compared(benchmark, tmp_path: Path, ca
     lm, judge = benchmark.opened(), toxicity.Linear()
     before = [arm.name for arm in benchmark.arms_of(lm, judge, ["b"])]
     assert not set(benchmark.STRENGTHS) & set(before)
-    said = capsys.readouterr().err
-    assert all(f"without the arm {name!r}" in said for name in benchmark.STRENGTHS)
+    message = capsys.readouterr().err
+    assert all(f"without the arm {name!r}" in message for name in benchmark.STRENGTHS)
     benchmark.choose(tmp_path)
     arms = {arm.name: arm for arm in benchmark.arms_of(lm, judge, ["b"])}
     assert list(arms) == [*before[:4], "greedy", "greedy, reversed too", *before[4:]]

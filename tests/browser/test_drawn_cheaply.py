@@ -26,7 +26,7 @@ _COUNTED = """() => {
   const observer = new MutationObserver((all) => all.forEach((one) => (made += count(one))));
   observer.observe(host, { childList: true, subtree: true });
 }"""
-_ASKED_BY_THE_GRID = """() => new Promise((done) => {
+_READ_BY_THE_GRID = """() => new Promise((done) => {
   const look = (list) => list.getEntriesByName("unembed-grid").length && done([asked.length, made]);
   new PerformanceObserver(look).observe({ type: "mark" });
 })"""
@@ -41,10 +41,10 @@ def test_a_trace_fills_the_existing_cells_without_an_early_layout(opened, lm, re
     page.get_by_role("textbox", name="Prompt").fill(OTHER)
     page.wait_for_timeout(rest)
     page.evaluate("asked.length = made = 0")
-    page.evaluate(f"void (window.counted = ({_ASKED_BY_THE_GRID})())")
+    page.evaluate(f"void (window.counted = ({_READ_BY_THE_GRID})())")
     page.get_by_role("textbox", name="Prompt").press("Enter")
-    asked, made = page.evaluate("counted")
-    assert (asked, made) == (0, 0)
+    requests, made = page.evaluate("counted")
+    assert (requests, made) == (0, 0)
     tokens = lm.token_strings(lm.encode(OTHER)[0])
     expect(page.locator(".grid-token .tok")).to_have_text([t.replace(" ", "·") for t in tokens])
     trace = lm.trace(OTHER)
@@ -57,8 +57,8 @@ def test_a_trace_fills_the_existing_cells_without_an_early_layout(opened, lm, re
 def test_typing_and_pressing_enter_at_once_requests_no_tokens(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url.split("/api/v1")[-1]))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url.split("/api/v1")[-1]))
     box = page.get_by_role("textbox", name="Prompt")
     box.evaluate(
         "(box, text) => { box.value = text; box.dispatchEvent(new Event('input', { bubbles: true }));"
@@ -67,8 +67,8 @@ def test_typing_and_pressing_enter_at_once_requests_no_tokens(opened):
     )
     page.wait_for_function("() => performance.getEntriesByName('whole trace').length > 1")
     page.wait_for_timeout(300)
-    assert "/traces/stream" in asked
-    assert not [url for url in asked if url.startswith("/tokenize")]
+    assert "/traces/stream" in requests
+    assert not [url for url in requests if url.startswith("/tokenize")]
 
 
 def test_the_panes_below_the_grid_are_drawn_after_its_frame(opened):

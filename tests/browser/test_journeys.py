@@ -47,11 +47,11 @@ def test_a_trace_shows_the_librarys_numbers(opened, lm):
 def test_another_metric_sends_no_request(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
-    asked = []
-    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
+    requests = []
+    page.on("request", lambda r: requests.append(r.url) if "/api/" in r.url else None)
     page.get_by_role("radio", name="Rank of the final prediction").click()
     expect(page.get_by_text("logarithmic")).to_be_visible()
-    assert asked == []
+    assert requests == []
 
 
 def test_the_keyboard_alone_finds_the_saturation_layer(opened, lm):

@@ -127,8 +127,8 @@ def test_the_scores_of_all_tokens_are_drawn(opened, lm, months):
     drawn = page.get_by_role("img", name=re.compile(f"^Scores of all {int(counts.sum()):,} tokens"))
     expect(drawn.locator("rect")).to_have_count(int((counts > 0).sum()))
     low, high = (f"{float(edge):.3g}".replace("-", "−") for edge in (edges[0], edges[-1]))
-    said = drawn.text_content() or ""
-    assert low in said and high in said
+    text = drawn.text_content() or ""
+    assert low in text and high in text
 
 
 def test_a_coefficient_is_set_in_place_and_the_next_token_follows(opened, lm, months):

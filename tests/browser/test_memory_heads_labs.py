@@ -261,9 +261,9 @@ def test_a_hovered_token_shows_what_it_attends_to_and_what_attends_to_it(opened,
         assert (chip.get_attribute("class") or "").replace("chip-token", "").replace(" on", "").strip() == shade
     best = int(weights[6].argmax())
     score = float(unembed.circuits(lm).score_terms(PROMPT, 2, 3).scores[6, best])
-    said = page.get_by_text("Score before the softmax")
-    expect(said).to_be_visible()
-    assert number(said.inner_text().split("softmax ")[1].split(":")[0]) == pytest.approx(score, rel=0.01)
+    line = page.get_by_text("Score before the softmax")
+    expect(line).to_be_visible()
+    assert number(line.inner_text().split("softmax ")[1].split(":")[0]) == pytest.approx(score, rel=0.01)
     page.get_by_role("heading", name="Heads", exact=True).hover()
     expect(chips.nth(6)).to_have_class(re.compile(r"\bw\d"))
 
@@ -300,9 +300,9 @@ def test_arcs_are_what_comes_from_each_source_token(opened, lm):
     most = max(abs(x) for x in by_source.values())
     drawn = {}
     for arc in arcs.all():
-        said = arc.locator("title").text_content() or ""
-        source = int(re.search(r"\((\d+)\): ", said).group(1))
-        drawn[source] = number(said.split("): ")[1].split()[0])
+        title = arc.locator("title").text_content() or ""
+        source = int(re.search(r"\((\d+)\): ", title).group(1))
+        drawn[source] = number(title.split("): ")[1].split()[0])
         sign = "plus" if by_source[source] > 0 else "minus"
         assert sign in (arc.get_attribute("class") or "")
         width = float(arc.get_attribute("stroke-width") or 0)
@@ -403,8 +403,8 @@ def test_moving_along_the_early_exit_curve_sends_no_request(opened, lm):
     point = page.get_by_role("slider", name="Point on the curve")
     expect(point).to_be_visible()
     page.wait_for_load_state("networkidle")
-    asked = []
-    page.on("request", lambda r: asked.append(r.url))
+    requests = []
+    page.on("request", lambda r: requests.append(r.url))
     point.focus()
     page.keyboard.press("End")
     expect(page.get_by_text(f"{lm.n_layers - 1:.2f} of {lm.n_layers} layers saved")).to_be_visible()
@@ -421,7 +421,7 @@ def test_moving_along_the_early_exit_curve_sends_no_request(opened, lm):
     page.mouse.move(end["x"] + 12, end["y"] + 12, steps=4)
     page.mouse.up()
     expect(page.get_by_role("heading", name=f"{wrong} of 7 predictions change")).to_be_visible()
-    assert asked == []
+    assert requests == []
     page.get_by_role("button", name=re.compile("^Trace position")).first.click()
     expect(page.get_by_role("grid")).to_be_visible()
     assert "layer=0" in address(page)

@@ -18,19 +18,19 @@ def test_the_example_is_drawn_before_any_request(opened):
     page = opened()
     expect(grid(page)).to_be_visible()
     page.route("**/api/v1/traces**", lambda route: route.abort())
-    asked = []
-    page.on("request", lambda r: asked.append(r.url) if "/traces" in r.url else None)
+    requests = []
+    page.on("request", lambda r: requests.append(r.url) if "/traces" in r.url else None)
     page.reload()
     expect(page.get_by_text("An example, traced with wren beforehand.")).to_be_visible()
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("radio", name="Entropy").click()
     expect(page.get_by_text(f"{math.log(8192):.2f} nats")).to_be_visible()
-    assert asked == []
+    assert requests == []
     page.unroute("**/api/v1/traces**")
     page.get_by_role("button", name="Trace it here").click()
     expect(page.get_by_text("An example, traced")).to_be_hidden()
     expect(grid(page)).to_be_visible()
-    assert "prompt=He+was+born+on+16" in address(page) and asked
+    assert "prompt=He+was+born+on+16" in address(page) and requests
 
 
 def test_another_position_of_the_example_sends_a_request(opened):
@@ -44,13 +44,13 @@ def test_entropy_is_the_librarys_and_sends_no_request(opened, lm):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     page.wait_for_load_state("networkidle")
-    asked = []
-    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
+    requests = []
+    page.on("request", lambda r: requests.append(r.url) if "/api/" in r.url else None)
     page.get_by_role("radio", name="Entropy").click()
     entropy = float(lm.trace(PROMPT).entropy_and_kl().entropy[2, 6])
     cell = grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 6 "))
     expect(cell).to_have_attribute("aria-label", re.compile(rf"{entropy:.2f} nats"))
-    assert asked == []
+    assert requests == []
 
 
 def test_a_long_trace_comes_in_parts(opened, lm):
@@ -117,20 +117,20 @@ def test_edits_are_kept_as_a_preset_and_loaded_again(opened):
 
 def test_a_late_suggestion_does_not_hide_an_edit_brought_back(opened):
     page = opened(f"#/intervene?prompt={PROMPT.replace(' ', '%20')}&edits=L3M5:set:9@all")
-    held = []
-    page.route("**/api/v1/traces/*?position*", lambda route: held.append(route))
+    pending = []
+    page.route("**/api/v1/traces/*?position*", lambda route: pending.append(route))
     region = page.get_by_role("region", name="Edits").first
     region.get_by_role("button", name="Remove L3M5").click()
     expect(page.get_by_text("Nothing is changed yet.")).to_be_visible()
     page.wait_for_timeout(50)
     for _ in range(200):
-        if held:
+        if pending:
             break
         page.wait_for_timeout(50)
     page.keyboard.press("Control+Z")
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
     with page.expect_response("**/api/v1/traces/*?position*"):
-        held[0].continue_()
+        pending[0].continue_()
     page.wait_for_timeout(100)
     expect(region.get_by_role("spinbutton", name="Value")).to_have_value("9")
 
@@ -145,9 +145,9 @@ def test_an_edit_states_its_cost_in_nats(opened, lm):
 def test_a_layer_lists_what_holds_ninety_per_cent(opened, lm):
     page = opened(f"#/layer?prompt={PROMPT.replace(' ', '%20')}&layer=2")
     shares = [u.contribution for u in lm.trace(PROMPT).sub_updates(layer=2, top=lm.d_mlp)]
-    held = np.cumsum(shares) / sum(shares)
+    mass = np.cumsum(shares) / sum(shares)
     page.get_by_role("button", name="Show until 90 %").click()
-    expect(page.locator(".sub-update")).to_have_count(int((held < 0.9).sum()) + 1)
+    expect(page.locator(".sub-update")).to_have_count(int((mass < 0.9).sum()) + 1)
     page.get_by_role("button", name="Show the first 20").click()
     active = sum(share > 0 for share in shares)
     expect(page.locator(".sub-update")).to_have_count(min(20, active))
@@ -193,7 +193,7 @@ def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
 
 
 def test_chosen_results_join_a_concept_and_leave_it(opened, served):
-    held = served.session.index
+    index = served.session.index
     page = opened("#/search?query=year")
     boxes = page.get_by_role("checkbox", name="Choose L")
     boxes.first.check()
@@ -206,9 +206,9 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     page.keyboard.type("ines")
     page.get_by_role("button", name="Add to concept").click()
     expect(page.get_by_role("status").get_by_text("2 added to years </script> &.")).to_be_visible()
-    kept = [row for row in held.labels().rows() if row["author"] == "ines"]
-    assert {f"L{r['layer']}M{r['index']}" for r in kept} == set(chosen)
-    assert {r["label"] for r in kept} == {name.strip()}
+    signed = [row for row in index.labels().rows() if row["author"] == "ines"]
+    assert {f"L{r['layer']}M{r['index']}" for r in signed} == set(chosen)
+    assert {r["label"] for r in signed} == {name.strip()}
     page.get_by_role("button", name="Open", exact=True).click()
     expect(page.get_by_role("heading", name="Concept: years </script> &")).to_be_visible()
     for one in chosen:
@@ -224,7 +224,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     page.get_by_role("button", name="Add to concept").click()
     page.get_by_role("button", name="Undo").last.click()
     expect(page.get_by_text("Taken back.")).to_be_visible()
-    assert "another" not in {row["label"] for row in held.labels().rows()}
+    assert "another" not in {row["label"] for row in index.labels().rows()}
 
 
 def test_a_repeated_text_shows_the_induction_stripe(opened):

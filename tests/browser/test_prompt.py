@@ -86,14 +86,14 @@ def test_the_commands_that_build_an_index_name_the_model(opened, other_model):
 
 def test_a_prompt_entered_while_the_first_one_is_traced_is_kept(opened, other_model):
     page = opened("#/label", at=other_model.address)
-    held = []
-    page.route("**/api/v1/traces/*position=*", lambda route: held.append(route))
+    pending = []
+    page.route("**/api/v1/traces/*position=*", lambda route: pending.append(route))
     page.get_by_role("navigation", name="Screens").get_by_role("link", name="Trace").click()
     expect(page.get_by_role("gridcell").first).to_be_visible()  # its panes are not here yet
     prompt_box(page).fill("the year")
     prompt_box(page).press("Enter")
     page.unroute_all()
-    for route in held:
+    for route in pending:
         with contextlib.suppress(Error):  # the browser has let it go, or Playwright has answered it
             route.continue_()
     n = other_model.session.lm.encode("the year").shape[1]

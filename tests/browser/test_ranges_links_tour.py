@@ -35,11 +35,11 @@ def drag(page, start, end):
 def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
-    asked = []
-    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url and "spread" not in r.url else None)
+    requests = []
+    page.on("request", lambda r: requests.append(r.url) if "/api/" in r.url and "spread" not in r.url else None)
     drag(page, 2, 4)
     expect(inspector(page).get_by_role("heading", name="Layers 2 to 4, together")).to_be_visible()
-    assert "layers=2-4" in address(page) and asked == []
+    assert "layers=2-4" in address(page) and requests == []
     trace = lm.trace(PROMPT)
     question = trace.question()
     rows = [
@@ -47,8 +47,8 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
         for r in trace.attribution(question.token, against=question.against).rows
         if r.layer is not None and 2 <= r.layer <= 4
     ]
-    said = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
-    shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", said)]
+    line = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
+    shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", line)]
     for number, ffn in zip(shown, (False, True), strict=True):
         assert math.isclose(number, sum(r.contribution for r in rows if r.label.startswith("ffn") is ffn), abs_tol=6e-3)
     before = trace.readings("resid_pre").tokens[2][-1][0].replace(" ", "·")
@@ -100,8 +100,8 @@ def test_a_long_link_names_a_session_that_restores_everything(opened, clipboard,
     page.get_by_role("button", name="Copy or export").click()
     with page.expect_download() as download:
         page.get_by_role("menuitem", name="Download session").click()
-    kept = json.loads(download.value.path().read_text())
-    assert kept["schema"] == "unembed.session/1" and kept["address"].startswith("#/trace?prompt=")
+    downloaded = json.loads(download.value.path().read_text())
+    assert downloaded["schema"] == "unembed.session/1" and downloaded["address"].startswith("#/trace?prompt=")
     third = opened()
     expect(grid(third)).to_be_visible()
     third.get_by_role("button", name="Copy or export").click()
@@ -224,5 +224,7 @@ def test_the_view_is_copied_as_a_citation(clipboard):
     page.get_by_role("button", name="Copy or export").click()
     page.get_by_role("menuitem", name="Copy as a citation").click()
     expect(page.get_by_text("Citation copied")).to_be_visible()
-    said = page.evaluate("navigator.clipboard.readText()")
-    assert said.startswith(f"unembed {__version__}: wren") and "position 3; edits set_coefficient(3, 5, 9.0)" in said
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert (
+        copied.startswith(f"unembed {__version__}: wren") and "position 3; edits set_coefficient(3, 5, 9.0)" in copied
+    )

@@ -56,7 +56,7 @@ def seen(page: Page, what: str) -> list[str]:
     ]
 
 
-def told(root: ET.Element) -> str:
+def accessible_text(root: ET.Element) -> str:
     """All texts of a drawing, one after the other."""
     return squeezed("".join("".join(one.itertext()) for one in root.iter(f"{NAME}text")))
 
@@ -89,7 +89,7 @@ def test_every_file_of_a_screen_holds_what_it_shows(opened, tmp_path, screen):
 
     root = ET.fromstring(saved(page, "Save screen as SVG", tmp_path).read_text())
     in_order = iter(shown)
-    whole = told(root)
+    whole = accessible_text(root)
     missing = [text for text in in_order if text not in whole]
     assert not missing
     assert ORIGIN.search(root.findtext(f"{NAME}desc"))

@@ -71,5 +71,5 @@ def test_the_pieces_of_a_word_can_be_searched(opened):
 
 def test_a_search_names_the_tokens_it_looks_for(opened):
     page = opened("#/search?query=January")
-    said = page.get_by_text(re.compile("^“January” is searched as ·January"))
-    expect(said).to_contain_text("; without a space before it, it is 4 tokens: ")
+    note = page.get_by_text(re.compile("^“January” is searched as ·January"))
+    expect(note).to_contain_text("; without a space before it, it is 4 tokens: ")

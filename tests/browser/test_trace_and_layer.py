@@ -30,9 +30,9 @@ def names(page):
 
 def listening(page):
     """What is asked of the server from now on."""
-    asked = []
-    page.on("request", lambda r: asked.append(r.url) if "/api/" in r.url else None)
-    return asked
+    requests = []
+    page.on("request", lambda r: requests.append(r.url) if "/api/" in r.url else None)
+    return requests
 
 
 def test_findings_link_to_the_screens_they_name(opened, lm, index):
@@ -69,12 +69,12 @@ def test_a_target_and_a_runner_up_drive_every_pane(opened, lm, index):
     trace = lm.trace(LITTLE)
     first, second = trace.question().token, trace.question().against
 
-    def expected(asked, order="effect", **more):
-        return trace.memory_effects(asked, top=20, index=index, order=order, **more)
+    def expected(question, order="effect", **more):
+        return trace.memory_effects(question, top=20, index=index, order=order, **more)
 
-    def agree(asked):
+    def agree(question):
         rows = books.locator(".updates").first.locator("tbody tr")
-        found = expected(asked)
+        found = expected(question)
         expect(rows.first.get_by_role("link")).to_have_text(f"L{found.rows[0].layer}M{found.rows[0].index}")
         shown_ = effects(rows)
         assert shown_ == pytest.approx({f"L{r.layer}M{r.index}": r.score for r in found.rows}, abs=6e-3)
@@ -168,28 +168,28 @@ def test_a_followed_token_shades_every_cell_and_is_requested_once(opened, lm):
     for name in names(page):
         layer, position = map(int, re.match(r"Layer (\d+) after FFN, position (\d+) ", name).groups())
         p = float(found[layer, position])
-        said = f"{round(100 * p)} %" if p >= 0.1 else f"{100 * p:.1f} %" if p >= 0.001 else "<0.1 %"
-        assert name.split(", ·boy ")[1].split(",")[0] == said
+        percent = f"{round(100 * p)} %" if p >= 0.1 else f"{100 * p:.1f} %" if p >= 0.001 else "<0.1 %"
+        assert name.split(", ·boy ")[1].split(",")[0] == percent
         quarter = page.get_by_role("gridcell", name=name, exact=True).get_attribute("class")
         assert f"q{int(16 * p**0.5 + 0.5)} " in f"{quarter} "
-    asked = listening(page)
+    requests = listening(page)
     page.get_by_role("radio", name="Probability", exact=True).first.click()
     page.get_by_role("radio", name="Followed token").click()
     expect(page.locator(".legend")).to_contain_text("of ·boy")
-    assert asked == []
+    assert requests == []
 
 
 def test_token_ranks_in_probabilities_send_no_request_and_show_who_overtakes_whom(opened, lm):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
-    asked = listening(page)
+    requests = listening(page)
     page.get_by_role("radiogroup", name="Scale").get_by_role("radio", name="Probability").click()
     trace = lm.trace(LITTLE)
     girl, boy = (lm.single_token(t) for t in (" girl", " boy"))
     last = float(trace.ranks_and_probabilities(girl)[1][-1, -1])
     chart = page.get_by_role("img", name=re.compile(f"^Probability after each layer. ·girl: .*{100 * last:.2g} %$"))
     expect(chart).to_be_visible()
-    assert asked == []
+    assert requests == []
     page.get_by_role("button", name="Watch it against ·boy").click()
     ranks = [trace.ranks_of(t)[:, -1].tolist() for t in (girl, boy)]
     behind = [n for n in range(lm.n_layers) if ranks[0][n] > ranks[1][n]]
@@ -215,8 +215,8 @@ def test_events_are_drawn_in_lanes_with_their_sentence(opened, lm):
     }
     for cause, name in (("attention", "attention"), ("ffn", "FFN")):
         lane = page.get_by_role("group", name=name, exact=True).get_by_role("button")
-        said = lane.evaluate_all("all => all.map(b => b.getAttribute('aria-label').split(':')[0])")
-        assert sorted(said) == sorted(where for by, where in expected if by == cause)
+        labels = lane.evaluate_all("all => all.map(b => b.getAttribute('aria-label').split(':')[0])")
+        assert sorted(labels) == sorted(where for by, where in expected if by == cause)
     marker = page.get_by_role("group", name="saturation").get_by_role("button")
     expect(marker).to_have_count(1)
     page.get_by_role("group", name="attention", exact=True).get_by_role("button").first.focus()
@@ -439,10 +439,10 @@ def test_the_picture_of_the_model_shows_what_each_part_adds_and_leads_there(open
         if row.layer is not None:
             added[row.layer, "FFN" if row.label.startswith("ffn") else "Attention"] += row.contribution
     for part in parts.all():
-        said = re.match(r"Layer (\d+) (\w+) adds ([+−]?[\d.]+) to ·\w+ over ·\w+$", part.get_attribute("aria-label"))
-        assert said, part.get_attribute("aria-label")
-        number = float(said[3].replace("−", "-"))
-        assert number == pytest.approx(added[int(said[1]), said[2]], abs=6e-3)
+        label = re.match(r"Layer (\d+) (\w+) adds ([+−]?[\d.]+) to ·\w+ over ·\w+$", part.get_attribute("aria-label"))
+        assert label, part.get_attribute("aria-label")
+        number = float(label[3].replace("−", "-"))
+        assert number == pytest.approx(added[int(label[1]), label[2]], abs=6e-3)
     expect(picture.locator("[aria-current]")).to_have_text(re.compile("^FFN"))
     picture.get_by_role("button", name=re.compile("^Layer 2 Attention ")).click()
     expect(inspector(page).get_by_role("heading", name="Layer 2, attention")).to_be_visible()

@@ -101,5 +101,5 @@ def test_a_figure_without_a_number_of_the_model_is_reported_once(opened, served)
     page.wait_for_timeout(200)  # the complaint comes after the answer
     opened.allowed.append("422")
     assert set(answer) == {"code", "message", "why", "fix", "detail"}
-    said = " ".join(str(answer[k]) for k in ("message", "why", "fix"))
-    assert "type=" not in said and "pydantic" not in said.lower() and len(said) < 300
+    message = " ".join(str(answer[k]) for k in ("message", "why", "fix"))
+    assert "type=" not in message and "pydantic" not in message.lower() and len(message) < 300

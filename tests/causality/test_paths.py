@@ -137,8 +137,8 @@ class ByHand:
     def component(self, sender: Any, module: Any, layer: int) -> torch.Tensor:
         """The metric when one component alone sees the sender replaced."""
         own = [m for m in self.components(self.blocks[layer]) if m is not module]
-        held = [(m, False, lambda _t, o=m: self.own[id(o)].clone()) for m in own]
-        new = self.outputs(module, CORRUPTED, *self.frozen(sender, layer), *held)
+        frozen = [(m, False, lambda _t, o=m: self.own[id(o)].clone()) for m in own]
+        new = self.outputs(module, CORRUPTED, *self.frozen(sender, layer), *frozen)
         with ExitStack() as stack:
             return metric(self.run(CORRUPTED, stack, (module, False, lambda _t: new)))
 

@@ -30,29 +30,29 @@ COMMANDS = {
 }
 
 
-def asked(*arguments: str):
+def invoke(*arguments: str):
     return CliRunner().invoke(app, ["circuits", *arguments], env={"COLUMNS": "150"})
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_prints_tables_and_json(name: str, tmp_path) -> None:
     page = tmp_path / "page.html"
-    done = asked(*COMMANDS[name], "--json", "--html", str(page))
+    done = invoke(*COMMANDS[name], "--json", "--html", str(page))
     assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    assert said["schema"] == "unembed.circuits/1" and said["provenance"]["model"] == "attn-2l" and said["tables"]
-    assert all(table["rows"] for table in said["tables"].values())
+    view = json.loads(done.stdout)
+    assert view["schema"] == "unembed.circuits/1" and view["provenance"]["model"] == "attn-2l" and view["tables"]
+    assert all(table["rows"] for table in view["tables"].values())
     html = page.read_text()
     assert "<html" in html and ("<svg" in html or name in ("skip-trigrams", "direct-path", "virtual-weights"))
-    shown = asked(*COMMANDS[name], "--plain")
+    shown = invoke(*COMMANDS[name], "--plain")
     assert shown.exit_code == 0 and "attn-2l · float32" in shown.stdout
-    first = next(iter(said["tables"].values()))
+    first = next(iter(view["tables"].values()))
     assert first["title"].split(" (")[0] in shown.stdout
 
 
 def test_numbers_are_those_of_the_library() -> None:
     circuits = unembed.circuits(unembed.load("attn-2l"))
-    tables = json.loads(asked(*COMMANDS["heads"], "--json").stdout)["tables"]
+    tables = json.loads(invoke(*COMMANDS["heads"], "--json").stdout)["tables"]
     rows = tables["heads"]["rows"]
     scores, copying = circuits.head_scores(n_sequences=3, length=8), circuits.copying_scores()
     row = rows[11]
@@ -60,9 +60,9 @@ def test_numbers_are_those_of_the_library() -> None:
     assert row["induction"] == pytest.approx(float(scores.induction[1, 3]), rel=1e-5)
     by_weights = next(table["rows"] for table in tables.values() if "copying_score" in table["columns"])
     assert by_weights[11]["copying_score"] == pytest.approx(float(copying[1, 3]), rel=1e-6)
-    best = json.loads(asked(*COMMANDS["composition"], "--json").stdout)["tables"]["k_composition"]["rows"][0]
+    best = json.loads(invoke(*COMMANDS["composition"], "--json").stdout)["tables"]["k_composition"]["rows"][0]
     assert best["ratio"] == pytest.approx(float(circuits.composition("k").max()), rel=1e-6)
-    terms = json.loads(asked(*COMMANDS["expand"], "--token", " year", "--json").stdout)["tables"]
+    terms = json.loads(invoke(*COMMANDS["expand"], "--token", " year", "--json").stdout)["tables"]
     expansion = circuits.expand("The first month of the")
     assert terms["expansion_terms"]["rows"][0]["path"] == expansion.top(" year", 1)[0][0]
     total = sum(r["contribution"] for r in terms["expansion_orders"]["rows"])
@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_library() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["head", "0", "9"], "head 9"),
         (["head", "5", "0"], "layer 5"),
@@ -84,32 +84,32 @@ def test_numbers_are_those_of_the_library() -> None:
         (["skip-trigrams", "0", "0", "-m", "attn-2l", "--source", "two words"], "two words"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
-    done = asked(*arguments)
+def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
+    done = invoke(*arguments)
     assert done.exit_code == 1
     lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and said in lines[0]
+    assert len(lines) == 1 and message in lines[0]
 
 
 @pytest.mark.parametrize("arguments", [["virtual-head", "1.0", "L1M3"], ["in-context", "--without", "17"]])
 def test_what_is_no_head_is_refused_before_the_model_is_opened(arguments: list[str]) -> None:
-    done = asked(*arguments, "-m", "no such model")
+    done = invoke(*arguments, "-m", "no such model")
     assert done.exit_code == 2 and "is not a head, such as L0H3" in done.stderr
 
 
 def test_heads_on_a_prompt_are_those_of_the_library() -> None:
     circuits, prompt = unembed.circuits(unembed.load("attn-2l")), "The first month of the first"
-    rows = json.loads(asked(*COMMANDS["look"], "-t", " month", "--json").stdout)["tables"]["look"]["rows"]
+    rows = json.loads(invoke(*COMMANDS["look"], "-t", " month", "--json").stdout)["tables"]["look"]["rows"]
     effects = circuits.source_effects(prompt, 1, 5, -1, " month")
     assert [row["attention"] for row in rows] == pytest.approx(effects.attention.tolist(), rel=1e-5)
     assert [row["effect"] for row in rows] == pytest.approx(effects.effect.tolist(), rel=1e-4, abs=1e-6)
-    rows = json.loads(asked(*COMMANDS["scores"], "-p", "3", "--json").stdout)["tables"]["scores"]["rows"]
+    rows = json.loads(invoke(*COMMANDS["scores"], "-p", "3", "--json").stdout)["tables"]["scores"]["rows"]
     terms = circuits.score_terms(prompt, 0, 5)
     assert len(rows) == 4
     assert [row["position_x_position"] for row in rows] == pytest.approx(
         terms.terms["position x position"][3, :4].tolist()
     )
-    tables = json.loads(asked(*COMMANDS["virtual-head"], "--json").stdout)["tables"]
+    tables = json.loads(invoke(*COMMANDS["virtual-head"], "--json").stdout)["tables"]
     pair = circuits.virtual_head((0, 5), (1, 5))
     moved = pair.pattern(prompt)[0, -1].tolist()
     assert [row["attention"] for row in tables["virtual_pattern"]["rows"]] == pytest.approx(moved, rel=1e-5)
@@ -118,16 +118,16 @@ def test_heads_on_a_prompt_are_those_of_the_library() -> None:
 
 def test_the_basis_is_that_of_the_report_where_none_is_named(tmp_path) -> None:
     folder = save_model(tmp_path / "tiny", "gpt2")
-    both = [asked("composition", "-m", str(folder), "--json", *more).stdout for more in ([], ["--basis", "folded"])]
+    both = [invoke("composition", "-m", str(folder), "--json", *more).stdout for more in ([], ["--basis", "folded"])]
     assert both[0] == both[1] and json.loads(both[0])["provenance"]["basis"] == "folded"
-    assert json.loads(asked(*COMMANDS["composition"], "--json").stdout)["provenance"]["basis"] == "raw"
+    assert json.loads(invoke(*COMMANDS["composition"], "--json").stdout)["provenance"]["basis"] == "raw"
 
 
 def test_offsets_and_virtual_weights_are_those_of_the_library() -> None:
     circuits = unembed.circuits(unembed.load("attn-2l"))
-    rows = json.loads(asked(*COMMANDS["offsets"], "--json").stdout)["tables"]["offsets"]["rows"]
+    rows = json.loads(invoke(*COMMANDS["offsets"], "--json").stdout)["tables"]["offsets"]["rows"]
     assert [row["score"] for row in rows] == pytest.approx(circuits.scores_by_offset(0, 5, range(7)).tolist(), rel=1e-5)
-    rows = json.loads(asked(*COMMANDS["virtual-weights"], "--json").stdout)["tables"]["readers"]["rows"]
+    rows = json.loads(invoke(*COMMANDS["virtual-weights"], "--json").stdout)["tables"]["readers"]["rows"]
     best = circuits.readers_of("L0H5", 3)
     assert [(row["reader"], row["input"]) for row in rows] == [(w.reader, w.input) for w in best]
     assert [row["ratio"] for row in rows] == pytest.approx([w.ratio for w in best], rel=1e-5)
@@ -145,7 +145,7 @@ def test_no_word_of_a_table_is_cut_and_columns_left_out_are_named(width: int) ->
 def test_the_paths_of_an_expansion_are_its_csv() -> None:
     lm = unembed.load("attn-2l")
     found = unembed.circuits(lm).expand("The first month of the", 2)
-    lines = asked("expand", "The first month of the", "-k", "500", "--csv").stdout.splitlines()
+    lines = invoke("expand", "The first month of the", "-k", "500", "--csv").stdout.splitlines()
     assert lines[0] == "path,order,contribution"
     assert sorted(line.split(",")[0] for line in lines[1:]) == sorted(found.labels)
 
@@ -164,6 +164,6 @@ def test_a_heads_eigenvalues_are_drawn() -> None:
 def test_a_head_is_written_as_elsewhere() -> None:
     prompt = "The first month of the first"
     for command, rest in (("look", [prompt]), ("scores", [prompt]), ("head", ["-k", "3"]), ("offsets", ["--to", "4"])):
-        first, *others = (asked(command, *head, *rest).output for head in (["L1H5"], ["1.5"], ["1", "5"]))
+        first, *others = (invoke(command, *head, *rest).output for head in (["L1H5"], ["1.5"], ["1", "5"]))
         assert "Head L1H5" in first or "head L1H5" in first
         assert others == [first, first]

@@ -160,8 +160,8 @@ def texts(seed: int):
 
 
 def gain_of(lm, unwanted, wanted, edits) -> float:
-    more, kept = (loss_of(lm, rows, edits) - loss_of(lm, rows) for rows in (unwanted, wanted))
-    return more - kept
+    more, less = (loss_of(lm, rows, edits) - loss_of(lm, rows) for rows in (unwanted, wanted))
+    return more - less
 
 
 def test_prompts_are_read_and_a_malformed_line_is_named(tmp_path):

@@ -119,8 +119,8 @@ def test_wikitext_markup() -> None:
 
 
 def test_tokenized_is_the_way_back_on_real_wikitext() -> None:
-    said = "He said: \"It isn't a well-known 3.5 kg (1,400 oz) lobster's claw... is it?\" U.S. Navy, $5. I left."
-    assert tokenized(said) == (
+    text = "He said: \"It isn't a well-known 3.5 kg (1,400 oz) lobster's claw... is it?\" U.S. Navy, $5. I left."
+    assert tokenized(text) == (
         "He said : \" It isn 't a well @-@ known 3 @.@ 5 kg ( 1 @,@ 400 oz ) lobster 's claw ... is it ? \" "
         "U.S. Navy , $ 5 . I left ."
     )
@@ -161,19 +161,19 @@ class FakeRows(list[dict[str, Any]]):
 
 
 def test_data_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> FakeRows:
         if name == "nobody/nothing":
             raise FileNotFoundError("no such data set\nmore")
-        asked.append((name, config, split, streaming))
+        calls.append((name, config, split, streaming))
         return FakeRows([{"text": "eins"}, {"text": " "}, {"text": "zwei"}])
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     assert read("datasets:a/b:c:test") == [("a/b:0", "eins"), ("a/b:2", "zwei")]
     assert read("datasets:a/b:valid", max_documents=1) == [("a/b:0", "eins")]
     assert read("datasets:a/b") == read("datasets:a/b:train")
-    assert asked[:3] == [("a/b", "c", "test", True), ("a/b", None, "valid", True), ("a/b", None, "train", True)]
+    assert calls[:3] == [("a/b", "c", "test", True), ("a/b", None, "valid", True), ("a/b", None, "train", True)]
     assert open_corpus("datasets:a/b").fingerprint != open_corpus("datasets:a/b:test").fingerprint
     with pytest.raises(CorpusUnreadable, match="row 0: it has no text under 'body', only text"):
         read("datasets:a/b", column="body")

@@ -52,10 +52,10 @@ class Outcome:
 
 def answers(world: World, folder: Path) -> dict[str, str]:
     """What each question is answered with: a result as JSON without the folder's name, or "refused: ..."."""
-    return dict(_asked(world, folder))
+    return dict(_answers(world, folder))
 
 
-def _asked(world: World, folder: Path) -> Iterator[tuple[str, str]]:
+def _answers(world: World, folder: Path) -> Iterator[tuple[str, str]]:
     for name, ask in QUESTIONS.items():
         try:
             found = ask(Index.open(folder, world.lm))

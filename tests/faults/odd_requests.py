@@ -31,7 +31,7 @@ RAW = (b"", b"null", b"[]", b"{", b'{"prompt": NaN}', b'{"prompt": 1}', b"\xff\x
 class Tally:
     """How many requests were answered with each status, and those answered as none should be."""
 
-    answered: Counter[int] = field(default_factory=Counter)
+    answer_counts: Counter[int] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
 
 
@@ -107,14 +107,14 @@ def _value(described: dict[str, Any], schema: dict[str, Any], draw: random.Rando
 
 def _ask(page: TestClient, method: str, request: Any, tally: Tally) -> None:
     path, params, body = request
-    asked = f"{method.upper()} {path[:200]} {str(params)[:200]} {str(body)[:400]}"
+    request_line = f"{method.upper()} {path[:200]} {str(params)[:200]} {str(body)[:400]}"
     try:
         answer = page.request(method, path, params=params, content=body, headers={"content-type": "application/json"})
     except Exception as error:  # what nobody foresaw is what is looked for
-        tally.broken.append(f"{asked}\n{error!r}")
+        tally.broken.append(f"{request_line}\n{error!r}")
         return
-    tally.answered[answer.status_code] += 1
+    tally.answer_counts[answer.status_code] += 1
     if answer.status_code >= 500:
-        tally.broken.append(f"{asked}\n{answer.status_code} {answer.text[:400]}")
+        tally.broken.append(f"{request_line}\n{answer.status_code} {answer.text[:400]}")
     elif answer.status_code >= 400 and not {"message", "fix"} <= set(answer.json()):
-        tally.broken.append(f"{asked}\n{answer.status_code} without a message: {answer.text[:400]}")
+        tally.broken.append(f"{request_line}\n{answer.status_code} without a message: {answer.text[:400]}")

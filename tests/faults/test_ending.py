@@ -81,6 +81,8 @@ def test_the_continuations_of_an_evaluation_without_room_go_on_from_the_last_who
     cached = [*command, "--cache", str(tmp_path / "runs")]
     ended = starving.without_room(cached)
     assert starving.fault(ended) is None and ended.code == 1 and "it continues where it stopped" in ended.stderr, ended
-    (kept,) = (tmp_path / "runs").iterdir()
-    assert 0 < kept.stat().st_size <= starving.LARGEST
-    assert all(json.loads(row)["texts"] for row in kept.read_text().splitlines()) and kept.read_text().endswith("\n")
+    (remaining,) = (tmp_path / "runs").iterdir()
+    assert 0 < remaining.stat().st_size <= starving.LARGEST
+    assert all(
+        json.loads(row)["texts"] for row in remaining.read_text().splitlines()
+    ) and remaining.read_text().endswith("\n")

@@ -111,16 +111,16 @@ def test_toxicity_evaluate_stores_its_continuations_and_resumes_to_the_same_tabl
     (tmp_path / "prompts.txt").write_text("\n".join(f"The {letter} of the year" for letter in "abcdefgh"))
     what = f"--set 0.1=3 --batch 2 --clean-tokens 256 --model {world.folder}/model"
     line = f"toxicity evaluate --prompts prompts.txt {what} --csv"
-    kept = lambda: [row for file in tmp_path.glob("cut/*") for row in file.read_text().splitlines()]  # noqa: E731
+    written = lambda: [row for file in tmp_path.glob("cut/*") for row in file.read_text().splitlines()]  # noqa: E731
     whole = command(f"{line} --cache whole", tmp_path)
     assert whole.code == 0 and whole.stdout.count("\n") == 3, whole
-    ended = command(f"{line} --cache cut", tmp_path, once(kept))
+    ended = command(f"{line} --cache cut", tmp_path, once(written))
     assert ended.code == 130 and ended.stderr == "unembed: Interrupted.\n" and not ended.stdout
-    before = kept()
+    before = written()
     assert 2 <= len(before) < 16  # two arms of eight prompts
     again = command(f"{line} --cache cut", tmp_path)
     assert again.stdout == whole.stdout
-    assert kept()[: len(before)] == before and len(kept()) == 16
+    assert written()[: len(before)] == before and len(written()) == 16
 
 
 def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: P
         with urllib.request.urlopen(request, timeout=patience) as answer:
             return json.load(answer)
 
-    def asked_then_interrupted(process: BaseProcess) -> None:
+    def interrupt_after_start(process: BaseProcess) -> None:
         def up() -> bool:
             try:
                 return bool(ask("labels?layer=1&index=3"))
@@ -152,7 +152,7 @@ def test_serve_ends_with_one_line_and_keeps_its_labels(world: World, tmp_path: P
 
     with mock.patch("unembed.server.serve.session_token", lambda _port, _folder: "known"):
         line = f"serve --no-browser --port {port} --model {world.folder}/model --index index"
-        ended = command(line, tmp_path, asked_then_interrupted)
+        ended = command(line, tmp_path, interrupt_after_start)
     assert ended.code == 130 and ended.stderr == "unembed: Interrupted.\n", ended
     assert ended.stdout.startswith("unembed explorer of")
     assert [row["label"] for row in Index.open(tmp_path / "index").labels(1, 3).rows()] == ["months"]

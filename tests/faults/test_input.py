@@ -46,12 +46,12 @@ def test_impossible_files_and_texts_are_one_line(
 def test_malformed_requests(world: World) -> None:
     tally = odd_requests.run(world, 200, seed=1)
     assert tally.broken == []
-    assert tally.answered[422] > 50 and tally.answered[200] > 10
+    assert tally.answer_counts[422] > 50 and tally.answer_counts[200] > 10
 
 
-@pytest.mark.parametrize("held", [b"text", b"PK\x03\x04 cut short", b""])
-def test_a_file_that_is_not_an_exit_rule_is_refused(world: World, tmp_path: Path, held: bytes) -> None:
-    (tmp_path / "rule").write_bytes(held)
+@pytest.mark.parametrize("content", [b"text", b"PK\x03\x04 cut short", b""])
+def test_a_file_that_is_not_an_exit_rule_is_refused(world: World, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rule").write_bytes(content)
     with pytest.raises(InvalidInput, match="it is not a saved rule, or it is damaged"):
         unembed.early_exit.load(tmp_path / "rule", world.lm)
 

@@ -18,16 +18,16 @@ from unembed.index import Index, Label
 
 def main(disk: Path, index: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
-    held = Index.open(shutil.copytree(index, disk / "index"))
+    index_ = Index.open(shutil.copytree(index, disk / "index"))
 
     def tell() -> None:
         error = None
         try:
-            held.add_labels(Label(0, i, "x" * 5000, "ann") for i in range(4))
+            index_.add_labels(Label(0, i, "x" * 5000, "ann") for i in range(4))
         except UnembedError as failure:
             error = str(failure)
-        rows = list(Index.open(held.path).sql("SELECT count(*) AS n FROM labels").rows())
-        print(json.dumps({"error": error, "labels": len(held.labels()), "in_sql": rows[0]["n"]}), flush=True)
+        rows = list(Index.open(index_.path).sql("SELECT count(*) AS n FROM labels").rows())
+        print(json.dumps({"error": error, "labels": len(index_.labels()), "in_sql": rows[0]["n"]}), flush=True)
 
     tell()
     with (disk / "filling").open("wb", buffering=0) as file:

@@ -52,8 +52,8 @@ def test_a_damaged_or_outdated_map_is_computed_again(lm, own, how):
         path.write_bytes(path.read_bytes()[:200])
     else:
         with np.load(path) as stored:
-            kept = {name: stored[name] for name in stored.files}
-        np.savez(path, **{**kept, "weights": np.array("others"), "position": kept["position"] * 0})
+            arrays = {name: stored[name] for name in stored.files}
+        np.savez(path, **{**arrays, "weights": np.array("others"), "position": arrays["position"] * 0})
     assert atlas_view(lm, own).x == first.x
 
 

@@ -97,9 +97,9 @@ def test_values_nearer_the_centre_of_an_island_are_more_like_its_mean(wren):
 def test_neighbours_on_the_map_are_alike_and_those_of_a_shuffled_map_are_not(wren):
     found = value_map(wren, 1500)
     units = unit_rows(values_of(wren, found.memory).float()).numpy()
-    kept = trustworthiness(units, found.position, n_neighbors=10, metric="cosine")
+    trust = trustworthiness(units, found.position, n_neighbors=10, metric="cosine")
     shuffled = np.random.default_rng(0).permutation(found.position)
-    assert kept > trustworthiness(units, shuffled, n_neighbors=10, metric="cosine") + 0.1
+    assert trust > trustworthiness(units, shuffled, n_neighbors=10, metric="cosine") + 0.1
 
 
 def test_the_same_seed_gives_the_same_map_and_a_sample_is_even_over_the_layers(wren):

@@ -32,9 +32,9 @@ def test_all_values_readings_equal_a_full_sort(name: str, basis: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])
 def test_values_of_any_layers_come_in_the_requested_order(name: str) -> None:
     lm = tiny(name)
-    asked = [(1, 3), (0, 5), (1, 0), (0, 5), (1, 79)]
-    expected = torch.stack([written_values(lm, layer)[index] for layer, index in asked])
-    assert torch.equal(values_of(lm, asked), expected) and torch.equal(values_of(lm, np.array(asked)), expected)
+    pairs = [(1, 3), (0, 5), (1, 0), (0, 5), (1, 79)]
+    expected = torch.stack([written_values(lm, layer)[index] for layer, index in pairs])
+    assert torch.equal(values_of(lm, pairs), expected) and torch.equal(values_of(lm, np.array(pairs)), expected)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])

@@ -71,9 +71,9 @@ def test_every_family_gives_the_same_numbers(name: str, where: str, tokens: Tens
     mine, theirs = read(lm), read(whole)
     assert mine.keys() == theirs.keys() and [n for n in mine if not equal(mine[n], theirs[n])] == []
     points = ["resid_post", "attn_out", "z"]
-    kept, expected = run(lm, tokens, points), run(whole, tokens, points)
-    assert all(torch.equal(kept[point], expected[point]) for point in points)
-    assert torch.equal(kept.logits, expected.logits)
+    found, expected = run(lm, tokens, points), run(whole, tokens, points)
+    assert all(torch.equal(found[point], expected[point]) for point in points)
+    assert torch.equal(found.logits, expected.logits)
     assert weights_fingerprint(lm) == weights_fingerprint(whole)
     assert sampled_fingerprint(lm) == sampled_fingerprint(whole)
     assert all(p.is_meta for p in lm.hf.parameters())  # nothing was left behind
@@ -118,8 +118,8 @@ def test_shared_parameters_count_once_only_where_they_are_one(tmp_path: Path) ->
     names = parameter_names(accelerate.cpu_offload(model, torch.device("cpu")))
     assert {"lm_head.weight", "model.embed_tokens.weight"} <= set(names)  # equal, and never declared to be one
     parted = accelerate.cpu_offload(build("gpt2"), torch.device("cpu"))
-    held = parted.lm_head._hf_hook.weights_map.dataset
-    held["lm_head.weight"] = held["lm_head.weight"] + 1
+    dataset = parted.lm_head._hf_hook.weights_map.dataset
+    dataset["lm_head.weight"] = dataset["lm_head.weight"] + 1
     assert "lm_head.weight" in parameter_names(parted)  # declared to be one, and not equal
 
 

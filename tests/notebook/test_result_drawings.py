@@ -95,9 +95,9 @@ def test_ranks_have_a_line_for_each_token(lm: LanguageModel) -> None:
     for one, token in zip(card.data["series"], (" girl", " boy"), strict=True):
         assert one["name"] == token and one["ranks"] == trace.ranks_of(token, position=-1)[:, 0].tolist()
     assert "<table>" in card._repr_html_()
-    asked = trace.question()
+    question = trace.question()
     plain = unembed.notebook.ranks_card(trace)
-    assert [one["name"] for one in plain.data["series"]] == lm.token_strings([asked.token, asked.against])
+    assert [one["name"] for one in plain.data["series"]] == lm.token_strings([question.token, question.against])
 
 
 def test_composition_is_a_square_for_each_pair_or_the_largest_as_bars(lm: LanguageModel) -> None:

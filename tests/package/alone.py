@@ -93,8 +93,10 @@ def built_from_the_sdist(folder: Path) -> Path:
 
 def without_network(folder: Path) -> tuple[list[str], dict[str, str]]:
     """What to put before a command, and its environment."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV"))}
-    environment = {**kept, "HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    environment = {**environment, "HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
     offline = ["unshare", "--user", "--map-root-user", "--net"]
     if shutil.which("unshare") and subprocess.run([*offline, "true"], capture_output=True, check=False).returncode == 0:
         return offline, environment

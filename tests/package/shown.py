@@ -65,8 +65,8 @@ def _command(what: str) -> str:
 
 
 def _chosen(rows: list[str], pattern: str) -> Iterator[str]:
-    kept = [number for number, row in enumerate(rows) if re.match(pattern, row)]
-    for last, number in itertools.pairwise([kept[0] - 1, *kept]):
+    matching = [number for number, row in enumerate(rows) if re.match(pattern, row)]
+    for last, number in itertools.pairwise([matching[0] - 1, *matching]):
         if number > last + 1:
             yield "..."
         yield rows[number].rstrip()

@@ -114,9 +114,9 @@ def test_installed_by_itself_and_offline_it_traces(wheel: Path, tmp_path: Path) 
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
     subprocess.run([*pip, "--target", str(tmp_path / "there"), str(wheel)], check=True, capture_output=True)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "there"), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
-    asked = [sys.executable, "-c", "import unembed; print(unembed.__file__); from unembed.cli import main; main()"]
+    command = [sys.executable, "-c", "import unembed; print(unembed.__file__); from unembed.cli import main; main()"]
     done = subprocess.run(
-        [*asked, "trace", "Once upon a time", "--json"],
+        [*command, "trace", "Once upon a time", "--json"],
         capture_output=True, text=True, check=True, env=environment, cwd=tmp_path,
     )  # fmt: skip
     where, _, answer = done.stdout.partition("\n")

@@ -73,8 +73,8 @@ def _last(found: Examples) -> float:
 
 def test_table_5_falls_by_the_percentages_of_the_text() -> None:
     """Geva et al. 2022, Sec. 6.1: 47 % by hand, 37 % (the table: 36.4) with self-debiasing, 20 % with the filter."""
-    said = {"values picked by hand": 47, "self-debiasing": 37, "word filter, as released": 20}
-    for arm, published in said.items():
+    values = {"values picked by hand": 47, "self-debiasing": 37, "word filter, as released": 20}
+    for arm, published in values.items():
         assert 100 * (1 - TABLE_5[arm][0] / TABLE_5["plain"][0]) == pytest.approx(published, abs=0.6)
     assert f"{100 * len(PAPER_VALUES) / (24 * 4096):.2f}" == "0.01"  # "10 value vectors (0.01%)"
 

@@ -178,6 +178,6 @@ def figures_without_published(report: Report) -> list[str]:
 
 def check_explanations(claims: Sequence[Claim[Any]], m: Any) -> None:
     """Every claim explains itself on these measurements, in a sentence of numbers, or not at all."""
-    said = [claim.explain(m) for claim in claims]
-    assert all(text is None or (text.endswith(".") and re.search(r"\d", text)) for text in said)
-    assert any(said)
+    texts = [claim.explain(m) for claim in claims]
+    assert all(text is None or (text.endswith(".") and re.search(r"\d", text)) for text in texts)
+    assert any(texts)

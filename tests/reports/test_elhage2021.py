@@ -95,10 +95,10 @@ def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
         unembed.load("attn-2l"), unembed.open_corpus(TEXTS), work, Options(sequences=2, tokens=100, windows=1)
     )
     check_explanations(CLAIMS, m)
-    said = next(claim for claim in CLAIMS if claim.name == "Q-composition").explain(m)
+    text = next(claim for claim in CLAIMS if claim.name == "Q-composition").explain(m)
     product = m.circuits.ov(0, 1).double().dense() @ m.circuits.qk(1, 2).double().dense()
     sizes = torch.linalg.svdvals(product) ** 2
-    assert said is not None and f"holds {float(sizes[0] / sizes.sum()):.0%}" in said and "L1H2 reads of L0H1" in said
+    assert text is not None and f"holds {float(sizes[0] / sizes.sum()):.0%}" in text and "L1H2 reads of L0H1" in text
 
 
 def test_cached_sections_equal_the_sections(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_cached_sections_equal_the_sections(tmp_path: Path) -> None:
         cached_sections(work, "all of it", lambda: sections),
         cached_sections(work, "all of it", lambda: 1 / 0),
     ):
-        for kept, made in zip(again, sections, strict=True):
-            assert kept.to_dict() == made.to_dict()
-            for a, b in zip(kept.exhibits, made.exhibits, strict=True):
+        for saved, made in zip(again, sections, strict=True):
+            assert saved.to_dict() == made.to_dict()
+            for a, b in zip(saved.exhibits, made.exhibits, strict=True):
                 assert list(a.table.rows()) == list(b.table.rows()) and a.table.provenance == b.table.provenance
 
 

@@ -295,8 +295,13 @@ def test_the_settings_are_those_of_the_index_and_too_few_triggers_are_reported_o
     Index.build(lm, corpus, tmp_path / "index", top=6, settings=settings, tokens_per_batch=300)
     given = {**SMALL, "top": 50, "index": str(tmp_path / "index")}
     report = unembed.report("geva2021", lm, None, tmp_path / "r", **given)
-    held = {row["setting"]: row["value"] for row in report["index_settings"].rows()}
-    assert (held["top"], held["min_prefix"], held["skip_first"], held["per_document"]) == ("6", "2", "True", "1")
+    settings = {row["setting"]: row["value"] for row in report["index_settings"].rows()}
+    assert (settings["top"], settings["min_prefix"], settings["skip_first"], settings["per_document"]) == (
+        "6",
+        "2",
+        "True",
+        "1",
+    )
     here = {row["option"]: row["here"] for row in report["settings"].rows()}
     assert here["top"] == "6, as the index holds 6" and here["triggers"] == "as the index (see below)"
     assert any("the index holds 6" in text for section in report.sections for text in section.text)

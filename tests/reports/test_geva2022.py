@@ -146,11 +146,11 @@ def test_a_judge_is_reported_next_to_the_program(made, tmp_path: Path):
     found = value_concepts(lm, sample_memories(lm, 3, 3))
     assert rows["unembed"]["in_a_pattern"] == pytest.approx(np.mean(automatic(found).coverage(KINDS[:3])))
     assert {row["annotators"] for row in report["judge_agreement"].rows()} == {"unembed and sees one"}
-    kept, asked = Work(tmp_path, {"judge": "sees one"}), SeesOne.times
-    first = judged_values(found, SeesOne(), kept)
-    assert first == judge_annotation(found, SeesOne()) and SeesOne.times == asked + 2 * len(found.labels)
-    assert judged_values(found, SeesOne(), kept) == first
-    assert SeesOne.times == asked + 2 * len(found.labels)
+    work, times = Work(tmp_path, {"judge": "sees one"}), SeesOne.times
+    first = judged_values(found, SeesOne(), work)
+    assert first == judge_annotation(found, SeesOne()) and SeesOne.times == times + 2 * len(found.labels)
+    assert judged_values(found, SeesOne(), work) == first
+    assert SeesOne.times == times + 2 * len(found.labels)
     with pytest.raises(InvalidInput, match="a judge of type str"):
         unembed.report("geva2022", lm, TEXTS, tmp_path / "y", judge="gpt")
 
@@ -203,8 +203,8 @@ def test_updates_of_fewer_than_ten_active_memories_are_counted(tmp_path: Path) -
         for layer in range(lm.n_layers):
             lm.hf.transformer.h[layer].mlp.c_fc.bias[5:] = -100.0  # five memories can be active, no more
     report = unembed.report("geva2022", lm, TEXTS, tmp_path / "r", **OPTIONS)
-    said = [text for section in report.sections for text in section.text if "fewer than 10 active" in text]
-    assert said and said[0].startswith("40 of the 40 updates, in 20 of the 20 examples")
+    texts = [text for section in report.sections for text in section.text if "fewer than 10 active" in text]
+    assert texts and texts[0].startswith("40 of the 40 updates, in 20 of the 20 examples")
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, True), (False, False), (True, True)])
@@ -228,6 +228,6 @@ def test_the_shipped_text_is_read_in_ordinary_writing_by_models_of_it(
 
 @pytest.mark.parametrize(("n", "tested", "points"), [(600, "60", "± 6.0"), (5000, "500", "± 2.1")])
 def test_early_exit_on_few_examples_is_marked_as_a_small_sample(n: int, tested: str, points: str) -> None:
-    (said,) = small_sample(n)
-    assert f"tests on {tested} examples" in said and points in said
+    (text,) = small_sample(n)
+    assert f"tests on {tested} examples" in text and points in text
     assert small_sample(10_000) == ()

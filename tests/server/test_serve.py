@@ -47,11 +47,11 @@ def answering(monkeypatch) -> Callable[[Callable[[uvicorn.Server, ServerState], 
     def install(run: Callable[[uvicorn.Server, ServerState], None]) -> None:
         monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: run(server, opened[-1]))
 
-    def kept(*args, **kwargs) -> ServerState:
+    def recorded(*args, **kwargs) -> ServerState:
         opened.append(ServerState(*args, **kwargs))
         return opened[-1]
 
-    monkeypatch.setattr(running, "ServerState", kept)
+    monkeypatch.setattr(running, "ServerState", recorded)
     return install
 
 

@@ -25,8 +25,8 @@ def test_a_replaced_request_is_not_computed(session) -> None:
 
     async def ask() -> list[object]:
         def put(key: str, work, client: str = "page") -> asyncio.Task[bytes]:
-            asked = session.body(key, work, what="", client=client, channel="slow", on="long")
-            return asyncio.create_task(asked)
+            body = session.body(key, work, what="", client=client, channel="slow", on="long")
+            return asyncio.create_task(body)
 
         tasks = [put("first of test_session", first)]
         while not begun.is_set():
@@ -95,12 +95,12 @@ def test_work_stops_at_its_next_event_once_the_client_has_left(session) -> None:
     work = _Endless()
 
     async def ask() -> list[int]:
-        telling, heard = session.stream_progress(work, client="page", channel="long"), []
-        async for n in telling:
-            heard.append(n)
-            if len(heard) == 3:
-                await telling.aclose()
-        return heard
+        streamed, events = session.stream_progress(work, client="page", channel="long"), []
+        async for n in streamed:
+            events.append(n)
+            if len(events) == 3:
+                await streamed.aclose()
+        return events
 
     assert asyncio.run(ask()) == [0, 2, 4]
     assert work.ended.wait(20) and isinstance(work.why, Superseded)
@@ -111,13 +111,13 @@ def test_a_newer_request_ends_the_stream_and_a_queued_one_never_starts(session) 
     work, done = _Endless(), list[str]()
 
     async def ask() -> list[object]:
-        async def heard(what) -> list[object]:
+        async def events(what) -> list[object]:
             return [n async for n in session.stream_progress(what, client="page", channel="long")]
 
-        first = asyncio.create_task(heard(work))
+        first = asyncio.create_task(events(work))
         await asyncio.sleep(0.05)
-        second = asyncio.create_task(heard(lambda _tell: done.append("second")))
-        third = asyncio.create_task(heard(lambda tell: tell(done.append("third") or "third")))
+        second = asyncio.create_task(events(lambda _tell: done.append("second")))
+        third = asyncio.create_task(events(lambda tell: tell(done.append("third") or "third")))
         return list(await asyncio.gather(first, second, third, return_exceptions=True))
 
     first, second, third = asyncio.run(ask())
@@ -131,11 +131,11 @@ def test_a_failure_during_a_request_is_reported_by_that_request(session) -> None
         raise ValueError("two")
 
     async def ask() -> list[str]:
-        heard = []
+        events = []
         with pytest.raises(ValueError, match="two"):
             async for word in session.stream_progress(fail, client="page", channel="long"):
-                heard.append(word)
-        return heard
+                events.append(word)
+        return events
 
     assert asyncio.run(ask()) == ["one"]
     assert not session._newest
@@ -158,12 +158,12 @@ def test_background_work_is_abandoned_once_a_request_arrives(session) -> None:
     session.queue.run_when_idle(spare("replaced"))
     assert begun.wait(20)
     session.queue.run_when_idle(spare("given up"))
-    asked = threading.Thread(target=lambda: asyncio.run(ask("asked")))
-    asked.start()
+    requester = threading.Thread(target=lambda: asyncio.run(ask("asked")))
+    requester.start()
     while not session.queue.status()["waiting"]:
         time.sleep(0.001)
     go_on.set()
-    asked.join(20)
+    requester.join(20)
     session.queue.run_when_idle(spare("finished"))
     rest(session)
     assert done == ["replaced 0", "asked", *(f"finished {n}" for n in range(3))]

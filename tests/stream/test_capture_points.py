@@ -99,8 +99,8 @@ def test_the_pattern_is_the_softmax_of_the_scores(any_lm: LanguageModel, tokens:
     for layer in layers:
         scores, pattern = seen.at("scores", layer).float(), seen.at("pattern", layer).float()
         weights = scores.softmax(-1)
-        kept = pattern.sum(-1, keepdim=True)  # below 1 where an attention sink takes a part
-        torch.testing.assert_close(weights * kept, pattern, atol=2e-3, rtol=2e-3)
+        rest = pattern.sum(-1, keepdim=True)  # below 1 where an attention sink takes a part
+        torch.testing.assert_close(weights * rest, pattern, atol=2e-3, rtol=2e-3)
 
 
 def test_scores_are_only_read(tokens: torch.Tensor) -> None:

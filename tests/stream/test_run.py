@@ -23,19 +23,19 @@ def _hooks(lm: LanguageModel) -> int:
 
 
 def test_captures_are_bit_equal_to_the_models_own(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
-    kept = run(any_lm, tokens, ["resid_pre", "resid_post"])
+    done = run(any_lm, tokens, ["resid_pre", "resid_post"])
     with torch.no_grad():
         own = any_lm.hf(tokens, use_cache=False, output_hidden_states=True)
     for layer in range(any_lm.n_layers):
-        assert torch.equal(kept["resid_pre"][layer], own.hidden_states[layer])
-    assert torch.equal(kept["resid_post"][:-1], kept["resid_pre"][1:])
-    assert torch.equal(kept.logits, own.logits)
+        assert torch.equal(done["resid_pre"][layer], own.hidden_states[layer])
+    assert torch.equal(done["resid_post"][:-1], done["resid_pre"][1:])
+    assert torch.equal(done.logits, own.logits)
 
 
 @pytest.mark.parametrize("name", CALLED)
 def test_patterns_are_bit_equal_to_eager_ones(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    kept = run(lm, tokens, ["pattern"])
+    done = run(lm, tokens, ["pattern"])
     before = lm.hf.config._attn_implementation_internal
     lm.hf.config._attn_implementation_internal = "eager"  # the setter is ignored by Falcon
     try:
@@ -44,7 +44,7 @@ def test_patterns_are_bit_equal_to_eager_ones(name: str, tokens: torch.Tensor) -
     finally:
         lm.hf.config._attn_implementation_internal = before
     for layer in range(lm.n_layers):
-        assert torch.equal(kept["pattern"][layer], own.attentions[layer])
+        assert torch.equal(done["pattern"][layer], own.attentions[layer])
 
 
 def test_capturing_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:
@@ -53,10 +53,10 @@ def test_capturing_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torc
     handles = [
         b.attention.module.register_forward_hook(lambda _m, _a, out: seen.append(out[1])) for b in lm.structure.blocks
     ]
-    kept = run(lm, tokens, ["pattern"], layers=[1])
+    done = run(lm, tokens, ["pattern"], layers=[1])
     for handle in handles:
         handle.remove()
-    assert kept["pattern"].shape[0] == 1 and seen[0] is None and isinstance(seen[1], torch.Tensor)
+    assert done["pattern"].shape[0] == 1 and seen[0] is None and isinstance(seen[1], torch.Tensor)
     assert lm.hf.config._attn_implementation == "sdpa"
     assert all(b.attention.module.config is lm.hf.config for b in lm.structure.blocks)
 
@@ -91,14 +91,14 @@ def test_without_logits_the_pass_stops_early(tokens: torch.Tensor) -> None:
     handles = [
         b.module.register_forward_hook(lambda _m, _a, _o, i=i: ran.append(i)) for i, b in enumerate(lm.structure.blocks)
     ]
-    kept = run(lm, tokens, ["coefficients"], logits=False, layers=[0])
+    done = run(lm, tokens, ["coefficients"], logits=False, layers=[0])
     for handle in handles:
         handle.remove()
-    assert ran == [] and kept["coefficients"].shape == (1, 2, 9, lm.d_mlp)
+    assert ran == [] and done["coefficients"].shape == (1, 2, 9, lm.d_mlp)
     full = run(lm, tokens, ["coefficients"])
-    assert torch.equal(full["coefficients"][0], kept["coefficients"][0])
+    assert torch.equal(full["coefficients"][0], done["coefficients"][0])
     with pytest.raises(PointMissing, match="logits=False"):
-        _ = kept.logits
+        _ = done.logits
 
 
 def test_no_hook_stays_after_a_callback_fails(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
@@ -144,8 +144,8 @@ def test_last_means_the_last_real_token_of_each_row(tokens: torch.Tensor) -> Non
     lm = tiny("gpt2")
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, 6:] = 0
-    kept = run(lm, tokens, ["coefficients"], [set_coefficient(1, 0, 9.0, "last")], attention_mask=mask)
-    hit = kept["coefficients"][1, ..., 0] == 9.0
+    done = run(lm, tokens, ["coefficients"], [set_coefficient(1, 0, 9.0, "last")], attention_mask=mask)
+    hit = done["coefficients"][1, ..., 0] == 9.0
     assert hit.nonzero().tolist() == [[0, 5], [1, 8]]
 
 
@@ -153,14 +153,14 @@ def test_chosen_positions_count_from_the_first_real_token(tokens: torch.Tensor) 
     lm = tiny("llama")
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
-    kept = run(lm, tokens, ["coefficients"], [set_coefficient(1, 0, 9.0, [1, -1])], attention_mask=mask)
-    hit = kept["coefficients"][1, ..., 0] == 9.0
+    done = run(lm, tokens, ["coefficients"], [set_coefficient(1, 0, 9.0, [1, -1])], attention_mask=mask)
+    hit = done["coefficients"][1, ..., 0] == 9.0
     assert hit.nonzero().tolist() == [[0, 5], [0, 8], [1, 1], [1, 8]]
 
 
 def test_scaling_a_head_to_zero_removes_what_it_writes(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
-    kept = run(any_lm, tokens, ["z"], [scale_head(1, 2, 0.0)])
-    assert torch.all(kept["z"][1, :, :, 2] == 0) and float(kept["z"][1, :, :, 1].abs().sum()) > 0
+    done = run(any_lm, tokens, ["z"], [scale_head(1, 2, 0.0)])
+    assert torch.all(done["z"][1, :, :, 2] == 0) and float(done["z"][1, :, :, 1].abs().sum()) > 0
 
 
 @pytest.mark.parametrize("name", PARALLEL)

@@ -45,11 +45,11 @@ def test_the_difference_equals_its_definition(mode: Any) -> None:
     batches = list(corpus.batches(lm, 10_000))
     assert len(batches) == 1
     exact, found = (sweep(lm, corpus, [Everything()], tokens_per_batch=10_000, fast=m)[0][0] for m in (None, mode))
-    told = fast_difference(lm, batches[0], mode)
-    assert told == pytest.approx(
+    difference = fast_difference(lm, batches[0], mode)
+    assert difference == pytest.approx(
         max(float((f - e).abs().max() / e.abs().max()) for e, f in zip(exact, found, strict=True)), rel=1e-6
     )
-    assert 0 < told < {"float32": 1e-5, "bfloat16": 0.05}[mode]
+    assert 0 < difference < {"float32": 1e-5, "bfloat16": 0.05}[mode]
 
 
 @needs_bfloat16

@@ -109,8 +109,8 @@ def test_a_thinned_curve_keeps_means_and_the_later_of_two_walks(tmp_path):
     rows += [{"step": s, "tokens": s * 8, "loss": float(s)} for s in (20, 30, 40)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     thinned_curve(tmp_path / "in.jsonl", tmp_path / "out.jsonl", every=20)
-    kept = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert kept == [
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert written == [
         {"step": 20, "tokens": 160, "loss": 14.5},
         {"step": 20, "tokens": 160, "held_back_bits_per_byte": 2.0},
         {"step": 40, "tokens": 320, "loss": 35.0},

@@ -46,9 +46,9 @@ def by_the_formula(line: list[int], order: int, context: tuple[int, ...], token:
         total = sum(after.values())
         if not total:
             return probability(n - 1)
-        kept = after.get(token, 0) - discount[min(after.get(token, 0), 3)]
+        discounted = after.get(token, 0) - discount[min(after.get(token, 0), 3)]
         back = sum(discount[min(v, 3)] for v in after.values())
-        return kept / total + back / total * probability(n - 1)
+        return discounted / total + back / total * probability(n - 1)
 
     return probability(min(order, len(context) + 1))
 

@@ -62,8 +62,8 @@ def test_the_card_of_a_language_model_is_measured_on_the_files_next_to_it(out):
     card = publish_model.publish("small", out=out, to=to, recipe=RECIPE)
     assert (to / "README.md").read_text() == card
     model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
-    held = encoding.load(out / "text" / "held_back.npz")
-    bits = bits_per_byte(model, held.tokens, int(held.n_bytes.sum()), context=128)
+    evaluation = encoding.load(out / "text" / "held_back.npz")
+    bits = bits_per_byte(model, evaluation.tokens, int(evaluation.n_bytes.sum()), context=128)
     counted = json.loads((out / "kneser_ney.json").read_text())
     assert f"| held-back corpus text | {bits:.3f} | {counted['held-back corpus text']:.3f} |" in card
     assert 0.3 < counted["held-back corpus text"] < 1.2  # one of seven words, 2.8 bits, of 4 bytes on average

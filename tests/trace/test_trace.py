@@ -82,9 +82,9 @@ def test_scores_of_all_sub_updates_add_up_to_the_updates_score(name: str, tokens
 def test_memory_effects_are_the_memories_rows_of_the_attribution(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
     trace = lm.trace(tokens[0])
-    asked = trace.question(position=3)
-    found = trace.memory_effects(asked, 3, top=lm.n_layers * lm.d_mlp)
-    attribution = trace.attribution(asked.token, 3, asked.against, by="memory")
+    question = trace.question(position=3)
+    found = trace.memory_effects(question, 3, top=lm.n_layers * lm.d_mlp)
+    attribution = trace.attribution(question.token, 3, question.against, by="memory")
     expected = {(row.layer, row.index): row.contribution for row in attribution.rows if row.index is not None}
     assert [(row.layer, row.index) for row in found.rows] == sorted(
         [key for key, effect in expected.items() if trace.run.at("coefficients", key[0])[0, 3, key[1]] != 0],

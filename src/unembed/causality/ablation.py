@@ -1,6 +1,6 @@
-"""Ablation: what the prediction becomes when heads, memories, components or layers are taken away.
+"""Ablation: the prediction when heads, memories, components or layers are removed.
 
-An ablated activation is set to zero, to its mean over a corpus, or to what it is in other prompts.
+An ablated activation is set to zero, to its mean over a corpus, or to its values in other prompts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ablation(Displayed):
             ablation in the order of `labels`.
         labels: what was ablated, such as "L5H3" or "L5M278".
         baseline: the metric of the unchanged run.
-        to: what took the place of the activations, in words.
+        to: what replaced the activations, in words.
         spread: with activations of several other prompts, the standard deviation of the metric over them; else None.
     """
 
@@ -87,7 +87,7 @@ def ablate(
     edits: Edits = (),
     batch: int | None = None,
 ) -> Ablation:
-    """Take activations away one at a time and measure the prediction after the last token.
+    """Ablate activations one at a time and measure the prediction after the last token.
 
     Args:
         lm: the model.
@@ -95,13 +95,13 @@ def ablate(
         heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
-        to: "zero"; "mean", over a corpus; or prompts, whose activations take the place (the metric is averaged).
+        to: "zero"; "mean", over a corpus; or prompts, whose activations replace the prompt's (the metric is averaged).
         metric: of the logits after the last token; the two likeliest tokens' logit difference by default.
         layers: whole layers (what attention and FFN add), or "all".
         positions: where to ablate; every position if not given.
         corpus: for "mean", what `unembed.open_corpus` takes; the shipped text by default.
         mean_tokens: tokens of the corpus that the mean is taken over.
-        by_position: for "mean", the mean of each position by itself.
+        by_position: for "mean", the mean of each position separately.
         edits: changes that hold in all runs.
         batch: rows in memory at once.
 
@@ -181,7 +181,7 @@ def _position(position: int, n_pos: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What takes an activation's place: zero where there are no numbers."""
+    """What replaces an activation: zero where there are no numbers."""
 
     numbers: dict[Need, Tensor] | None = None
     by_position: bool = False

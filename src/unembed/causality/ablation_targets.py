@@ -1,4 +1,4 @@
-"""What is ablated together: a head, a memory, a group of memories, a component or a whole layer."""
+"""Ablation targets: a head, a memory, a group of memories, a component or a whole layer, each ablated at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Target = tuple[str, int, int | None]
 
 @dataclass(frozen=True)
 class Group:
-    """What one ablation takes away."""
+    """What one ablation removes."""
 
     label: str
     targets: tuple[Target, ...]
@@ -56,7 +56,7 @@ def groups_of(
         layers: whole layers, what attention and FFN add together; or "all".
 
     Raises:
-        InvalidInput: nothing to ablate, or a component of another name.
+        InvalidInput: nothing to ablate, or an unknown component.
         OutOfRange: no such layer, head or memory.
         PointMissing: the model has no such component.
         Unsupported: the model has no such heads or memories.

@@ -1,4 +1,4 @@
-"""Ablation over a corpus: by how much the loss rises, in all and token by token, each with an interval.
+"""Ablation over a corpus: the rise of the loss, over all tokens and for each, with intervals.
 
 Every ablation is made on the same tokens as the unchanged model, so each prediction is compared with itself. Intervals
 are percentile bootstraps over segments (sentences or windows), which are what was drawn.
@@ -47,7 +47,7 @@ class CorpusAblation(Displayed):
         changes: by how much each prediction's loss rises, in nats.
         tokens: the token that is predicted.
         segments: the segment of each prediction, counted from 0.
-        to: what took the place of the activations, in words.
+        to: what replaced the activations, in words.
         seed: of the bootstrap and of resampling.
         texts: of the tokens that are predicted, by id.
     """
@@ -124,7 +124,7 @@ def _or_none(value: Tensor) -> float | None:
 def _intervals(
     changes: Float[Tensor, "ablation prediction"], segments: Int[Tensor, " prediction"], seed: int
 ) -> Float[Tensor, "ablation 2"]:
-    """95 % percentile bootstrap of the mean over predictions, segments drawn again with replacement."""
+    """95 % percentile bootstrap of the mean over predictions, with segments resampled."""
     ids, of = segments.unique(return_inverse=True)
     n = len(ids)
     if n < 2:
@@ -156,7 +156,7 @@ def ablate_over_corpus(
     edits: Edits = (),
     tokens_per_batch: int = 1024,
 ) -> CorpusAblation:
-    """Take activations away one at a time over a corpus and compare the loss of every predicted token.
+    """Ablate activations one at a time over a corpus and compare the loss of every predicted token.
 
     Args:
         lm: the model.
@@ -168,7 +168,7 @@ def ablate_over_corpus(
         to: "zero"; "mean", over the same corpus; or "resample", the activations of other segments at the same position.
         n_tokens: tokens of the corpus that are run.
         mean_tokens: tokens that the mean is taken over.
-        by_position: for "mean", the mean of each position by itself.
+        by_position: for "mean", the mean of each position separately.
         seed: of resampling and of the bootstrap.
         edits: changes that hold in all runs.
         tokens_per_batch: columns times rows of a batch, padding included.
@@ -239,7 +239,7 @@ class _BatchRerun:
     """An unchanged run of a padded batch, and reruns of it under ablations that start at the first layer changed."""
 
     def __init__(self, lm: Decoder, batch: Batch, edits: Edits, needs: Sequence[Need]) -> None:
-        """Run the batch once; keep the stream entering every block, and the activations of `needs`."""
+        """Run the batch once; store the stream entering every block, and the activations of `needs`."""
         self.lm, self.batch, self.edits = lm, batch, as_edits(edits)
         self.tokens = batch.tokens.to(lm.device)
         wanted = batch.counted & (batch.next_tokens >= 0)
@@ -247,15 +247,15 @@ class _BatchRerun:
         self.predicted = batch.next_tokens[wanted]
         self.segments = batch.segments[:, None].expand(batch.shape)[wanted]
         self.n_predicted = int(wanted.sum())
-        self.kept: dict[Need, Tensor] = {}
+        self.captured: dict[Need, Tensor] = {}
         self._outputs: list[Any] = []
         self._skips = True
 
-        def keeper(need: Need) -> Callback:
-            return lambda t: self.kept.__setitem__(need, t.clone())
+        def capture_at(need: Need) -> Callback:
+            return lambda t: self.captured.__setitem__(need, t.clone())
 
         entering = [("resid_pre", n) for n in range(lm.n_layers)]
-        captures = {need: keeper(need) for need in dict.fromkeys([*entering, *needs])}
+        captures = {need: capture_at(need) for need in dict.fromkeys([*entering, *needs])}
         self._needs = tuple(needs)
         with ExitStack() as stack:
             current = stack.enter_context(attach_hooks(lm, captures, self.edits))
@@ -268,7 +268,7 @@ class _BatchRerun:
     def _can_skip(self) -> bool:
         """Whether starting at the last layer gives the same losses."""
         if self.lm.structure.streams is not None:
-            return False  # what is captured is the sum of the streams, not what passes from block to block
+            return False  # the captured tensor is the sum of the streams, not what passes from block to block
         if self.lm.n_layers == 1 or not self.n_predicted:
             return True
         with self._from(self.lm.n_layers - 1) as current:
@@ -284,7 +284,7 @@ class _BatchRerun:
             for layer in range(start):
                 stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
             if start:
-                entering = self.kept["resid_pre", start]
+                entering = self.captured["resid_pre", start]
                 change_input(stack, blocks[start].module, lambda t: entering.clone(), first=True)
             yield current
 
@@ -305,7 +305,7 @@ class _BatchRerun:
         return loss
 
     def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
-        """The losses without a group, each row with a source of its own."""
+        """The losses without a group, each row with its own source."""
         changes: dict[Need, list[tuple[int, Replacement]]] = {}
         for target in group.targets:
             rows = [(i, source.replacement(target)) for i, source in enumerate(sources)]
@@ -318,13 +318,13 @@ class _BatchRerun:
     def rows(self) -> list[dict[Need, Tensor]]:
         """The captured activations of each segment, without padding."""
         return [
-            {need: self.kept[need][i, :length] for need in self._needs}
+            {need: self.captured[need][i, :length] for need in self._needs}
             for i, length in enumerate(self.batch.lengths.tolist())
         ]
 
 
 def _resampled(pool: Sequence[dict[Need, Tensor]], n_rows: int, n_pos: int, generator: torch.Generator) -> list[Source]:
-    """For each row of a batch, the activations of another segment; positions past its end are drawn from it."""
+    """For each row of a batch, the activations of another segment; positions past its end are resampled from it."""
     sources = []
     for row in range(n_rows):
         other = int(torch.randint(len(pool) - 1, (), generator=generator))

@@ -1,4 +1,4 @@
-"""The mean of an activation over a corpus, of all positions together or of each position by itself."""
+"""The mean of an activation over a corpus, over all positions together or for each position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MeanActivation(Reducer):
 
     Args:
         needs: points and layers.
-        by_position: a mean for each position of a segment instead of one for all.
+        by_position: a mean for each position of a segment instead of one over all.
     """
 
     def __init__(self, needs: Sequence[Need], by_position: bool = False) -> None:
@@ -54,7 +54,7 @@ class MeanActivation(Reducer):
         self._counts = _added(self._counts, counts if self.by_position else counts.sum()[None])
 
     def merge(self, other: MeanActivation) -> None:
-        """Add what another one saw."""
+        """Add the sums of another one."""
         for need, total in other._sums.items():
             self._sums[need] = _added(self._sums.get(need), total)
         self._counts = _added(self._counts, other._counts)

@@ -2,7 +2,7 @@
 
 The direct effect is the writer's contribution to the logit. The total effect is by how much the same logit, or
 difference of logits, falls when that writer alone is set to zero at the attribution's position; it includes what later
-layers make of the writer.
+layers do with the writer's output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Activation patching over several pairs of prompts: the mean of the fraction recovered, and its spread.
 
-Pairs share batches. They may differ in length: the batches are padded, and each pair has the numbers that it has
+Pairs share batches. They may differ in length: the batches are padded, and each pair gives the numbers that it gives
 alone.
 """
 

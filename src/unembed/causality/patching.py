@@ -1,4 +1,4 @@
-"""Activation patching: activations of one run put into another, one at a time, and what the prediction becomes.
+"""Activation patching: activations of one run replace another's, one at a time, and the prediction is measured.
 
 Source: Vig et al. 2020 and Meng et al. 2022 (causal tracing); Wang et al. 2022 (denoising and noising by head).
 """
@@ -50,12 +50,12 @@ class GaussianNoise:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Patching(Displayed):
-    """What the metric becomes when one activation of the other run replaces the run's own.
+    """The metric when one activation of the other run replaces the run's own.
 
     Attributes:
         values: the metric, by (layer, pos) for points of the stream, attn_out and mlp_out; by (layer, head) or
             (layer, head, pos) for z and pattern; by (layer, pos, k) for coefficients.
-        indices: for coefficients, which memory each value is of.
+        indices: for coefficients, the memory of each value.
         clean: the metric of the clean run.
         corrupted: the metric of the corrupted run.
         positions: positions (of the patched run) that the `pos` axis counts.
@@ -206,7 +206,7 @@ def patch(
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """The two runs of a patching: which one activations are taken from, and which one they are put into."""
+    """The two runs of a patching: activations of the source replace those of the target."""
 
     clean: Rerun
     corrupted: Rerun
@@ -243,7 +243,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a patching runs: a row of replacements for each value, and the metric that is taken of it."""
+    """What a patching runs: a row of replacements for each value, and the metric of the patched runs."""
 
     lm: Decoder
     point: PatchPoint

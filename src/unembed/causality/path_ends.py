@@ -23,7 +23,7 @@ _RECEIVERS = "L1H4.q, L1H4.k, L1H4.v, L1H4 (all three), attn_out 2, mlp_out 2, l
 
 @dataclass(frozen=True)
 class Sender:
-    """What writes: `kind` is z (a head), coefficients (a memory), attn_out, mlp_out or layer (both)."""
+    """A writer: `kind` is z (a head), coefficients (a memory), attn_out, mlp_out or layer (both)."""
 
     kind: str
     layer: int
@@ -41,7 +41,7 @@ class Sender:
 
 @dataclass(frozen=True)
 class Receiver:
-    """What reads: `kind` is q, k or v (of a head), attn_out, mlp_out, layer (both) or logits."""
+    """A reader: `kind` is q, k or v (of a head), attn_out, mlp_out, layer (both) or logits."""
 
     kind: str
     layer: int

@@ -1,7 +1,7 @@
-"""Path patching: what the prediction becomes when one writer is replaced for one reader only.
+"""Path patching: the prediction when one writer is replaced for one reader only.
 
 What the sender adds to the stream is taken from the other run, and the difference is carried to the receiver alone:
-every other head, FFN and norm below it works on the run's own numbers. The receiver is computed anew from what it then
+every other head, FFN and norm below it works on the run's own numbers. The receiver is recomputed from what it then
 reads, with the model's own modules, and everything after it runs on.
 
 Source: Wang et al. 2022, "Interpretability in the wild", section 3.1 (path patching); Goldowsky-Dill et al. 2023.
@@ -39,7 +39,7 @@ from unembed.stream.run import Tokens
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Paths(Displayed):
-    """What the metric becomes when a sender is replaced for a receiver alone.
+    """The metric when a sender is replaced for a receiver alone.
 
     Attributes:
         senders: what writes, such as "L0H3".
@@ -173,7 +173,7 @@ def patch_paths(
 
 
 class _Paths:
-    """What the receivers of one run become when a sender is replaced for them alone."""
+    """What the receivers of one run compute when a sender is replaced for them alone."""
 
     def __init__(
         self,
@@ -184,14 +184,14 @@ class _Paths:
         senders: Sequence[Sender],
         batch: int | None,
     ) -> None:
-        """Compute what each sender adds to the stream more than in the patched run."""
+        """Compute how much more each sender adds to the stream than in the patched run."""
         self.lm, self.target, self.senders, self.batch = lm, target, senders, batch
         self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, source, pairs) for s in senders]
 
     def _added(self, sender: Sender, source: Rerun, pairs: Sequence[tuple[int, int]]) -> Float[Tensor, "pos d_model"]:
         """What the sender adds at its layer, from the other run minus its own.
 
-        A second row replaces the sender by itself, so that a sender that does not differ adds exactly nothing.
+        A second row replaces the sender's activation with itself, so that an unchanged sender adds exactly nothing.
         """
         if sender.index is not None:
             (point,) = sender.points
@@ -217,12 +217,12 @@ class _Paths:
         return [(source, point, layer, pairs), (self.target, point, layer, [(c, c) for _, c in pairs])]
 
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
-        """What a mixer added before the FFN, as it stands where the FFN adds."""
+        """What a mixer added before the FFN, as it is where the FFN adds."""
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
     def _carried(self, i: int, receiver: Receiver) -> Float[Tensor, "pos d_model"]:
-        """What a sender added, as it stands in the stream that a receiver reads, through the gains on its way."""
+        """What a sender added, as it is in the stream that a receiver reads, through the gains on its way."""
         sender, blocks = self.senders[i], self.lm.structure.blocks
         added, block = self.added[i], blocks[sender.layer]
         if receiver.layer == sender.layer:
@@ -294,8 +294,8 @@ class _Paths:
     ) -> Float[Tensor, "sender pos head d_head"]:
         """Each head's z when its queries, keys or values alone are computed from the changed stream.
 
-        Two rows for each sender: one reads the changed stream, the other takes over the chosen part of what its
-        projection returns, before any norm or rotation of queries and keys.
+        Two rows for each sender: one reads the changed stream, the other takes the chosen part of what its projection
+        returns, before any norm or rotation of queries and keys.
         """
         lm, target = self.lm, self.target
         site = lm.structure.blocks[layer].attention
@@ -333,7 +333,7 @@ def _columns(site: AttentionSite, width: int, part: str) -> Int[Tensor, " column
 def _compositions(
     lm: Decoder, senders: Sequence[Sender], receivers: Sequence[Receiver]
 ) -> tuple[Float[Tensor, "sender receiver"], str]:
-    """The composition score of each pair of heads, and the basis it is in, or why there is none."""
+    """The composition score of each pair of heads, and the basis it is in, or the reason why there is none."""
     found = torch.full((len(senders), len(receivers)), float("nan"), dtype=torch.float64)
     heads = [(i, s) for i, s in enumerate(senders) if s.kind == "z"]
     readings = [(j, r) for j, r in enumerate(receivers) if r.kind in PARTS]

@@ -1,7 +1,7 @@
 """Ablation in several prompts: the mean effect of each part, and its spread.
 
-Prompts share batches. They may differ in length: the batches are padded, and each prompt has the numbers that it has
-alone.
+Prompts share batches. They may differ in length: the batches are padded, and each prompt gives the numbers that it
+gives alone.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Replacement:
     value: Tensor
 
     def write(self, t: Float[Tensor, "pos ..."]) -> None:
-        """Put the numbers into one row's activation (pos, ...)."""
+        """Write the numbers into one row's activation (pos, ...)."""
         positions = slice(None) if self.positions is None else self.positions.to(t.device)
         value = self.value.to(t)
         if self.index is None:
@@ -80,7 +80,7 @@ def install(
     if branch is not None and isinstance(branch.branch_norm, ChannelGain):
         raise Unsupported(
             f"replacing {point} of layer {layer} of {lm.name}",
-            why="each channel has a gain of its own between the module and the stream",
+            why="each channel has its own gain between the module and the stream",
             instead="Replace z, or scale the layer with an edit",
         )
     if point in STREAM_POINTS:
@@ -160,7 +160,7 @@ def _install_middle(stack: ExitStack, block: Block, current: ForwardPass, change
             own = own if mixer.constant is None else own + mixer.constant
             wanted = own.clone()
             r.write(wanted)
-            # Only what differs is changed, so that a run's own numbers leave it as it is.
+            # Only differing entries are changed, so that a run's own numbers leave it unchanged.
             t[i] += (wanted - own) / mixer.multiplier
         return t
 
@@ -209,7 +209,7 @@ def change_input(
     *,
     first: bool = False,
 ) -> None:
-    """Replace the tensor that a module works on, wherever its caller puts it."""
+    """Replace the tensor that a module works on, whether it is a positional or a keyword argument."""
 
     def hook(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = given_tensor(args, kwargs)
@@ -239,7 +239,7 @@ def change_output(
 
 
 def note_input(stack: ExitStack, module: nn.Module, name: str, seen: dict[str, Tensor], current: ForwardPass) -> None:
-    """Keep what a module is given, as (batch, pos, ...)."""
+    """Store a module's input, as (batch, pos, ...)."""
 
     def hook(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = given_tensor(args, kwargs)
@@ -255,7 +255,7 @@ def _reshaped(t: Tensor, change: Callable[[Tensor], Tensor], current: ForwardPas
 
 
 def without_tensors(out: Any) -> Any:
-    """The form of what a block returns, with its first tensor left out."""
+    """The output of a block without its first tensor."""
     if isinstance(out, Tensor):
         return None
     i = next(i for i, value in enumerate(out) if isinstance(value, Tensor))
@@ -263,7 +263,7 @@ def without_tensors(out: Any) -> Any:
 
 
 def passed_through(module: nn.Module, form: Any) -> AbstractContextManager[None]:
-    """Context manager: the block returns the stream that it is given."""
+    """A context in which the block returns the stream that it receives."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         hidden = given_tensor(args, kwargs)

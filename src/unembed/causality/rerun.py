@@ -1,9 +1,9 @@
 """One prompt run many times at once, each row with its own activations in place of the model's.
 
 A row starts at the first layer whose activation is replaced: the blocks below return the stream that the unchanged run
-had there. Whether that is exact is checked on the model itself before it is relied on (models whose layers share more
-than the stream are run in full). Rows of several prompts share batches, padded on the right; that, too, is checked
-before it is relied on (frequencies that depend on the length of a batch are not those of the prompt alone).
+had there. The model itself is tested first for whether that is exact (models whose layers share more than the stream
+are run in full). Rows of several prompts share batches, padded on the right; that is tested first, too (frequencies
+that depend on the length of a batch are not those of the prompt alone).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from unembed.stream.run import Tokens, check_positions, padded, prepare
 from unembed.validation import positive_int
 
 TOKENS_AT_ONCE = 2048
-"""Tokens of a batch of rows: its activations are what is in memory at once, besides one row of logits each."""
+"""Tokens of a batch of rows: at once, memory holds its activations and one row of logits for each row."""
 Row = Sequence[Replacement]
 Function = Callable[[Float[Tensor, "row d_vocab"]], Float[Tensor, " row"]]
 Install = Callable[[ExitStack, ForwardPass], None]
@@ -74,12 +74,12 @@ class Rerun:
         edits: Edits = (),
         stream: Float[Tensor, "pos d_model"] | None = None,
     ) -> None:
-        """Run the prompt once and keep the stream entering every block, and `points` of the layers that have them.
+        """Run the prompt once and store the stream entering every block, and `points` of the layers that have them.
 
         Args:
             lm: the model.
             tokens: one prompt.
-            points: further activations to keep.
+            points: further activations to store.
             edits: changes that hold in every run.
             stream: what enters the first block instead of the embedding (a corrupted embedding).
 
@@ -106,9 +106,9 @@ class Rerun:
             require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._outputs: list[Any] = []
-        self._kept: dict[tuple[str, int], Tensor] = {}
+        self._captured: dict[tuple[str, int], Tensor] = {}
         self.reference = self._first_run()
-        # Several streams cannot be written back from the one vector that they are put together as.
+        # Several streams cannot be recovered from the one vector that represents them.
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property
@@ -118,17 +118,17 @@ class Rerun:
 
     def activation(self, point: str, layer: int) -> Float[Tensor, "pos ..."]:
         """An activation of the unchanged run; a pattern is (head, dst, src)."""
-        return self._kept[point, layer]
+        return self._captured[point, layer]
 
     @torch.no_grad()
     def _first_run(self) -> Float[Tensor, " d_vocab"]:
         """Logits after the last token of the unchanged run; stores its activations and what its blocks return."""
         lm = self.lm
 
-        def keeper(point: str, layer: int) -> Callable[[Tensor], None]:
-            return lambda t: self._kept.__setitem__((point, layer), t[0].clone())
+        def capture_at(point: str, layer: int) -> Callable[[Tensor], None]:
+            return lambda t: self._captured.__setitem__((point, layer), t[0].clone())
 
-        captures = {(p, n): keeper(p, n) for p in sorted(self._needed) for n in layers_with(lm, p)}
+        captures = {(p, n): capture_at(p, n) for p in sorted(self._needed) for n in layers_with(lm, p)}
         with ExitStack() as stack:
             stack.enter_context(memory_guard(f"a run of {self.n_pos} tokens"))
             current = stack.enter_context(attach_hooks(lm, captures, self.edits))
@@ -143,16 +143,16 @@ class Rerun:
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
         """The unchanged run's stream entering a block."""
-        return self._kept["resid_pre", layer] if layer or self.stream is None else self.stream
+        return self._captured["resid_pre", layer] if layer or self.stream is None else self.stream
 
     def _check_patterns(self) -> None:
         """A replaced pattern acts through z, which must be the pattern's mixture of the values in this model."""
         for layer in layers_with(self.lm, "pattern") if "pattern" in self._needed else ():
-            z = self._kept["z", layer]
+            z = self._captured["z", layer]
             edited = [e.index for e in self.edits if e.target == "head" and e.layer == layer]
             own = torch.tensor([h for h in range(z.shape[1]) if h not in edited], device=z.device, dtype=torch.long)
-            values = by_head(self._kept["values", layer][None], z.shape[1])[0]
-            mixed = torch.einsum("hds,hsv->dhv", self._kept["pattern", layer].to(z), values.to(z))
+            values = by_head(self._captured["values", layer][None], z.shape[1])[0]
+            mixed = torch.einsum("hds,hsv->dhv", self._captured["pattern", layer].to(z), values.to(z))
             error = (mixed - z)[:, own].abs()
             if own.numel() and float(error.max()) > SUM_TOLERANCE[self.lm.dtype_name] * float(z.abs().max()):
                 raise Unsupported(
@@ -173,7 +173,7 @@ class Rerun:
 
         Args:
             rows: what each row replaces; a batch starts at its lowest layer.
-            function: of logits (row, d_vocab), one number each.
+            function: of logits (row, d_vocab), returning one number a row.
             batch: rows in memory at once; as many as hold `TOKENS_AT_ONCE` tokens if not given.
 
         Memory: activations and logits of one batch.
@@ -205,7 +205,7 @@ class Rerun:
                 found.append(t.clone())
                 raise Stop
 
-            # Attached last, the capture sees what the replacements leave.
+            # Attached last, the capture receives the tensor after the replacements.
             with (
                 _replaced(chosen, also and also(len(chosen))) as current,
                 attach_hooks(self.lm, {(point, layer): keep}),
@@ -217,7 +217,7 @@ class Rerun:
         return _each([(self, row) for row in rows], batch, one)
 
     def try_skipping(self) -> None:
-        """Find out whether starting at a later layer gives this model's own logits, unless that is known."""
+        """Test, once, whether starting at a later layer gives this model's own logits."""
         if self._skips is None:
             self._skips = True
             self._skips = self._skips_exactly()
@@ -226,27 +226,27 @@ class Rerun:
         layer = self.lm.n_layers - 1
         if layer == 0:
             return True
-        same = Replacement("resid_pre", layer, None, None, self._kept["resid_pre", layer])
+        same = Replacement("resid_pre", layer, None, None, self._captured["resid_pre", layer])
         found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
         close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
 
     def _is_own_pattern(self, replacement: Replacement) -> bool:
-        """Whether a pattern is replaced by the one that the unchanged run has there."""
-        if replacement.point != "pattern" or ("pattern", replacement.layer) not in self._kept:
+        """Whether a pattern is replaced by that of the unchanged run."""
+        if replacement.point != "pattern" or ("pattern", replacement.layer) not in self._captured:
             return False
-        own = self._kept["pattern", replacement.layer][replacement.index]
+        own = self._captured["pattern", replacement.layer][replacement.index]
         own = own if replacement.positions is None else own[replacement.positions.to(own.device)]
         return torch.equal(own, replacement.value.to(own))
 
     def _same_kernels(self) -> dict[tuple[str, int], Callable[[Tensor], None]]:
-        """Captures that have attention return patterns where the unchanged run did; fused kernels round otherwise."""
+        """Captures that make attention return patterns where the unchanged run did; fused kernels round differently."""
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
 
 
 RowOf = tuple[Rerun, Row]
-"""A row of a batch: the prompt that it is a rerun of, and what it replaces."""
+"""A row of a batch: the prompt that it runs again, and what it replaces."""
 
 
 def measured_together(
@@ -290,7 +290,7 @@ def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
 def _each(
     rows: Sequence[RowOf], batch: int | None, work: Callable[[Sequence[RowOf]], Tensor]
 ) -> Float[Tensor, "row ..."]:
-    """What `work` gives for each row, in the order of the rows; rows of one layer share a batch."""
+    """What `work` returns for each row, in the order of the rows; rows of one layer share a batch."""
     longest = max((run.n_pos for run, _ in rows), default=1)
     size = max(1, TOKENS_AT_ONCE // longest) if batch is None else positive_int("batch", batch)
     for run in dict.fromkeys(run for run, _ in rows):
@@ -315,7 +315,7 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
     if len(set(lengths)) == 1:
         ids = torch.cat([run.ids for run in runs])
     else:
-        # No token attends to what follows it, so the model needs no mask, and keeps its kernels.
+        # No token attends to later ones, so the model needs no mask and uses the same kernels.
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
     few = {"logits_to_keep": max(lengths) - min(lengths) + 1} if accepts_argument(lm, "logits_to_keep") else {}
     out = lm.hf(ids, use_cache=False, **few, **current.arguments).logits
@@ -338,7 +338,7 @@ def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: 
 
 @contextmanager
 def _replaced(rows: Sequence[RowOf], also: Install | None = None) -> Iterator[ForwardPass]:
-    """While inside, a pass of as many rows has their replacements, and starts at the first layer replaced."""
+    """A context in which a pass of these rows makes their replacements and starts at the first layer replaced."""
     runs = [run for run, _ in rows]
     first, n_pos = runs[0], max(run.n_pos for run in runs)
     lm, blocks = first.lm, first.lm.structure.blocks
@@ -347,7 +347,7 @@ def _replaced(rows: Sequence[RowOf], also: Install | None = None) -> Iterator[Fo
     wanted: dict[tuple[str, int], list[tuple[int, Replacement]]] = {}
     for i, (run, row) in enumerate(rows):
         if len(row) == 1 and run._is_own_pattern(row[0]):
-            continue  # the run as it is, and not what rounding makes of its pattern times its values
+            continue  # the run's own z, which its pattern times its values gives up to rounding only
         for replacement in row:
             change = replacement if run.n_pos == n_pos else replacement.padded(run.n_pos, n_pos)
             wanted.setdefault((change.point, change.layer), []).append((i, change))

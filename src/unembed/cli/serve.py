@@ -33,7 +33,7 @@ def serve(
     lm = opening.open()
     from unembed.server.serve import serve as serving
 
-    held = index_of(lm, index)
-    name = None if held is None else held.path.name if index else held.provenance.notes.get("corpus_name")
+    found = index_of(lm, index)
+    name = None if found is None else found.path.name if index else found.provenance.notes.get("corpus_name")
     source = str(Path(opening.model).resolve()) if Path(opening.model).is_dir() else opening.model
-    serving(lm, held, index_name=name, source=source, host=host, port=port, browser=browser)
+    serving(lm, found, index_name=name, source=source, host=host, port=port, browser=browser)

@@ -1,7 +1,7 @@
-"""Classes of a vocabulary, kept in a file, because building them takes seconds.
+"""Classes of a vocabulary, stored in a file because building them takes seconds.
 
-Those of the shipped models are in the package; others are written to the cache folder at their first use. The name of
-a file is a hash of everything that its content follows from.
+Those of the shipped models are in the package; others are written to the cache folder at their first use. A file's name
+is a hash of everything that determines its content.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def vocabulary_classes(tokens: Sequence[str]) -> Classes:
     Args:
         tokens: the text of every token, with its leading space.
     """
-    arrays = _kept(_key("classes", *tokens), lambda: _packed(Classes.build(tokens)))
+    arrays = _stored(_key("classes", *tokens), lambda: _packed(Classes.build(tokens)))
     names, kinds, evidence = (tuple[str, ...](json.loads(str(arrays[name]))) for name in _TEXTS)
     sizes, starts, classes = (arrays[name].astype(np.int64) for name in _NUMBERS)
     return Classes(tuple(clean(tokens)), names, kinds, evidence, sizes, starts, classes)
@@ -52,7 +52,7 @@ def embedding_clusters(
         cluster: computes the clusters.
     """
     key = _key("neighbours", str(W_E.shape), np.ascontiguousarray(W_E))
-    return _kept(key, lambda: {"clusters": cluster()})["clusters"].astype(np.int64)
+    return _stored(key, lambda: {"clusters": cluster()})["clusters"].astype(np.int64)
 
 
 def _key(kind: str, *parts: str | np.ndarray) -> str:
@@ -62,14 +62,14 @@ def _key(kind: str, *parts: str | np.ndarray) -> str:
     return f"{kind}-{digest.hexdigest()[:16]}"
 
 
-def _kept(key: str, make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+def _stored(key: str, make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
     cached = cache_folder() / f"{key}-{__version__}.npz"
     for path in (SHIPPED / f"{key}.npz", cached):
         with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
             return {name: stored[name] for name in stored.files}
     made = make()
-    # A cache folder that cannot be written to costs the next process some seconds.
+    # Where the cache folder cannot be written to, the next process computes this again, in seconds.
     with suppress(OSError, UnembedError):
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_whole(cached, _bytes_of(made))

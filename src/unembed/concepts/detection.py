@@ -42,7 +42,7 @@ class Concept:
 
     @property
     def counted(self) -> bool:
-        """Whether it makes its tokens part of a concept as the papers count (stop words are counted apart)."""
+        """Whether its tokens count as part of a concept, as in the papers (stop words are counted separately)."""
         return self.kind in COUNTED
 
 

@@ -1,12 +1,12 @@
-"""The classes that tokens of a vocabulary can share, among which concepts are looked for, with their evidence.
+"""The classes that tokens of a vocabulary can share, with their evidence; concepts are sought among them.
 
 A class belongs to one kind:
 
 - semantic: a WordNet class of meaning, forms of one word, numbers;
 - syntactic: part of speech, inflection, derivation, closed classes of words;
-- names: named things of WordNet by what they are, given names;
+- names: named things of WordNet by their class, given names;
 - stopwords: words of little meaning, and punctuation; the papers count them separately;
-- form: pieces of words, capitals; not counted, because a person reading the tokens would call them noise;
+- form: pieces of words, capitals; not counted, because human annotators would call them noise;
 - embedding: neighbours in the model's own embedding; not counted, because the tokens were read in that space.
 """
 

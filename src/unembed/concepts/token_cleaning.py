@@ -12,7 +12,7 @@ Kind = Literal["word", "number", "punctuation", "piece", "other"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
 _NUMBER = re.compile(r"[\d.,:/-]*\d[\d.,:/-]*(?:st|nd|rd|th|s)?")
 SHORTEST_UNSPACED = 4
-"""Letters that a lower-case word without a space before it needs to count as a word and not as a piece."""
+"""The fewest letters with which a lower-case word without a space before it counts as a word, not a piece."""
 
 
 @dataclass(frozen=True)

@@ -132,10 +132,10 @@ def vector_concepts(
         lm: the model.
         vectors: directions of the stream.
         labels: a name for each; numbers when None.
-        layers: the layer each belongs to; none when None.
+        layers: the layer of each; None where they belong to no layer.
         top: number of top tokens.
         basis: "raw", or "final" through the final norm.
-        seed: noted in the provenance if the vectors were drawn.
+        seed: recorded in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
         max_expected: see `find_concepts`.
         show_unlearned: include tokens that the model never learned; by default they are left out.
@@ -154,7 +154,7 @@ def vector_concepts(
 def sample_memories(
     lm: Decoder, per_layer: int, seed: int, layers: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Memories drawn without replacement, equally many from each layer (all where a layer has fewer).
+    """Memories drawn without replacement, the same number from each layer (all of a layer that has fewer).
 
     Raises:
         InvalidInput: `per_layer` is less than 1.

@@ -1,4 +1,4 @@
-"""Closed classes of English words, and given names: small lists that no database of meanings has."""
+"""Closed classes of English words, and given names: small lists that WordNet lacks."""
 
 from __future__ import annotations
 

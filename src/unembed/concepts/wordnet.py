@@ -60,9 +60,9 @@ class WordNet:
     files: Int[np.ndarray, " synset"]
     """Number of the lexicographer's file."""
     above: list[tuple[int, ...]]
-    """Hypernyms; for an adjective that is like another, that one."""
+    """Hypernyms; for a satellite adjective, the adjective that it is similar to."""
     instance: list[bool]
-    """Whether a synset is one named thing (a city, a person) and no class."""
+    """Whether a synset is one named thing (a city, a person), not a class."""
     counts: Int[np.ndarray, " synset"]
     """How often the sense was tagged in WordNet's own corpora."""
     glosses: list[str]

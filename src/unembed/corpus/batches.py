@@ -1,4 +1,4 @@
-"""Batches of segments of about one length: little padding, and the same batches in every run."""
+"""Batches of segments of similar length: little padding, and the same batches in every run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PADDING = 0.02
 def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
     """Segments in batches of at most `tokens` columns times rows.
 
-    Segments for `ahead` batches are read, sorted by length (by number where equal) and cut into batches, then the next.
-    Within such a stretch, batches go from short to long.
+    Segments for `ahead` batches are read, sorted by length (by number where equal) and cut into batches; then the next
+    segments are read. Within such a stretch, batches go from short to long.
     """
     number, begin = 0, 0.0
     while stretch := _stretch(segments, tokens * ahead):
@@ -29,10 +29,10 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 
 
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
-    """Runs of segments whose number times the longest of them is at most `tokens`.
+    """Runs of segments whose number times the longest length is at most `tokens`.
 
-    A run that has a quarter of that ends early if the next segment would make more than a fiftieth of it padding. On
-    the sentences of WikiText 0.4 % is padding then, for a sixth more batches.
+    A run of at least a quarter of that ends early if with the next segment more than a fiftieth of it would be padding.
+    On the sentences of WikiText, padding is then 0.4 %, at the cost of a sixth more batches.
     """
     rows: list[Segment] = []
     real = 0

@@ -78,13 +78,14 @@ class Corpus:
 
         Args:
             encoder: the model.
-            documents: the documents of this corpus, where the caller reads along; `documents()` when None.
+            documents: the documents of this corpus, where the caller iterates over them itself; `documents()` when
+                None.
         """
         cut = sentence_segments if self.segmentation == "sentences" else window_segments
         return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
-        """Batches of about `tokens` tokens, of segments of about one length, the same in every run.
+        """Batches of about `tokens` tokens, of segments of similar length, the same in every run.
 
         Args:
             encoder: the model.
@@ -155,7 +156,8 @@ def open_corpus(
         segmentation: "sentences", each read on its own, as in Geva et al. 2021, section 3; or "windows", documents in
             overlapping stretches.
         window: longest segment in tokens; the model's context, at most 1,024, when None.
-        overlap: tokens of an earlier window that the next one sees again as context; a quarter of the window when None.
+        overlap: tokens of an earlier window that the next one reads again as context; a quarter of the window when
+            None.
         column: the field of JSON lines or Parquet that contains the text.
         errors: "strict", "replace" or "ignore", for bytes that are not UTF-8.
         markup: "auto", "wikitext" or "plain".

@@ -20,7 +20,7 @@ class HubData:
     """One split of a data set, as `datasets:NAME[:CONFIG][:SPLIT]` names it.
 
     Attributes:
-        name: of the data set on the hub, or a folder that `datasets` understands.
+        name: of the data set on the hub, or a folder that `datasets` can load.
         config: its configuration, None for the only one.
         split: such as "train".
         column: the column of the text.
@@ -56,7 +56,7 @@ class HubData:
             ) from error
         try:
             return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
-        except Exception as error:  # the library passes on errors of many other libraries
+        except Exception as error:  # the library lets errors of many other libraries through
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
             raise CorpusUnreadable(
                 f"data set {self.name}", why=why, instead="Check its name, configuration and split, and the network"

@@ -61,7 +61,7 @@ _SPLITS = [
     (re.compile(r"(?<![\w>])'(?=[\w<])|(?<=[\w>])'(?!\w)"), " ' "),
     (re.compile(r"(?<=[\w>])('(?:s|re|ve|ll|d|m|t)\b)"), r" \1"),
     (re.compile(r"(?<!@)([,;:?!%()\[\]{}\"“”…]|\.\.+)(?!@)"), r" \1 "),
-    # A full stop stays with an initial, a title, letters with stops inside, and before a small letter.
+    # A full stop stays attached to an initial, a title and letters with stops inside, and before a small letter.
     (
         re.compile(
             r"(?<![.@])(?<!\b[A-Z])(?<!\b(?:No|St|Dr|Mr|Co|Jr|Lt))(?<!\bMrs)(?<!\.[A-Z])\.(?! +[a-z])(?=[\W]|$)(?![.@])"
@@ -74,7 +74,7 @@ _SPLITS = [
 
 
 def tokenized(text: str) -> str:
-    """Running text as WikiText writes it: spaces between words and signs, ` @-@ ` inside words, ` @.@ ` inside numbers.
+    """Running text in WikiText's form: spaces between words and signs, ` @-@ ` inside words, ` @.@ ` inside numbers.
 
     The inverse of `detokenized`, except for some abbreviations.
     """

@@ -1,7 +1,7 @@
 """Moses tokenisation of text, as the papers' released code ran it over WikiText before WikiLM's dictionary.
 
-WikiText is tokenised already, so Moses breaks 4 % of its words (`@-@`, `<unk>`, `'s`). It is here for comparisons with
-the published figures; without it words are split at spaces, as the model was trained.
+WikiText is tokenised already, so Moses breaks 4 % of its words (`@-@`, `<unk>`, `'s`). It serves comparisons with the
+published figures; without it words are split at spaces, as in the model's training.
 """
 
 from __future__ import annotations

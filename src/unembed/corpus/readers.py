@@ -1,4 +1,4 @@
-"""Documents out of files: plain text, WikiText, JSON lines, Parquet.
+"""Documents from files: plain text, WikiText, JSON lines, Parquet.
 
 One at a time, so that no file need fit in memory.
 """

@@ -75,7 +75,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Segments of about one length, padded on the right. Small integer tensors; all on the CPU until `to`.
+    """Segments of similar length, padded on the right. Small integer tensors; all on the CPU until `to`.
 
     Attributes:
         number: counted through the corpus; the same for every run of the same corpus, model and batch size.

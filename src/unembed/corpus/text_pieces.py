@@ -16,7 +16,7 @@ class TextPieces:
     """Pieces of a corpus in order.
 
     Attributes:
-        corpus: its name, as a person reads it.
+        corpus: its name, for display.
         documents: the document number of each piece.
         text: the text of a piece.
         joint: the text between two pieces of one document.

@@ -79,7 +79,7 @@ class TokenStream:
 
     @property
     def _column_zero(self) -> Int[np.ndarray, " segments"]:
-        """The position at which column 0 of each segment would stand."""
+        """The position of column 0 of each segment, special tokens counted back from its first text token."""
         return np.asarray(self.first) - self.n_special
 
     @cached_property
@@ -130,7 +130,7 @@ class TokenStream:
             yield self._segment(number, int(positions[segment == number].max()) + 1)
 
     def _columns(self, segment: int, end: int) -> Int[np.ndarray, " pos"]:
-        """What the model reads of a segment up to a position (exclusive)."""
+        """The tokens of a segment that the model reads up to a position (exclusive)."""
         start, first, n = int(self.start[segment]), int(self.first[segment]), self.n_special
         if start <= first - n:
             return np.asarray(self.token[start:end])

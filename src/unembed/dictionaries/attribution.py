@@ -60,7 +60,7 @@ def feature_attribution(
         raise Unsupported(f"features of {lm.name}", why="its stream is normalised or mixed on the way")
     written = sorted({n + offset for n, part in parts for offset in range(len(part.W_dec))})
     writes = parts[0][1].writes
-    kept = _other_rows(whole, writes, written)
+    others = _other_rows(whole, writes, written)
     rows: list[tuple[str, int, int, float]] = []
     features = {n: part.encode(seen.at(part.reads, n)[0, column]) for n, part in parts}
     for n, part in parts:
@@ -76,7 +76,7 @@ def feature_attribution(
             rows.append(("dictionary bias", layer, -1, float(readers[layer].b_dec.to(u) @ direction)))
         error = _error(parts, seen, layer, column, features).to(u) @ direction
         rows.append(("dictionary error", layer, -1, float(error)))
-    return _joined(lm, whole, kept, rows)
+    return _joined(lm, whole, others, rows)
 
 
 def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tensor:
@@ -116,18 +116,18 @@ def _error(
     return own
 
 
-def _joined(lm: Decoder, whole: Attribution, kept: Tensor, rows: list[tuple[str, int, int, float]]) -> Attribution:
+def _joined(lm: Decoder, whole: Attribution, others: Tensor, rows: list[tuple[str, int, int, float]]) -> Attribution:
     """The unchanged rows and the new ones, checked against the logit."""
     kinds = [*whole.kinds, *dict.fromkeys(kind for kind, *_ in rows)]
     new = [torch.tensor(c) for c in zip(*((kinds.index(k), n, i) for k, n, i, _ in rows), strict=True)]
     values = torch.tensor([c for *_, c in rows], dtype=whole.contribution.dtype)
     device = whole.contribution.device
     kind, layer, index = (
-        torch.cat([old[kept], own.to(device)])
+        torch.cat([old[others], own.to(device)])
         for old, own in zip((whole.kind, whole.layer, whole.index), new, strict=True)
     )
-    source = torch.cat([whole.source[kept], torch.full((len(rows),), -1, dtype=torch.long, device=device)])
-    contribution = torch.cat([whole.contribution[kept], values.to(device)])
+    source = torch.cat([whole.source[others], torch.full((len(rows),), -1, dtype=torch.long, device=device)])
+    contribution = torch.cat([whole.contribution[others], values.to(device)])
     total = float(contribution.double().sum())
     error = abs(total - whole.logit) / max(abs(whole.logit), float(contribution.abs().max()), 1e-30)
     if not error <= tolerance(lm):

@@ -144,7 +144,7 @@ def _activations(
     lm: Decoder, corpus: Corpus, layer: int, point: str, size: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "position d_model"]]:
     """Batches of activations without end, mixed within a buffer of eight batches."""
-    held: list[Tensor] = []
+    buffer: list[Tensor] = []
     n = 0
     while True:
         was_empty = True
@@ -159,16 +159,16 @@ def _activations(
             )
             rows = seen.at(point, layer)[batch.counted.to(lm.device)]
             was_empty = was_empty and not len(rows)
-            held.append(rows)
+            buffer.append(rows)
             n += len(rows)
             if n >= 8 * size:
-                mixed = torch.cat(held)[torch.randperm(n, generator=generator).to(rows.device)]
+                mixed = torch.cat(buffer)[torch.randperm(n, generator=generator).to(rows.device)]
                 full = len(mixed) // 2 // size * size
                 yield from mixed[:full].split(size)
-                held, n = [mixed[full:]], len(mixed) - full
+                buffer, n = [mixed[full:]], len(mixed) - full
         if was_empty:
             return
         if n >= 1:  # the rest of a short corpus, before it is read again
-            mixed = torch.cat(held)[torch.randperm(n, generator=generator).to(held[0].device)]
+            mixed = torch.cat(buffer)[torch.randperm(n, generator=generator).to(buffer[0].device)]
             yield from mixed.split(size)
-            held, n = [], 0
+            buffer, n = [], 0

@@ -1,10 +1,10 @@
 """Context vectors of tokens, counted in a text, and how coherent lists of tokens are under them.
 
 Two tokens are similar here if they occur in the same contexts of a text: the same tokens one or two positions before
-and after them. The model's weights take no part, so this is evidence that does not come from the space in which the
-lists were read. Positive pointwise mutual information of token and context, reduced to `DIM` directions (latent
-semantic analysis). Source: Levy and Goldberg 2014 for the weighting; the frequency-matched control is ours: without it
-lists of function words look like a theme.
+and after them. The model's weights are not used, so this evidence does not come from the space in which the lists were
+read. Positive pointwise mutual information of token and context, reduced to `DIM` directions (latent semantic
+analysis). Source: Levy and Goldberg 2014 for the weighting; the frequency-matched control is ours: without it lists of
+function words look like a theme.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CONTEXTS = 1000
 """The most frequent tokens are the contexts."""
 DIM = 64
 MIN_COUNT = 10
-"""Occurrences that a token needs for a vector."""
+"""The fewest occurrences with which a token has a vector."""
 MIN_TOKENS = 5
-"""Tokens with a vector that a list needs to be judged."""
+"""The fewest tokens with a vector in a list that is judged."""
 DRAWS = 199
 """Frequency-matched random lists for each list; the smallest p-value is 1 / 200."""
 _ROWS = 4096
@@ -133,7 +133,7 @@ def coherence(
     similarity, expected, p = np.full(len(lists), np.nan), np.full(len(lists), np.nan), np.ones(len(lists))
     if not judged.any():
         return Coherence(similarity, expected, p)
-    # One row more than there are tokens: it stands for a token without a vector.
+    # One more row than there are tokens, for tokens without a vector.
     table = np.concatenate([contexts.vectors, np.zeros_like(contexts.vectors[:1])])
     ids = np.where(has_vector, lists, len(contexts.vectors))[judged]
     observed = _similarity(table, ids, n[judged])

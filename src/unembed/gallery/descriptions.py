@@ -87,7 +87,7 @@ def saved_descriptions(
 
 
 def _gallery(path: Path) -> Gallery:
-    """A saved gallery, which every traced position needs: it is read once, and again when the file has changed."""
+    """A saved gallery, needed at every traced position: it is read once, and again when the file has changed."""
     about = path.stat()
     return _gallery_of(path, about.st_mtime_ns, about.st_size)
 

@@ -2,9 +2,9 @@
 
 Each ingredient has a size, 0 (as expected by chance) to 1, and a p-value. The score of a memory is the mean size of
 the five ingredients. An ingredient with a p-value above `SIGNIFICANT`, or one that could not be measured, counts as 0.
-So does the pattern of the triggers where promoted tokens do not follow them (agreement not significant): on its
-own it describes the key, not the value. A high score therefore needs a value with a theme, triggers with a
-pattern, and the two fitting together.
+So does the pattern of the triggers where promoted tokens do not follow them (agreement not significant): alone, it
+describes the key, not the value. A high score therefore needs a value with a theme, triggers with a pattern, and
+agreement of the two.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from unembed.names import memory_name
 
-if TYPE_CHECKING:  # a saved gallery is read without what finds patterns
+if TYPE_CHECKING:  # a saved gallery is read without the modules that find patterns
     from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
 INGREDIENTS = ("coherence", "concept", "triggers", "agreement", "effect")
 SIGNIFICANT = 0.01
 NAMED_SHARE = 0.15
-"""Least size of a concept that a description names."""
+"""The smallest size of a concept that a description names."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Gallery(Displayed):
         return iter(self.rows)
 
     def __getitem__(self, rank: int) -> MemoryEvidence:
-        """The memory at a place of the list, from 0."""
+        """The memory at a position of the list, from 0."""
         return self.rows[rank]
 
     def to_table(self) -> Table:

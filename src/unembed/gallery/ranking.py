@@ -37,7 +37,7 @@ TOP_TOKENS = 30
 COHERENT_TOKENS = 15
 """Of the top tokens, those whose coherence is measured."""
 RANDOM_VECTORS = 299
-"""Random vectors for each layer, with whose concepts those of the values are compared."""
+"""Random vectors for each layer; the concepts of the values are compared with theirs."""
 SHOWN_TOKENS = 10
 EFFECT_TRIGGERS = 10
 """Triggers on which the memory is removed."""
@@ -58,7 +58,7 @@ class TriggerText:
     next_tokens: Callable[[Int[np.ndarray, " place"]], Int[np.ndarray, " place"]]
     """The token after each position; -1 where there is none."""
     prefix: Callable[[int], Int[np.ndarray, " pos"]]
-    """What the model read up to a position of the text, special tokens included."""
+    """The tokens that the model reads up to a position of the text, special tokens included."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Candidates:
     index: np.ndarray
     pole: list[str]
     ids: Int[np.ndarray, "row k"]
-    """Promoted tokens, -1 behind the last."""
+    """Promoted tokens, -1 after the last."""
     positions: Int[np.ndarray, "row trigger"] | None
 
 
@@ -94,7 +94,7 @@ def rank_memories(
         show_unlearned: whether tokens that the model never learned may be among the promoted ones.
         provenance: of the index.
         seed: of the random lists that coherence is compared with.
-        progress: called with the name of a step, what is done of it and how much there is.
+        progress: called with the name of a step, how much of it is done, and how much there is.
 
     The effect is measured for the 2 * `top` memories that are best by the other four ingredients.
 
@@ -211,7 +211,7 @@ def _add_coherence(
     unlearned: Bool[np.ndarray, " token"],
     seed: int,
 ) -> None:
-    """Pieces of words are left out: what comes before the end of a word is the same for all of them."""
+    """Pieces of words are left out: what precedes the end of a word is the same for all of them."""
     eligible = np.array([token.kind in ("word", "number") for token in classes.tokens]) & ~unlearned
     contexts = ContextVectors.count(np.asarray(known.text), eligible)
     # The first tokens with a vector, not the first tokens.
@@ -229,7 +229,7 @@ def _add_triggers(
     strings: list[str],
     report: Progress,
 ) -> list[TriggerPattern | None]:
-    from scipy.stats import binom  # 0.4 seconds: only where it is needed
+    from scipy.stats import binom  # takes 0.4 seconds to import
 
     assert rows.positions is not None
     finder = PatternFinder(classes, np.asarray(known.text))
@@ -264,7 +264,7 @@ def _add_effects(
     report: Progress,
 ) -> None:
     """The mean fall of the promoted tokens' probability, with the sign test's p-value over the triggers."""
-    from scipy.stats import binom  # 0.4 seconds: only where it is needed
+    from scipy.stats import binom  # takes 0.4 seconds to import
 
     assert rows.positions is not None
     done = 0

@@ -1,4 +1,4 @@
-"""How much a memory matters on its own triggers: the probability of the tokens it promotes, with and without it.
+"""The effect of a memory on its own triggers: the probability of the tokens it promotes, with and without it.
 
 The coefficient is set to 0 at the trigger token alone, in the running model, and the model's own next-token
 distribution is compared with the one that it has without the change.

@@ -110,7 +110,7 @@ class PatternFinder:
         return self._slot(offset, strings[token], True, count, len(column), base, self._tried[0])
 
     def _class(self, column: np.ndarray, offset: int) -> Slot | None:
-        from scipy.stats import binom  # 0.4 seconds: only where it is needed
+        from scipy.stats import binom  # takes 0.4 seconds to import
 
         of_token = [self._classes.of(int(token)) for token in column if token >= 0]
         if not of_token:
@@ -126,7 +126,7 @@ class PatternFinder:
         return self._slot(offset, name, False, int(counts[best]), len(column), float(base[best]), self._tried[1])
 
     def _word(self, prefixes: np.ndarray, strings: list[str]) -> Slot | None:
-        from scipy.stats import binom  # 0.4 seconds: only where it is needed
+        from scipy.stats import binom  # takes 0.4 seconds to import
 
         inside = [np.unique(row[row >= 0]) for row in prefixes]
         tokens, counts = np.unique(np.concatenate(inside), return_counts=True)
@@ -147,7 +147,7 @@ class PatternFinder:
         )
 
     def _slot(self, offset: int, name: str, is_token: bool, count: int, n: int, base: float, tried: int) -> Slot | None:
-        from scipy.stats import binom  # 0.4 seconds: only where it is needed
+        from scipy.stats import binom  # takes 0.4 seconds to import
 
         p = min(1.0, float(binom.sf(count - 1, n, base)) * tried)
         return Slot(offset, name, is_token, count / n, base, p) if base <= MAX_BASE else None

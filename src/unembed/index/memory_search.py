@@ -207,16 +207,16 @@ def search(
     hits = _described(index, _merged(found))
     if not hits:
         suggestions = _nearest(lm, words)
-    kept = [hit for hit in hits if filters is None or filters.keep(hit)]
+    filtered = [hit for hit in hits if filters is None or filters.keep(hit)]
     return Search(
         SCHEMA,
         query,
         query_parts,
         {word: lm.token_strings(lm.encode(word)[0]) for word in words},
         {word: _forms(lm, word, exact=word in query_parts.exact) for word in words},
-        _with_top_tokens(lm, kept[offset : offset + top]),
+        _with_top_tokens(lm, filtered[offset : offset + top]),
         offset,
-        len(kept),
+        len(filtered),
         dict(sorted(Counter(hit.layer for hit in hits).items())),
         dict(Counter(hit.why for hit in hits)),
         suggestions,

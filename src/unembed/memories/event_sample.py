@@ -120,7 +120,7 @@ class EventRecorder(Reducer):
     """Reduces batches of prefixes to an `EventSample`, with one example for each row's last column."""
 
     def __init__(self, seed: int = 0, hidden: Bool[Tensor, " d_vocab"] | None = None) -> None:
-        """Settings only.
+        """Store the settings.
 
         Args:
             seed: of the random sub-updates.
@@ -141,7 +141,7 @@ class EventRecorder(Reducer):
         self._points = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
-        # Views of the weights are cast and turned on demand: once a layer, not once a batch.
+        # Views of the weights are cast and transposed on demand: once a layer, not once a batch.
         self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
         self._activations: dict[Need, Tensor] = {}
         self._rows: list[dict[str, Tensor]] = []
@@ -238,7 +238,7 @@ class EventRecorder(Reducer):
     def _adaptive_scores(
         self, head: AdaptiveSoftmax, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Tensor, before: Tensor
     ) -> Float[Tensor, "row k 2"]:
-        """How far m_i v_i moves log p(w | x) of two tokens; one memory of each row at a time, to spare memory."""
+        """How far m_i v_i moves log p(w | x) of two tokens; one memory of each row at a time."""
         W_out = self._lm.weights.W_out[n]
         words = tokens.T.flatten()
         start = head.log_probabilities(before.repeat(2, 1), words)
@@ -263,7 +263,7 @@ class EventRecorder(Reducer):
         return EventSample(**ordered, seed=self.seed)
 
     def state(self) -> dict[str, Any]:
-        """The rows so far."""
+        """The rows recorded so far."""
         return {"rows": list(self._rows)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

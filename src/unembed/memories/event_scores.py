@@ -88,7 +88,7 @@ def candidate_scores(
 
 
 def saturation_shares(sample: EventSample) -> Float[np.ndarray, " layer"]:
-    """The share of examples that saturate in each layer, whatever caused it (Tab. 9-10)."""
+    """The share of examples that saturate in each layer, whatever the cause (Tab. 9-10)."""
     return np.bincount(sample.saturation, minlength=sample.n_layers) / len(sample)
 
 
@@ -116,7 +116,7 @@ class ExtremeSubUpdates:
 def extreme_sub_updates(
     sample: EventSample, threshold: float | None = None, *, share: float = 0.005, basis: ScoreBasis = "raw"
 ) -> ExtremeSubUpdates:
-    """The dominant sub-updates whose score of the top candidate is beyond a threshold in size.
+    """The dominant sub-updates whose score of the top candidate exceeds a threshold in absolute value.
 
     Args:
         sample: the examples.

@@ -42,7 +42,7 @@ class Event:
 
 
 def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor, " ..."]:
-    """The first layer from which on the final prediction stays first.
+    """The first layer after which the final prediction ranks first after every FFN.
 
     Args:
         final_ranks_after: the rank of the final prediction after each layer's FFN. Its last row is 1.

@@ -70,7 +70,7 @@ def norm_overlap(
 
 @dataclass(frozen=True, eq=False)
 class NormOverlaps:
-    """Overlaps of top tokens read raw and through the final norm: of vectors with themselves, and with other ones."""
+    """Overlaps of top tokens read raw and through the final norm: of each vector with itself, and with another."""
 
     values: Float[Tensor, " value"]
     """Each value with itself."""

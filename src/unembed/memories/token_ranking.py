@@ -1,4 +1,4 @@
-"""Values ranked by the score they give a token: those that promote a word, or suppress it, and what fires them."""
+"""Values ranked by the score they give a token: those that promote or suppress a word, and their top triggers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unembed.stream.run import run
 from unembed.validation import as_str, as_tuple, positive_int
 
 LISTED = 30
-"""A value promotes a word if the word is among its 30 top tokens, the length of list the papers show to people."""
+"""A value promotes a word if the word is among its 30 top tokens, as many as the papers show to annotators."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def lm_top(lm: Decoder, layer: int, index: int, k: int = LISTED) -> tuple[list[i
 def firing(
     lm: Decoder, memories: Sequence[tuple[int, int]], texts: Sequence[str], top: int = 3, *, context: int = 8
 ) -> dict[tuple[int, int], tuple[str, ...]]:
-    """For each memory, the ends of the prefixes on which its coefficient was highest, one for each text at most.
+    """For each memory, the ends of the prefixes on which its coefficient was highest, at most one from each text.
 
     Args:
         lm: the model.

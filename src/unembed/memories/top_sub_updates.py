@@ -34,10 +34,10 @@ class SubUpdate:
     score: float | None
     """What it adds to the chosen token's logit, or to the difference of two (basis frozen), if one was chosen."""
     top_tokens: list[str]
-    """Tokens with the highest scores under the value; a negative coefficient promotes the bottom ones instead."""
+    """Tokens with the highest scores under the value; a negative coefficient promotes the lowest ones instead."""
     bottom_tokens: list[str]
     times_usual: float | None = None
-    """The size of the coefficient over the memory's usual one, where an index of the model has the usual one."""
+    """The size of the coefficient over the memory's usual one, where an index of the model records the usual one."""
     deviation: float | None = None
     """The score beyond that of the memory's mean coefficient over a corpus (mean ablation), where it is known."""
     always_on: bool = False

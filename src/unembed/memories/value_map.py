@@ -1,9 +1,9 @@
-"""A map of all values: clusters of alike directions as islands, islands with alike mean directions side by side.
+"""A map of all values: clusters of similar directions as islands, islands of similar mean directions side by side.
 
-Values are grouped by spherical k-means. The mean directions get their places by t-SNE (van der Maaten & Hinton 2008,
+Values are grouped by spherical k-means. The mean directions are placed by t-SNE (van der Maaten & Hinton 2008,
 equations 2, 4, 11 and 12, on squared distances of directions, 2 - 2 cos), and islands that overlap are pushed apart. On
 an island the values most like its mean direction are in the middle; around them each value is on the side of the
-islands that it is like. Distances between islands are to be read as near and far only, as in every map by t-SNE.
+islands that it resembles. Of the distances between islands, only near and far have a meaning, as in every t-SNE map.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, positive_int
 
 MAX_POINTS = 50_000
-"""Values on a map; of more, evenly spaced ones are shown."""
+"""The most values on a map; of more, evenly spaced ones are shown."""
 _SPACING = 1.0
-"""Between two values of an island; islands are measured in it until the map is scaled to 0 to 1."""
+"""The distance of two neighbouring values of an island: the unit until the map is scaled to 0 to 1."""
 _ROUNDS, _STEPS, _PUSHES = 15, 400, 300
 _CHUNK = 4096
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueMap(Displayed):
-    """The place of every value shown, and the island it is on."""
+    """The position of every value shown, and the island it is on."""
 
     memory: Int[np.ndarray, "point 2"]
     """Layer and index of each value shown."""
@@ -41,11 +41,11 @@ class ValueMap(Displayed):
     """x and y, 0 to 1."""
     cluster: Int[np.ndarray, " point"]
     cosine: Float32[np.ndarray, " point"]
-    """Of each value with the mean direction of its cluster."""
+    """Cosine of each value with the mean direction of its cluster."""
     centre: Float32[np.ndarray, "cluster 2"]
     radius: Float32[np.ndarray, " cluster"]
     n_values: int
-    """Of the model: more than are shown where it has more than `max_points`."""
+    """Values of the model; it has more than are shown where it has more than `max_points`."""
     provenance: Provenance
 
     def to_table(self) -> Table:
@@ -71,7 +71,7 @@ def value_map(
         lm: the model.
         max_points: values shown at most; of more, evenly spaced ones over all layers.
         seed: of the first means of k-means.
-        progress: called with steps done and steps in all; what it raises ends the work.
+        progress: called with steps done and steps in all; an exception that it raises ends the work.
 
     Raises:
         InvalidInput: a value holds NaN or infinity.
@@ -119,7 +119,7 @@ def _n_memories(lm: Decoder, layer: int) -> int:
 
 
 def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """The cosine with the most similar mean direction, and which it is."""
+    """The cosine with the most similar mean direction, and the number of that direction."""
     found = [(block @ means.T).max(dim=1) for block in units.split(_CHUNK)]
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
@@ -137,7 +137,7 @@ def _grouped(
     while len(means) < n:
         weights = (1 - best.double()).clamp_min(0).numpy()
         if weights.sum() <= 1e-9:
-            break  # no other direction is left
+            break  # no further direction is left
         chosen = int(generator.choice(len(units), p=weights / weights.sum()))
         means = torch.cat([means, units[[chosen]]])
         best = torch.maximum(best, units @ units[chosen])
@@ -150,7 +150,7 @@ def _grouped(
         cluster = nearest
         sums = torch.zeros_like(means).index_add_(0, cluster, units)
         empty = torch.bincount(cluster, minlength=len(means)) == 0
-        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # an empty one takes what fits worst elsewhere
+        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # goes to the worst fit
         means = unit_rows(sums)
     _, cluster = _nearest(units, means)
     used, cluster = cluster.unique(return_inverse=True)
@@ -160,7 +160,7 @@ def _grouped(
 def _islands(
     means: Float64[np.ndarray, "cluster d"], sizes: Int[np.ndarray, " cluster"]
 ) -> tuple[Float64[np.ndarray, "cluster 2"], Float64[np.ndarray, " cluster"]]:
-    """Places and radii of the islands: similar ones side by side, none over another."""
+    """Positions and radii of the islands: similar ones side by side, without overlaps."""
     rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)  # 1 + 3 r (r + 1) places in r rings
     radius = (rings + 0.9) * _SPACING
     place = _tsne(2 - 2 * np.clip(means @ means.T, -1, 1))
@@ -173,13 +173,13 @@ def _islands(
         overlap = np.maximum(0, room - length) * (1 - np.eye(len(place)))
         if step >= _PUSHES and not (overlap > 1e-3).any():
             break
-        # Two means at one place part along the line between their numbers.
+        # Two means at the same position move apart along a direction given by their numbers.
         away += (length < 1e-9)[:, :, None] * np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[
             :, :, None
         ]
         place = place + 0.5 * (away / np.maximum(length, 1e-9)[:, :, None] * overlap[:, :, None]).sum(axis=1)
         if step < _PUSHES:
-            place = place * 0.997  # a little closer, as long as nothing is in the way
+            place = place * 0.997  # a little closer, as long as no two islands overlap
     return place, radius
 
 
@@ -191,7 +191,7 @@ def _tsne(squared: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, "n 2"]:
     centred = np.eye(n) - 1 / n
     values, vectors = np.linalg.eigh(-0.5 * centred @ squared @ centred)
     start = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 1e-12))
-    start *= np.where(start[np.abs(start).argmax(axis=0), [0, 1]] < 0, -1, 1)  # an eigenvector has no sign of its own
+    start *= np.where(start[np.abs(start).argmax(axis=0), [0, 1]] < 0, -1, 1)  # the sign of an eigenvector is arbitrary
     near = _joint(squared, perplexity=min(10.0, (n - 1) / 3))
     place, speed = start / max(start[:, 0].std(), 1e-12) * 1e-2, np.zeros((n, 2))
     for step in range(_STEPS):
@@ -225,7 +225,7 @@ def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np
 def _members(
     units: Tensor, means: Tensor, cluster: Int[np.ndarray, " point"], centre: Float64[np.ndarray, "cluster 2"]
 ) -> tuple[Float64[np.ndarray, "point 2"], Float32[np.ndarray, " point"]]:
-    """The place of every value on its island, ring by ring, and its cosine with the mean direction."""
+    """The position of every value on its island, ring by ring, and its cosine with the mean direction."""
     place, cosine = np.empty((len(units), 2)), np.empty(len(units), dtype=np.float32)
     for number, middle in enumerate(centre):
         rows = np.flatnonzero(cluster == number)

@@ -27,7 +27,7 @@ _AT_ONCE = 8 * ROWS
 
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
-    """Value vectors as they reach the stream: behind the gain and multiplier of their branch, with its scale at 1."""
+    """Value vectors as they reach the stream: times the gain and multiplier of their branch, with its scale at 1."""
     site = lm.feed_forward(layer)
     values = lm.weights.values(layer, rows)
     if site.branch_norm is not None:

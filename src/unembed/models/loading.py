@@ -169,14 +169,14 @@ def _quiet() -> Iterator[None]:
     """Loading reports (progress bars, key lists) belong to the user's terminal only when something is wrong."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
-    heard = placing.level
+    placing_level = placing.level
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     placing.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        placing.setLevel(heard)
+        placing.setLevel(placing_level)
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()

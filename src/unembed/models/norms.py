@@ -126,10 +126,10 @@ class Norm:
         Raises:
             ModelNotUnderstood: the module is neither LayerNorm nor RMSNorm up to gain and bias.
         """
-        said = self.frozen(x.to(self.scale(x).dtype), self.scale(x))
+        linear = self.frozen(x.to(self.scale(x).dtype), self.scale(x))
         if self.bias is not None:
-            said = said + self.bias
-        error = float((said - y).norm() / y.norm().clamp_min(1e-30))
+            linear = linear + self.bias
+        error = float((linear - y).norm() / y.norm().clamp_min(1e-30))
         if not error <= tolerance:
             raise ModelNotUnderstood(
                 f"norm {self.path}",

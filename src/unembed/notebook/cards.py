@@ -105,8 +105,10 @@ def ranks_card(
         PointMissing: the model has no such point.
     """
     lm = trace.lm
-    asked = trace.question(position=position)
-    ids = [lm.single_token(token) for token in tokens] or [t for t in (asked.token, asked.against) if t is not None]
+    question = trace.question(position=position)
+    ids = [lm.single_token(token) for token in tokens] or [
+        t for t in (question.token, question.against) if t is not None
+    ]
     names = lm.token_strings(ids)
     series: list[dict[str, Any]] = []
     for token, name in zip(ids, names, strict=True):

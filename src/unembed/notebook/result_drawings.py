@@ -168,7 +168,7 @@ def _bars_of(
     n: int | None = None,
 ) -> dict[str, Any]:
     """Bars from rows of a table; the columns of `more` are written out in each bar's title."""
-    said = [
+    hovers = [
         ", ".join(f"{name.replace('_', ' ')} {_short(row[name])}" for name in more if row[name] not in (None, ""))
         for row in rows
     ]
@@ -177,7 +177,7 @@ def _bars_of(
         "schema": "unembed.bars/1",
         "rows": [
             {"label": str(row[label]), "value": row[value], "title": title}
-            for row, title in zip(rows, said, strict=True)
+            for row, title in zip(rows, hovers, strict=True)
         ],
         "note": f"{note}; {left:,} more in the table" if left else note,
     }

@@ -1,4 +1,4 @@
-"""The folder of what is computed once and kept: ready indexes, classes of tokens, controls of reports."""
+"""The folder of what is computed once and reused: ready indexes, classes of tokens, controls of reports."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from unembed.version import __version__
 
 @dataclass(frozen=True)
 class Provenance:
-    """Which model, data and settings a result was computed with; two results compare only when these agree.
+    """Which model, data and settings a result was computed with; two results are comparable only when these agree.
 
     Attributes:
         model: name, hub id or folder of the model.
@@ -35,7 +35,7 @@ class Provenance:
     notes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        # A copy, so that what the caller does to its mapping later cannot change a provenance already given out.
+        # A copy, so that later changes of the caller's mapping do not change the provenance.
         object.__setattr__(self, "notes", dict(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Provenance:
         if unknown := sorted(set(stored) - known):
             raise InvalidInput(
                 f"provenance field {unknown[0]!r}",
-                why="this version of unembed does not know it",
+                why="this version of unembed has no such field",
                 instead=f"Known fields: {', '.join(sorted(known))}",
             )
         if missing := [name for name in ("model", "revision", "dtype") if name not in stored]:

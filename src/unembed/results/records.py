@@ -1,4 +1,4 @@
-"""Several results of one kind in order: a sequence that shows itself as a table."""
+"""Several results of one kind in order: a sequence that is shown as a table."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def save_result(result: object, path: str | os.PathLike[str]) -> None:
 
 
 def open_result(path: str | os.PathLike[str]) -> Any:
-    """The result that its `save` wrote, of the class that it had.
+    """The result that a `save` wrote, as an instance of its class.
 
     Raises:
         InvalidInput: the file is missing, or is not a result of this package and version.

@@ -1,4 +1,4 @@
-"""A frozen table with a title and a provenance: what every result prints, saves and shows itself as."""
+"""A frozen table with a title and a provenance, as which every result is printed, shown and saved."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Table:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-        """The dataframe interchange object of `to_arrow()`. Columns of lists have no form in that protocol."""
+        """The dataframe interchange object of `to_arrow()`. That protocol has no columns of lists."""
         return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
 
     def to_pandas(self) -> Any:
@@ -236,7 +236,7 @@ class Table:
         """The table that `to_parquet` wrote.
 
         Raises:
-            InvalidInput: the file is missing, no Parquet, or not written by unembed.
+            InvalidInput: the file is missing, is not Parquet, or was not written by unembed.
         """
         import pyarrow
         import pyarrow.parquet

@@ -49,7 +49,7 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
-    """The same as a `rich.text.Text`: marks dimmed among letters, and square brackets are never read as markup."""
+    """The same as a `rich.text.Text`: marks are dimmed among letters, and square brackets are never read as markup."""
     from rich.text import Text
 
     text = Text(style=style)
@@ -68,7 +68,7 @@ def visible_html(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def _dimmed(token: str | bytes, prose: bool) -> list[tuple[str, bool]]:
-    """The pieces, marks to be dimmed; in a token of nothing but marks they are what there is to read, and stay so."""
+    """The pieces, and which are marks to dim; in a token that consists of marks alone, none is dimmed."""
     pieces = list(_pieces(token, prose))
     has_letters = any(not is_mark for _, is_mark in pieces)
     return [(piece, is_mark and has_letters) for piece, is_mark in pieces]
@@ -113,7 +113,7 @@ _LONGEST_CHARACTER = 4
 
 
 def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
-    r"""Tokens with those that hold parts of one character joined, and how many tokens each piece is.
+    r"""The tokens, those that hold parts of one character joined, and how many tokens each piece is made of.
 
     A byte that is not a character is `\xe5` in a token's text. Bytes that do not form one together stay apart.
 
@@ -143,7 +143,7 @@ def character_at(tokens: Sequence[str], position: int) -> str:
 
 
 def whole_character(before: str, token: str, after: str = "") -> tuple[str, str]:
-    r"""A token in its text, with what of its neighbours' text belongs to the same character.
+    r"""A token in its text, joined with the parts of its neighbours that belong to the same character.
 
     Args:
         before: the text before the token.
@@ -151,8 +151,8 @@ def whole_character(before: str, token: str, after: str = "") -> tuple[str, str]
         after: the text of the token after it.
 
     Returns:
-        The text before, without what belongs to the token's character, and that character; both as given where the
-        token holds no part of a character or its other parts are not at hand.
+        The text before, without what belongs to the token's character, and that character; both unchanged where the
+        token holds no part of a character, or its other parts are missing.
 
     >>> whole_character("in \\xe5\\x8c", "\\x97", " city")
     ('in ', '北')

@@ -68,7 +68,7 @@ def findings(
     same = settled is not None and settled.id == target and change == (settled.layer, _point(settled))
     last = [] if change is None or same else [_change(*change, steps[change], text, layers)]
     if dropped is not None:
-        last.append(_of_event(dropped, _lost(dropped, layers[dropped.layer])))
+        last.append(_of_event(dropped, _elimination_loss(dropped, layers[dropped.layer])))
     found += sorted(last, key=_weight, reverse=True)[:1]
     return sorted((one for one in found if one is not None), key=_weight, reverse=True)
 
@@ -111,7 +111,7 @@ def _change(layer: int, point: str, nats: float, text: str, layers: Sequence[Lay
     return Finding("change", sentence, DEFINITIONS["change"], nats, layer, point, None)
 
 
-def _lost(event: EventView, layer: LayerView) -> float:
+def _elimination_loss(event: EventView, layer: LayerView) -> float:
     """How much log-probability the eliminated token lost; at least, where it is not among those listed after."""
     before = next((c.probability for c in layer.middle or layer.before if c.id == event.id), 0.0)
     after = next((c.probability for c in layer.after if c.id == event.id), layer.after[-1].probability)

@@ -175,7 +175,7 @@ def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: i
     run = trace.run_with(required_points(lm))
     found = prompt_head_scores(lm, run, position, question.token, question.against)
     target, against = _tokens(lm, question, found.position)
-    said = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
+    quantity = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
     logits = trace.logits(found.position).float()
     best = numbers(logits.topk(min(_CANDIDATES, lm.d_vocab)).indices)
     probabilities = logits.softmax(-1)
@@ -190,7 +190,7 @@ def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: i
             Candidate(i, text, float(probabilities[i]), float(logits[i]))
             for i, text in zip(best, lm.token_strings(best), strict=True)
         ],
-        {kind: line.format(question=said, position=found.position) for kind, line in DEFINITIONS.items()},
+        {kind: line.format(question=quantity, position=found.position) for kind, line in DEFINITIONS.items()},
         {kind: numbers(scores) for kind, scores in kinds.items()},
     )
 

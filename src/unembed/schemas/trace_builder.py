@@ -342,10 +342,10 @@ def _moves(trace: Trace, position: int, target: int) -> list[EventView]:
 def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
     """Events with their tokens' texts, and in words."""
     texts = lm.token_strings([event.token for event in events])
-    return [_said(event, text) for event, text in zip(events, texts, strict=True)]
+    return [_event_view(event, text) for event, text in zip(events, texts, strict=True)]
 
 
-def _said(e: Event, text: str) -> EventView:
+def _event_view(e: Event, text: str) -> EventView:
     plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
     kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
     sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."

@@ -22,7 +22,7 @@ def session_token(port: int, folder: Path) -> str:
     A folder that cannot be written to costs only the next restart its token.
     """
     path = folder / f"explorer-{port}.token"
-    token = _kept(path) or new_token()
+    token = _stored_token(path) or new_token()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # readers of the old file cannot read the new one
@@ -33,7 +33,7 @@ def session_token(port: int, folder: Path) -> str:
     return token
 
 
-def _kept(path: Path) -> str | None:
+def _stored_token(path: Path) -> str | None:
     """A token that this user alone could read and write, used within its lifetime."""
     try:
         found = path.lstat()

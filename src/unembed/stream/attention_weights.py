@@ -30,7 +30,7 @@ def _looks_up_its_function(module: nn.Module) -> bool:
 
 @contextmanager
 def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """While inside, the attention modules of these layers return their weights.
+    """A context in which the attention modules of these layers return their weights.
 
     Yields:
         Extra arguments for the model's forward.
@@ -86,7 +86,7 @@ def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], No
 
 
 class _SoftmaxInputs(TorchFunctionMode):
-    """While it is entered, notes what every softmax is given."""
+    """A context that records the input of every softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _SoftmaxInputs(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def scores_of(self, pattern: Tensor) -> Tensor | None:
-        """The last input that is scores of this pattern; columns beyond its sources belong to attention sinks."""
+        """The last recorded input of the pattern's shape; columns beyond its sources belong to attention sinks."""
         batch, heads, dst, src = pattern.shape
         for scores in reversed(self._inputs):
             if scores.numel() == pattern.numel():
@@ -110,7 +110,7 @@ class _SoftmaxInputs(TorchFunctionMode):
 
 @contextmanager
 def _eager_module(module: nn.Module) -> Iterator[None]:
-    """One attention module with a config of its own for eager attention, and the additive mask that it needs."""
+    """A context in which one attention module runs eagerly, with a config of its own and an additive mask."""
     config = module.config
     own: Any = copy.copy(config)
     own._attn_implementation_internal = "eager"

@@ -26,12 +26,12 @@ class ForwardPass:
         self.rows = Rows()
         self.shape = (1, 1)
         self.mask: Tensor | None = None
-        """1 at real tokens, for a padded batch whose mask the model is not given: padding on the right needs none."""
+        """1 at real tokens of a batch padded on the right, whose mask need not be passed to the model."""
         self.edited: dict[int, tuple[list[int], Tensor]] = {}
-        """In layers of experts whose coefficients were edited: which ones, and what they are now."""
+        """For layers of experts with edited coefficients: which coefficients, and their new values."""
 
     def begin(self, given: Tensor | None, kwargs: dict[str, Any]) -> None:
-        """Note the batch, the padding and how many positions a cache already holds."""
+        """Record the batch, the padding and how many positions a cache already holds."""
         self.edited.clear()
         if given is not None:
             self.shape = (given.shape[0], given.shape[1])
@@ -147,7 +147,7 @@ def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
 
 
 def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
-    """What a module must return so that a gain per channel makes this of it."""
+    """What a module must return for its gain per channel to turn it into `new`."""
     if not isinstance(norm, ChannelGain):
         return new
     if bool((norm.gains == 0).any()):
@@ -156,7 +156,7 @@ def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
 
 
 def _put_back_columns(columns: Callable[[Tensor, Block], Tensor]) -> Callable[[Tensor, Tensor, Block], Tensor]:
-    """Into the columns of a projection's output that hold the point."""
+    """A function that writes the point into the columns of a projection's output that hold it."""
 
     def put_back(new: Tensor, own: Tensor, block: Block) -> Tensor:
         at = columns(torch.arange(own.shape[-1], device=own.device), block).flatten()

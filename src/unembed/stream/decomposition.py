@@ -59,7 +59,7 @@ class Branch:
         return part * self.multiplier
 
     def direction(self, u: Float[Tensor, " d_model"]) -> Float[Tensor, " d_model"]:
-        """The direction before the norm that stands for u behind it, up to the position's `factor`."""
+        """The direction u pulled back through the branch norm, up to the position's `factor`."""
         if self.norm is None:
             return u * self.multiplier
         return self.norm.pulled_back(u * self.multiplier, torch.ones(1, dtype=u.dtype, device=u.device))
@@ -138,7 +138,7 @@ class Writers:
 def writer_points(lm: Decoder) -> tuple[str, ...]:
     """The points for an exact decomposition of the stream, in addition to resid_pre and resid_post.
 
-    What every component adds, and what fixes how later blocks change it.
+    What every component adds, and what determines how later blocks change it.
     """
     blocks = lm.structure.blocks
     points = ["attn_out"] if any(b.mixer is not None for b in blocks) else []
@@ -247,7 +247,7 @@ def require_one_stream(lm: Decoder, what: str) -> None:
 
 
 def require_unnormalised_stream(lm: Decoder, what: str) -> None:
-    """Refuse what takes every block for gain * stream + writers.
+    """Refuse an operation that assumes every block to be gain * stream + writers.
 
     Raises:
         Unsupported: the model has several streams, or normalises its stream, or rescales it between blocks.
@@ -262,7 +262,7 @@ def require_unnormalised_stream(lm: Decoder, what: str) -> None:
 
 
 def require_plain_stream(lm: Decoder, what: str) -> None:
-    """Refuse what holds only if every block is stream + attention + FFN.
+    """Refuse an operation that assumes every block to be stream + attention + FFN.
 
     Raises:
         Unsupported: the model has several streams, or a block rescales or normalises its stream or has other writers.
@@ -287,7 +287,7 @@ def _rescaled(vectors: list[Tensor], gain: float | Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """For one direction at the end of the stream, the direction that stands for it where each component writes.
+    """A direction at the end of the stream, pulled back to where each component writes.
 
     A block that rescales the stream multiplies what all earlier writers contribute: the direction is pulled back
     through the gains, norms and mixtures of the later blocks, from the last to the first, each as it was in the run.
@@ -308,7 +308,7 @@ class Directions:
 
 
 def mixing_points(lm: Decoder) -> tuple[str, ...]:
-    """What a run must hold for `directions`: nothing in most models, whose stream is only added to."""
+    """What a run must capture for `directions`: nothing in most models, because their blocks only add to the stream."""
     structure = lm.structure
     points = ["streams", "streams_middle", "streams_end"] if structure.streams is not None else []
     points += ["resid_pre"] if structure.has_stream_norms else []
@@ -324,7 +324,7 @@ def directions(
     Args:
         lm: the model.
         u: the direction, behind the last block and before the final norm.
-        run: a run that captured `mixing_points(lm)`; its first row is taken.
+        run: a run that captured `mixing_points(lm)`; its first row is used.
         column: the position, or all of them: then directions have positions in front where they differ.
     """
     if lm.structure.streams is not None:

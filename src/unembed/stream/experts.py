@@ -103,7 +103,7 @@ def dense_coefficients(
 def keep_with_graph(
     stack: ExitStack, lm: Decoder, layer: int, current: ForwardPass, keep: Callable[[Tensor], None]
 ) -> None:
-    """Hand out a layer's coefficients as leaves of the graph, so that gradients reach them, until the stack closes."""
+    """Until the stack closes, make a layer's coefficients leaves of the graph, so that gradients reach them."""
     site = lm.feed_forward(layer)
     assert site.experts is not None
 

@@ -30,7 +30,7 @@ from unembed.validation import as_str, as_tuple, positive_int, valid_seed
 
 
 class _Finite(LogitsProcessor):
-    """Stops a generation whose logits have overflowed, before a wrong text is made of them."""
+    """Stops a generation whose logits have overflowed, before they produce a wrong text."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if bool(torch.isnan(scores).any()) or bool(torch.isposinf(scores).any()):
@@ -81,7 +81,7 @@ def generate_ids(
 ) -> tuple[Int[Tensor, "row pos"], int]:
     """The tokens of `generate`, prompts included, and the column at which continuations start.
 
-    Not every tokenizer encodes its own text into the same tokens again, so tokens are counted on these ids.
+    Encoding the decoded text again does not always give the same tokens, so tokens are counted on these ids.
     """
     max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, list(prompts))
@@ -96,7 +96,7 @@ def generate_ids(
     ):
         if seed is not None:
             torch.manual_seed(valid_seed(seed))
-        model: Any = lm.hf  # its generate() is a mixin that the type checker cannot see through
+        model: Any = lm.hf  # generate() comes from a mixin that the type checker cannot resolve
         try:
             out = model.generate(
                 ids, attention_mask=mask, max_new_tokens=max_new_tokens, logits_processor=checks, **settings
@@ -117,7 +117,7 @@ def _pad_token(lm: Decoder) -> int:
 
 
 def _pad_left(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows padded on the right, turned so that they are padded on the left."""
+    """Move the padding of every row from the right to the left."""
     shift = (mask == 0).sum(dim=1, keepdim=True)
     columns = (torch.arange(ids.shape[1], device=ids.device) - shift) % ids.shape[1]
     return ids.gather(1, columns), mask.gather(1, columns)

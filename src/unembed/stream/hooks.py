@@ -203,18 +203,18 @@ def _shift(norm: Norm | None, t: Tensor) -> Tensor | float:
 def _replace(
     stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor], current: ForwardPass
 ) -> None:
-    """Change the tensor that a point's module is given or returns, as (batch, pos, ...)."""
+    """Change the tensor that a point's module receives or returns, as (batch, pos, ...)."""
     _change(stack, lm, layer, point, lambda own: change(current.by_position(own)).reshape(own.shape))
 
 
 def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
-    """Change the tensor that a point's module is given or returns, in the module's own shape."""
+    """Change the tensor that a point's module receives or returns, in the module's own shape."""
     row = capture_point(point)
     module = row.module(lm, lm.structure.blocks[layer])
     assert module is not None
 
     def changed(value: Any) -> Any:
-        """With the first tensor of what a module is given or returns replaced."""
+        """The input or output of a module with its first tensor replaced."""
         if is_measuring():
             return value
         if isinstance(value, Tensor):
@@ -235,7 +235,7 @@ def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Calla
 
 
 def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
-    """A user's function at a point: called with the tensor as it is captured, put back where it returns another."""
+    """Call a user's function with the captured tensor; a tensor that it returns replaces the captured one."""
     block = lm.structure.blocks[layer]
     if point in OF_WEIGHTS:
         _install_capture(stack, lm, point, layer, lambda t: _only_read(point, hook(t, layer)), current)
@@ -285,11 +285,11 @@ def _only_read(point: str, returned: Tensor | None) -> None:
 def on_the_graph(
     lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor]
 ) -> Iterator[None]:
-    """A context in which a forward pass has a graph from the first block's input on, whose tensors are stored in `own`.
+    """A context in which a forward pass records a graph from the first block's input on, with its tensors in `own`.
 
     Args:
         lm: the model, with hooks attached.
-        points: for which points and layers.
+        points: the points and layers whose tensors are stored.
         own: receives the module's own tensor at each.
     """
 

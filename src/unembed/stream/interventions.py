@@ -42,7 +42,7 @@ class Edit:
     """What the stream receives after the layer (target "stream"), times `value`."""
 
     def __post_init__(self) -> None:
-        """Refuse a value that would silently poison the run."""
+        """Refuse NaN and infinity, which would spread silently through a run, and fields that do not fit together."""
         object.__setattr__(self, "value", finite_float("edit value", self.value))
         if (self.vector is None) == (self.target == "stream"):
             raise InvalidInput(
@@ -161,7 +161,7 @@ def as_edits(edits: Edits) -> tuple[Edit, ...]:
 
 
 def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
-    """The edits with layers and indices counted from 0, each known to exist in this model.
+    """The edits with layers and indices counted from 0, each checked to exist in this model.
 
     Raises:
         OutOfRange: a layer, memory or head that the model does not have.
@@ -202,7 +202,7 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
 
 @dataclass
 class Rows:
-    """Which columns of the current pass are which positions of each row."""
+    """The position of each column of the current pass, row by row."""
 
     real: Bool[Tensor, "batch pos"] | None = None
     """False at padding; None when there is none."""
@@ -232,7 +232,7 @@ def edit_coefficients(m: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
     m = m.clone()
     for edit in edits:
         column = m.select(-1, as_int("memory", edit.index))
-        if edit.positions == "all" and rows.real is None:  # every cell: no mask to make, which a generation feels
+        if edit.positions == "all" and rows.real is None:  # every cell: building a mask would slow down a generation
             edit.apply_(column)
             continue
         where = rows.mask(edit.positions, (m.shape[0], m.shape[1]), m.device)
@@ -256,7 +256,7 @@ def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, constant: Tensor 
     Args:
         t: the module's output.
         edits: how to scale it.
-        rows: which columns are which positions.
+        rows: the positions of the columns.
         constant: what the block adds to this output afterwards, in units of the output: it is scaled too.
     """
     for edit in edits:

@@ -117,7 +117,7 @@ class Run(Displayed):
         return Table(f"Run of {n} x {length} tokens", columns, self.provenance)
 
     def __repr__(self) -> str:
-        """The size of the run and what it captured; the tensors themselves are long."""
+        """The size of the run and the names of what it captured, without the tensors."""
         rows, length = self.tokens.shape
         points = ", ".join(self._captured) or "nothing"
         return f"Run({rows} x {length} tokens, {len(self.layers)} layers, captured {points})"
@@ -289,7 +289,7 @@ def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> No
 
 
 def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
-    """What the model's forward needs for this mask, so that each row gets the numbers it has alone."""
+    """What the model's forward needs for this mask, so that each row gives the numbers that it gives alone."""
     arguments: dict[str, object] = {"use_cache": False}
     if bool(mask.all()):
         return arguments
@@ -402,7 +402,7 @@ def _finite(logits: Tensor, mask: Tensor) -> bool:
 
 
 def position_of(run: Run, position: int, row: int = 0) -> int:
-    """A position of a row, counted from its first real token; negative from its last. As a column of the tensors.
+    """The column of a position, which counts from the row's first real token, or from its last if negative.
 
     Raises:
         OutOfRange: the row has no such position.

@@ -36,7 +36,7 @@ def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[
 
 
 def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
-    """The last tokens of a prompt, behind the token that the tokenizer puts first, if it does.
+    """The last tokens of a prompt, after the token that the tokenizer puts first, if any.
 
     Args:
         lm: the model.
@@ -59,7 +59,7 @@ def _parts(lm: Decoder, prompt: str) -> tuple[Int[Tensor, " start"], Int[Tensor,
 
 
 def _room(first: Tensor, length: int) -> int:
-    """Tokens of a window of this length behind the first one."""
+    """How many tokens fit into a window of this length after the tokenizer's first token."""
     if length <= len(first):
         raise InvalidInput(
             f"a window of {length} tokens",

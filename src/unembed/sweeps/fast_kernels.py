@@ -61,7 +61,7 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
 
 @contextmanager
 def chunked_gelu(lm: Decoder) -> Iterator[None]:
-    """While inside, GELUs that are spelled out run chunk by chunk on the CPU.
+    """A context in which GELUs that are spelled out run chunk by chunk on the CPU.
 
     On a batch as wide as a hidden layer, each of the eight steps would read and write main memory; a chunk stays in the
     processor's cache. An element gets the same bits wherever it is in a chunk (a sigmoid's element would not), and
@@ -77,7 +77,7 @@ def chunked_gelu(lm: Decoder) -> Iterator[None]:
 
 @contextmanager
 def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
-    """While inside, the model's forward pass is the faster one.
+    """A context in which the model's forward pass is the faster one.
 
     Memory: with "bfloat16", half the float32 weights once more; with "float32", those of `Conv1D` (GPT-2) once more,
     since oneDNN needs them transposed.
@@ -113,7 +113,7 @@ def fast_difference(lm: Decoder, batch: Batch, fast: str) -> float:
 
 
 def _replace_forward(module: nn.Module, forward: Callable[..., Any], stack: ExitStack) -> None:
-    if "forward" not in vars(module):  # one that another library replaced, such as accelerate, stays
+    if "forward" not in vars(module):  # a forward that another library, such as accelerate, replaced stays
         module.forward = forward
         stack.callback(delattr, module, "forward")
 

@@ -22,7 +22,7 @@ from unembed.sweeps.reducers.reducer import LOGITS, Need, Reducer
 def feed_reducers(
     lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None
 ) -> Iterator[Callable[[Batch], None]]:
-    """While inside, the yielded function runs a batch, exactly or fast, and feeds all reducers."""
+    """A context whose yielded function runs a batch, exactly or fast, and feeds all reducers."""
     by_need: dict[Need, list[Reducer]] = {}
     for reducer in reducers:
         for need in dict.fromkeys(reducer.needs):

@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def deferred_interrupt(enabled: bool) -> Iterator[threading.Event]:
-    """While inside, the first Ctrl-C only sets the event; a second one interrupts at once. Main thread only."""
+    """A context in which the first Ctrl-C only sets the event; a second one interrupts at once. Main thread only."""
     event = threading.Event()
     if not enabled or threading.current_thread() is not threading.main_thread():
         yield event

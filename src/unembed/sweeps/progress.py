@@ -13,8 +13,8 @@ class Progress:
     """The state of a sweep at one moment.
 
     Attributes:
-        batches: processed so far, those of an earlier run included.
-        tokens: positions counted so far, those of an earlier run included.
+        batches: processed so far, in earlier runs too.
+        tokens: positions counted so far, in earlier runs too.
         share: of the corpus, 0 to 1, by bytes of its files or characters of its texts.
         rate: tokens per second in this run.
         left: seconds until the end at this rate; None before the first batch.
@@ -52,7 +52,7 @@ class Reporter:
         self._resumed_at = 0, 0.0
 
     def resume(self, tokens: int, share: float) -> None:
-        """Start the clock again after what an earlier run had done."""
+        """Start the clock again, after the batches of an earlier run."""
         self._start, self._resumed_at = time.monotonic(), (tokens, share)
 
     def report(self, batches: int, tokens: int, share: float, *, end: bool = False) -> None:

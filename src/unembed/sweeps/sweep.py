@@ -36,7 +36,7 @@ def sweep(
 ) -> list[Any]:
     """One forward pass per batch, stopped after the last tensor that a reducer needs.
 
-    With a checkpoint, an interrupted sweep resumes where it last saved itself, and its result is bit for bit that of an
+    With a checkpoint, an interrupted sweep resumes from its last save, and its result is bit for bit that of an
     uninterrupted sweep on the same machine and number of threads. Another model, corpus or setting is refused. After
     Ctrl-C the current batch ends and the sweep saves before it stops. A finished checkpoint gives its result at once.
 
@@ -45,8 +45,8 @@ def sweep(
         corpus: what `open_corpus` opens or takes, or a corpus that is tokenised already.
         reducers: running statistics; the results are in the same order.
         engine: "local", this process; "ray", or a `Ray` with settings: workers on a Ray cluster.
-        checkpoint: the file that the sweep saves itself to and resumes from.
-        every: how often it saves itself; every five minutes when None.
+        checkpoint: the file to which the sweep is saved and from which it resumes.
+        every: how often it is saved; every five minutes when None.
         tokens_per_batch: columns times rows of a batch.
         fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster forward
             pass whose results differ from the model's own; `fast_difference` measures by how much.

@@ -1,4 +1,4 @@
-"""One prompt seen whole: readings, sub-updates, events, logit attribution, and the findings worth a sentence."""
+"""One prompt in full: readings, sub-updates, events, logit attribution, and its main findings in sentences."""
 
 from __future__ import annotations
 

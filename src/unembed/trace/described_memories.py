@@ -45,7 +45,7 @@ def described_memories(
 ) -> list[DescribedMemory]:
     """The memories with a description that promote a token most at a position, the largest effect first.
 
-    Listed are those of which the token is one of the 100 most promoted ones.
+    A memory is listed only if the token is among the 100 that it promotes most.
 
     Args:
         lm: the model.

@@ -1,10 +1,10 @@
 """The memories (FFN neurons) behind a prediction: sub-updates by what they add to the difference of two logits.
 
-Memories that are on for nearly every token are listed apart: they are among the largest of every prompt.
+Memories that are on for nearly every token are listed separately: they are among the largest on every prompt.
 Silent ones (coefficient 0) add nothing and are in no list.
 
 Next to the effect is its deviation: the effect beyond that of the memory's mean coefficient over a corpus, which is
-what mean ablation takes away. A silent memory has one too, where its mean is not 0.
+what mean ablation removes. A silent memory whose mean is not 0 has a deviation too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MemoryEffects(Displayed):
     memories: int
     """Memories of the layers, silent ones included."""
     others: int
-    """Active memories that no list holds."""
+    """Active memories that are in neither list."""
     others_effect: float
     """The sum of their effects."""
     provenance: Provenance

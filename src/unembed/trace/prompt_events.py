@@ -1,4 +1,4 @@
-"""Events and rank changes of one prompt, from the ranks that its readings noted."""
+"""Events and rank changes of one prompt, from the ranks that its readings recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prompt_events(readings: StreamReadings) -> list[Event]:
 
 
 def _candidate_ranks(readings: StreamReadings) -> Int[Tensor, "layer pos"]:
-    """The rank after each FFN of what was first before it: from the list of the top tokens, where it is in it."""
+    """The rank after each FFN of the token that was first before it, from the list of top tokens where possible."""
     first, after = readings.read(readings.before_ffn).ids[..., :1], readings.read("resid_post")
     listed = after.ids == first
     own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)

@@ -29,14 +29,14 @@ def question(
     alone: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Question:
-    """The question about a prediction, its blanks filled in.
+    """The question about a prediction, with tokens chosen where none is named.
 
     Args:
         lm: the model.
         logits: of the prediction.
         token: the token to explain; the most likely one when None.
         against: the token it is compared with; when None the runner-up, the most likely token other than `token`.
-        alone: compare with none.
+        alone: compare with no other token.
         hidden: tokens that cannot be the runner-up, such as unlearned ones.
 
     Raises:

@@ -69,7 +69,7 @@ class Readings(Displayed):
 
 
 class StreamReadings:
-    """The stream of a run of one prompt, read at its points; each reading notes the rank of the final prediction."""
+    """The stream of a run of one prompt, read at its points; each reading records the rank of the final prediction."""
 
     def __init__(
         self,
@@ -127,7 +127,8 @@ class StreamReadings:
             scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
             return read(self.lm, x, top, basis=basis, scale=scale, hidden=self.hidden)
         below = self.stream("resid_post")[:-1] if point == "resid_pre" else None
-        # What enters a layer usually equals, bit for bit, what left the one below: then only the lowest is read.
+        # A layer's input usually equals the output of the layer below bit for bit: then only the lowest layer's is
+        # read.
         if below is None or not torch.equal(x[1:], below):
             return self._with_prediction(x)
         after = self.read("resid_post")
@@ -140,7 +141,7 @@ class StreamReadings:
         return read(self.lm, x, TOP, track=track, hidden=self.hidden)
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """Read the stream some layers at a time, after all FFNs and then before them: what `read` returns, in parts.
+        """What `read` returns, in parts: the stream read some layers at a time, after all FFNs and then before them.
 
         Args:
             vectors: how many to read at once, at most, but at least one layer.
@@ -166,7 +167,7 @@ class StreamReadings:
         """The rank and the probability of a token at every layer, at every position or at one."""
         at = slice(None) if column is None else [column]
         if basis == "final" and column is not None and token == int(self.prediction[column]):
-            found, at = self.read(point), (slice(None), at)  # noted when the stream was read
+            found, at = self.read(point), (slice(None), at)  # recorded when the stream was read
         else:
             x = self.stream(point)[:, at]
             track = torch.full((*x.shape[:-1], 1), token)

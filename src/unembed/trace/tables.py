@@ -18,7 +18,7 @@ from unembed.trace.described_memories import DescribedMemory
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EntropyAndKL(Displayed):
-    """How undecided the stream's own prediction is, and how far it is from the model's, in nats.
+    """The entropy of the prediction read at each point of the stream, and its divergence from the model's, in nats.
 
     Unpacks into the two tensors.
     """
@@ -51,7 +51,7 @@ class EntropyAndKL(Displayed):
 
 
 def event_records(title: str, lm: Decoder, events: Sequence[Event], provenance: Provenance) -> Records[Event]:
-    """Events or rank changes, a row for each; `token` is the token that they are about."""
+    """Events or rank changes, a row for each; `token` is the token whose rank changes."""
     columns: dict[str, list[object]] = {
         "event": [e.kind for e in events],
         "layer": [e.layer for e in events],

@@ -1,4 +1,4 @@
-"""One prompt seen whole: the stream before and after every FFN, the sub-updates behind it, events, attributions."""
+"""One prompt in full: the stream before and after every FFN, the sub-updates behind it, events, attributions."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Trace(Displayed):
             lm: the model.
             tokens: one prompt.
             edits: changes to make in the run.
-            show_unlearned: list and rank tokens that the model never learned too; by default they are left out of every
-                list, rank and event. Probabilities are those of the whole vocabulary either way.
+            show_unlearned: also list and rank tokens that the model never learned; by default they are left out of
+                every list, rank and event. Probabilities are those of the whole vocabulary either way.
 
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
@@ -82,7 +82,7 @@ class Trace(Displayed):
         self.parallel = any(b.parallel for b in lm.structure.blocks)
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self._before: StreamPoint = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
-        # With what an attribution by component needs: most traces are used for one, and a second pass costs more.
+        # The points for an attribution by component too: most traces are used for one, and a second pass costs more.
         points = {*points_needed(lm, "component", self.edits), self._before}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.add("coefficients")
@@ -143,7 +143,7 @@ class Trace(Displayed):
 
     @cached_property
     def provenance(self) -> Provenance:
-        """Which model this is, under which edits, and whether unlearned tokens are listed."""
+        """The model, the edits, and whether unlearned tokens are listed."""
         notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
@@ -158,7 +158,7 @@ class Trace(Displayed):
         return self._stream.prediction
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """Read the stream some layers at a time, after all FFNs and then before them: what `readings` has, in parts.
+        """The readings in parts: the stream read some layers at a time, after all FFNs and then before them.
 
         Args:
             vectors: how many to read at once, at most, but at least one layer.
@@ -170,7 +170,7 @@ class Trace(Displayed):
         return self._stream.by_layers(vectors)
 
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
-        """How undecided the stream's own prediction is, and how far it is from the model's, in nats.
+        """The entropy of the prediction read at each point of the stream, and its divergence from the model's, in nats.
 
         Returns:
             The entropy of the prediction read at a point of every layer and position, and its Kullback-Leibler
@@ -211,7 +211,7 @@ class Trace(Displayed):
         return Readings(point, basis, not self.show_unlearned, reading, texts, tuple(self.token_strings), provenance)
 
     def run_with(self, points: Sequence[str]) -> Run:
-        """A run of the same prompt and edits with these points: the trace's own, or another, which is cached."""
+        """A run of the same prompt and edits that captured these points: the trace's own, or a cached one."""
         if all(as_str("point", point) in self.run for point in points):
             return self.run
         key = ",".join(sorted(points))
@@ -317,7 +317,7 @@ class Trace(Displayed):
         *,
         alone: bool = False,
     ) -> Question:
-        """Why one token rather than another: the most likely token against the runner-up where none is given.
+        """The question why one token rather than another is predicted; by default the top token against the runner-up.
 
         Args:
             token: the token to explain.
@@ -343,7 +343,7 @@ class Trace(Displayed):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> MemoryEffects:
-        """The memories (FFN neurons) with the largest effects on a question, those that are always on apart.
+        """The memories (FFN neurons) with the largest effects on a question; those always on are listed separately.
 
         Args:
             question: from `question`; the prediction against its runner-up when None.
@@ -390,7 +390,7 @@ class Trace(Displayed):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> list[list[SubUpdate]]:
-        """For each of some layers its memories with the largest effects on a question, then as many always-on ones.
+        """By layer, the memories with the largest effects on a question, then as many that are always on.
 
         The arguments as for `memory_effects`; `top` counts the memories of one layer.
 
@@ -492,14 +492,14 @@ class Trace(Displayed):
         return event_records("Saturation and elimination events", self.lm, found, self.provenance)
 
     def rank_changes(self, token: str | int | None = None, position: int | None = None) -> Records[Event]:
-        """Updates across which a token's rank at least halves or doubles, attention's and the FFN's apart.
+        """Updates across which a token's rank at least halves or doubles, separately for attention and the FFN.
 
         Args:
             token: the token to follow; each position's own prediction when None.
             position: only this position.
 
         Returns:
-            Moves by position and layer; none where attention and FFN of a block are added at once.
+            Rank changes by position and layer; none where attention and FFN of a block are added at once.
 
         Raises:
             OutOfRange: no such position.
@@ -518,7 +518,7 @@ class Trace(Displayed):
         *,
         top_tokens: int = 10,
     ) -> Records[HeadUpdate]:
-        """What each head of a layer writes at a position, the longest first.
+        """What each head of a layer writes at a position, the longest vector first.
 
         Args:
             layer: the layer.

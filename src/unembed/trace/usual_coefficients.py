@@ -15,10 +15,10 @@ from unembed.models.decoder import Decoder
 from unembed.stream.run import run
 
 ALWAYS_ON = 0.9
-"""The share of tokens from which on a memory counts as always on."""
+"""The share of tokens at and above which a memory counts as always on."""
 _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
-"""Without an index: the multiplications that a sample of the shipped text may cost, the fewest and the most tokens of
-it, and the tokens of a window."""
+"""The sample of the shipped text that is measured without an index: its largest cost in multiplications, its
+fewest and most tokens, and the tokens of a window."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,8 +35,8 @@ def test_decisions_are_made_only_at_layers_where_they_pay():
     for decision, deciding in ((0.0, {0, 1, 4}), (0.1, {1, 4}), (0.9, {1})):
         found = profitable_thresholds(scores, thresholds, decision)
         assert set(np.flatnonzero(found < np.inf).tolist()) == deciding
-        kept = np.array(list(itertools.product((False, True), repeat=5)))
-        best = max(worth(np.where(k, thresholds, np.inf), decision) for k in kept)
+        decided = np.array(list(itertools.product((False, True), repeat=5)))
+        best = max(worth(np.where(k, thresholds, np.inf), decision) for k in decided)
         assert worth(found, decision) == pytest.approx(best)
     assert (profitable_thresholds(scores, np.full(5, 9.0), 0.1) == np.inf).all()
 

@@ -121,9 +121,9 @@ def test_a_second_generation_does_not_touch_the_first_ones_cache(deep):
     rule = ExitRule(deep, Planned([0, 0] * 2), np.zeros(4), "")
     options = dict(max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0, return_dict_in_generate=True)
     with early_exit.skip_layers(rule) as exits:
-        kept = [deep.hf.generate(torch.tensor([ids]), **options) for ids in ([5, 17, 60], [7, 7])]
+        generated = [deep.hf.generate(torch.tensor([ids]), **options) for ids in ([5, 17, 60], [7, 7])]
         assert exits == [0] * 4
-    for found in kept:
+    for found in generated:
         n = found.sequences.shape[1] - 3
         expected = copied(deep, found.sequences[:, :-1], [4] * n + [0, 0])
         assert_same_cache(found.past_key_values, expected.past_key_values)

@@ -47,10 +47,10 @@ def test_a_rule_of_another_model_is_refused(deep, found, wren, tmp_path):
 def test_evaluation_and_table_6_count_by_hand(deep, found):
     rule = early_exit.fit(deep, found, "margin", disagreement=0.2)
     assert repr(rule).startswith(f"ExitRule(margin on {deep.name}, thresholds by layer: {rule.thresholds[0]:.3g}, ")
-    held = found[:50]
-    row = next(iter(rule.evaluate(held).rows()))
-    exits = rule.exit_layers(held)
-    right = [int(held.top[i, n]) == int(held.top[i, -1]) for i, n in enumerate(exits)]
+    evaluation = found[:50]
+    row = next(iter(rule.evaluate(evaluation).rows()))
+    exits = rule.exit_layers(evaluation)
+    right = [int(evaluation.top[i, n]) == int(evaluation.top[i, -1]) for i, n in enumerate(exits)]
     assert row["accuracy"] == pytest.approx(100 * np.mean(right))
     assert row["saved_layers"] == pytest.approx(np.mean(4 - exits))
     table = early_exit.table_6(deep, found, seeds=(38, 39), clusters=12, sweep=(0.1,))

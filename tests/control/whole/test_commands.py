@@ -54,7 +54,7 @@ def test_steer_finds_sets_saves_and_loads(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (("steer", "The"), 2, "nothing to steer with"),
         (("steer", "The", "--promote", "qqzzqq"), 1, "no form of it is a single token"),
@@ -69,10 +69,10 @@ def test_steer_finds_sets_saves_and_loads(folder, tmp_path):
         (("early-exit", "generate", "/no/such.npz", "The"), 1, "cannot read an exit rule"),
     ],
 )
-def test_bad_input_is_one_line(folder, arguments, status, said):
+def test_bad_input_is_one_line(folder, arguments, status, message):
     done = ask(*arguments, "--model", folder, status=status)
     text = " ".join((done.stderr or done.output).replace("│", " ").split())
-    assert said in text
+    assert message in text
     if status == 1:
         assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
 

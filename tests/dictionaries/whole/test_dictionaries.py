@@ -287,10 +287,10 @@ def tiny_of_64() -> Any:
 
 def test_training_explains_more_than_its_beginning_and_repeats_from_its_seed(tmp_path: Path) -> None:
     lm = lettered("llama")
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     options: dict[str, Any] = dict(features=96, k=8, steps=300, batch=128, rate=3e-3)
-    d = train_dictionary(lm, texts(40), 1, out=tmp_path / "d", progress=told.append, **options)
-    assert told[-1]["step"] == 300 and told[-1]["unexplained"] < 0.5 * told[0]["unexplained"]
+    d = train_dictionary(lm, texts(40), 1, out=tmp_path / "d", progress=reports.append, **options)
+    assert reports[-1]["step"] == 300 and reports[-1]["unexplained"] < 0.5 * reports[0]["unexplained"]
     again = open_dictionary(tmp_path / "d")
     assert isinstance(again, Dictionary) and torch.equal(again.W_enc, d.W_enc)
     x = lm.run(lm.encode(texts(40)[0].split("\n")[0]), "resid_post").at("resid_post", 1)

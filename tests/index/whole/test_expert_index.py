@@ -54,9 +54,9 @@ def test_triggers_are_the_largest_coefficients_of_every_experts_keys(experts: La
                 stored, position = index.pole(pole)
                 row = index.row(layer, number)
                 best = (values[:, number] * sign).sort(descending=True).values[:5]
-                kept = stored[row][position[row] >= 0] * sign
-                assert len(kept) == min(5, int((best > 0).sum()))
-                assert kept.tolist() == pytest.approx(best[best > 0].tolist(), rel=1e-4, abs=1e-6)
+                listed = stored[row][position[row] >= 0] * sign
+                assert len(listed) == min(5, int((best > 0).sum()))
+                assert listed.tolist() == pytest.approx(best[best > 0].tolist(), rel=1e-4, abs=1e-6)
 
 
 def test_memories_are_named_by_their_expert(experts: LanguageModel, index: Index) -> None:

@@ -149,13 +149,13 @@ def test_right_padding_and_the_cache_leave_every_number_as_it_is():
 def test_generation_with_the_cache_takes_the_likeliest_word_each_time():
     model = wikilm(torch.float64)
     ids = tokens(1, 4)
-    told = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
+    generated = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
         ids, max_new_tokens=5, do_sample=False, eos_token_id=None
     )
     for _ in range(5):
         with torch.no_grad():
             ids = torch.cat([ids, model(ids).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
-    assert told.tolist() == ids.tolist()
+    assert generated.tolist() == ids.tolist()
 
 
 def test_saved_and_opened_again_by_transformers_it_is_the_same_model(tmp_path: Path):

@@ -21,24 +21,24 @@ F32 = dict(rtol=1e-4, atol=1e-4)
 def test_the_stream_is_the_sum_of_what_the_blocks_add(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
     points = ["resid_pre", "resid_post", "attn_out"]
     has_ffn = any_lm.structure.blocks[0].feed_forward is not None
-    kept = run(any_lm, tokens, [*points, *(["mlp_out"] if has_ffn else [])])
-    added = kept["attn_out"] + (kept["mlp_out"] if has_ffn else 0)
-    torch.testing.assert_close(kept["resid_pre"] + added, kept["resid_post"], **F32)
-    assert float(kept["attn_out"].norm()) > 0.01 * float(kept["resid_pre"].norm())
+    done = run(any_lm, tokens, [*points, *(["mlp_out"] if has_ffn else [])])
+    added = done["attn_out"] + (done["mlp_out"] if has_ffn else 0)
+    torch.testing.assert_close(done["resid_pre"] + added, done["resid_post"], **F32)
+    assert float(done["attn_out"].norm()) > 0.01 * float(done["resid_pre"].norm())
 
 
 @pytest.mark.parametrize("name", DENSE)
 def test_sub_updates_and_bias_give_the_down_projection(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    kept = run(lm, tokens, ["coefficients", "mlp_out", "resid_pre"])
+    done = run(lm, tokens, ["coefficients", "mlp_out", "resid_pre"])
     for layer in range(lm.n_layers):
         site = lm.feed_forward(layer)
-        update = kept["coefficients"][layer] @ lm.weights.W_out[layer]
+        update = done["coefficients"][layer] @ lm.weights.W_out[layer]
         if (bias := lm.weights.b_out[layer]) is not None:
             update = update + bias
         if site.branch_norm is not None:
             update = site.branch_norm.module(update)
-        torch.testing.assert_close(update * site.multiplier, kept["mlp_out"][layer], **F32)
+        torch.testing.assert_close(update * site.multiplier, done["mlp_out"][layer], **F32)
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -47,61 +47,61 @@ def test_coefficients_follow_from_keys_gates_and_activation(name: str, tokens: t
 
     lm = tiny(name)
     point = "resid_pre" if lm.structure.blocks[0].parallel else "resid_mid"
-    kept = run(lm, tokens, ["coefficients", point])
+    done = run(lm, tokens, ["coefficients", point])
     w = lm.weights
     for layer in range(lm.n_layers):
         site = lm.feed_forward(layer)
-        x = kept[point][layer]
+        x = done[point][layer]
         read = site.pre_norm.module(x) if site.pre_norm else x
         up = read @ w.W_in[layer] + (0 if w.b_in[layer] is None else w.b_in[layer])
         act = ACT2FN[site.activation]
         if site.is_gated:
             gate = read @ w.W_gate[layer] + (0 if w.b_gate[layer] is None else w.b_gate[layer])
-            said = act(gate) * up
+            activated = act(gate) * up
         else:
-            said = act(up)
-        torch.testing.assert_close(said, kept["coefficients"][layer], **F32)
+            activated = act(up)
+        torch.testing.assert_close(activated, done["coefficients"][layer], **F32)
 
 
 def test_heads_add_up_to_what_attention_adds(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
-    kept = run(any_lm, tokens, ["z", "attn_out"])
+    done = run(any_lm, tokens, ["z", "attn_out"])
     for layer in range(any_lm.n_layers):
         site = any_lm.structure.blocks[layer].attention
-        written = torch.einsum("bphd,hdm->bpm", kept["z"][layer], any_lm.weights.W_O[layer])
+        written = torch.einsum("bphd,hdm->bpm", done["z"][layer], any_lm.weights.W_O[layer])
         if (bias := any_lm.weights.b_O[layer]) is not None:
             written = written + bias
         if site.branch_norm is not None:
             written = site.branch_norm.module(written)
-        torch.testing.assert_close(written * site.multiplier, kept["attn_out"][layer], **F32)
+        torch.testing.assert_close(written * site.multiplier, done["attn_out"][layer], **F32)
 
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "falcon-rw"])
 def test_the_pattern_and_value_weights_give_z(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    kept = run(lm, tokens, ["z", "pattern", "resid_pre"])
+    done = run(lm, tokens, ["z", "pattern", "resid_pre"])
     for layer in range(lm.n_layers):
         site = lm.structure.blocks[layer].attention
-        x = kept["resid_pre"][layer]
+        x = done["resid_pre"][layer]
         read = site.pre_norm.module(x) if site.pre_norm else x
         v = torch.einsum("bpm,hmd->bhpd", read, lm.weights.W_V[layer])
         if (bias := lm.weights.b_V[layer]) is not None:
             v = v + bias[:, None]
         if site.clip is not None:
             v = v.clamp(-site.clip, site.clip)
-        z = kept["pattern"][layer] @ v.repeat_interleave(site.queries_per_kv, dim=1)
-        torch.testing.assert_close(z.transpose(1, 2), kept["z"][layer], **F32)
+        z = done["pattern"][layer] @ v.repeat_interleave(site.queries_per_kv, dim=1)
+        torch.testing.assert_close(z.transpose(1, 2), done["z"][layer], **F32)
 
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n not in ("falcon-rw", "attention-only")])
 def test_the_score_formula_gives_the_pattern(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name)
-    kept = run(lm, tokens, ["pattern", "resid_pre"])
+    done = run(lm, tokens, ["pattern", "resid_pre"])
     for layer in range(lm.n_layers):
         site = lm.structure.blocks[layer].attention
         assert site.scores_understood
         if site.q_norm is not None:
             continue
-        x = kept["resid_pre"][layer]
+        x = done["resid_pre"][layer]
         read = site.pre_norm.module(x) if site.pre_norm else x
         q = torch.einsum("bpm,hmd->bhpd", read, lm.weights.W_Q[layer])
         k = torch.einsum("bpm,hmd->bhpd", read, lm.weights.W_K[layer])
@@ -123,7 +123,7 @@ def test_the_score_formula_gives_the_pattern(name: str, tokens: torch.Tensor) ->
         if site.window is not None:
             hidden = hidden | (where[:, None] - where >= site.window)
         pattern = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        torch.testing.assert_close(pattern, kept["pattern"][layer], **F32)
+        torch.testing.assert_close(pattern, done["pattern"][layer], **F32)
 
 
 @pytest.mark.parametrize("family", DENSE)
@@ -154,8 +154,8 @@ def test_weights_are_views(any_lm: LanguageModel) -> None:
 
 
 def test_a_norm_is_linear_once_its_scale_is_frozen(any_lm: LanguageModel, tokens: torch.Tensor) -> None:
-    kept = run(any_lm, tokens, ["resid_pre"])
-    for block, x in zip(any_lm.structure.blocks, kept["resid_pre"], strict=True):
+    done = run(any_lm, tokens, ["resid_pre"])
+    for block, x in zip(any_lm.structure.blocks, done["resid_pre"], strict=True):
         norm = block.attention.pre_norm
         if norm is None:
             continue

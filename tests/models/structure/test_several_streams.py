@@ -106,22 +106,22 @@ def test_a_writers_share_is_what_reaches_the_end_through_altup(
     lm, prompt = models["gemma3n_text"], tokens[:1]
     decoder, config = lm.hf.get_decoder(), lm.hf.config
     n, layer = config.altup_num_inputs, 1
-    kept: dict[int, list[Tensor]] = {}
+    gains: dict[int, list[Tensor]] = {}
 
     def note(number: int):
-        return lambda _m, _a, out: kept.setdefault(number, []).append(out[0, -1].double())
+        return lambda _m, _a, out: gains.setdefault(number, []).append(out[0, -1].double())
 
     handles = [b.altup.prediction_coefs.register_forward_hook(note(2 * i)) for i, b in enumerate(decoder.layers)]
     handles += [b.altup.correction_coefs.register_forward_hook(note(2 * i + 1)) for i, b in enumerate(decoder.layers)]
     seen = run(lm, prompt, ["mlp_out", "streams_end", "resid_post"])
     for handle in handles:
         handle.remove()
-    streams = (kept[2 * layer + 1][0] + 1)[:, None] * seen.at("mlp_out", layer)[0, -1].double()
+    streams = (gains[2 * layer + 1][0] + 1)[:, None] * seen.at("mlp_out", layer)[0, -1].double()
     for later in range(layer + 1, lm.n_layers):
-        coefficients = kept[2 * later][0].view(n, n).T  # what stream j gives to the prediction of k
+        coefficients = gains[2 * later][0].view(n, n).T  # what stream j gives to the prediction of k
         predicted = streams + coefficients.T @ streams
         innovation = predicted[0] * (0.5**0.5 - 1)  # the block itself adds nothing but what came in, times sqrt(1/2)
-        streams = predicted + (kept[2 * later + 1][0] + 1)[:, None] * innovation
+        streams = predicted + (gains[2 * later + 1][0] + 1)[:, None] * innovation
     ends = seen.at("streams_end", 3)[0, -1].double()
     length, total = ends[0].square().mean().sqrt(), streams[0] / n
     for k, projection in enumerate(decoder.altup_unembed_projections, start=1):
@@ -203,7 +203,7 @@ def test_a_gain_per_channel_between_a_branch_and_the_stream_is_part_of_what_it_w
         )
     silenced = run(lm, tokens, "attn_out", [unembed.scale_attention(1, 0.0)])
     assert float(silenced.at("attn_out", 1).abs().max()) < 1e-5
-    with pytest.raises(Unsupported, match="a gain of its own"):
+    with pytest.raises(Unsupported, match="its own gain"):
         lm.patch(tokens[:1], tokens[1:2], "attn_out")
 
 

@@ -98,8 +98,8 @@ def test_a_score_is_the_sum_of_its_terms(client, wren):
     assert found["terms"] == pytest.approx({k: float(v[6, 4]) for k, v in terms.terms.items()}, rel=1e-4, abs=1e-6)
     assert sum(found["terms"].values()) == pytest.approx(found["score"], rel=1e-3)
     assert any("position" in name for name in found["terms"])
-    asked = {"prompt": PROMPT, "destination": 2, "source": 4}
-    assert client.post("/api/v1/heads/2/3/terms", json=asked).status_code == 404
+    request = {"prompt": PROMPT, "destination": 2, "source": 4}
+    assert client.post("/api/v1/heads/2/3/terms", json=request).status_code == 404
 
 
 def largest(wren, text, layer, head):
@@ -113,9 +113,9 @@ def largest(wren, text, layer, head):
     return float(carried[dst, src]), dst, src
 
 
-def examples(page, layer, head, **asked):
+def examples(page, layer, head, **request):
     """The lines of an answer: progress, and the examples."""
-    answer = page.post(f"/api/v1/heads/{layer}/{head}/examples", json=asked)
+    answer = page.post(f"/api/v1/heads/{layer}/{head}/examples", json=request)
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert lines[-1] == {"kind": "done"}
     return lines[:-2], lines[-2]

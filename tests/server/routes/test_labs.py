@@ -35,30 +35,30 @@ def test_a_threshold_of_the_curve_gives_the_curves_numbers(client, method):
     dial = client.post("/api/v1/labs/early-exit", json={"prompt": PROMPT, "method": method}).json()["curve"]["rows"]
     assert dial[0]["disagreement"] == 0 and dial[0]["saved_layers"] == 0
     row = dial[len(dial) // 2]
-    asked = {"prompt": PROMPT, "method": method, "threshold": row["threshold"]}
-    found = client.post("/api/v1/labs/early-exit", json=asked).json()
+    request = {"prompt": PROMPT, "method": method, "threshold": row["threshold"]}
+    found = client.post("/api/v1/labs/early-exit", json=request).json()
     saved = [found["n_layers"] - 1 - e for e in found["exits"]]
     assert sum(saved) / len(saved) == pytest.approx(row["saved_layers"])
     assert 100 * (1 - sum(found["agrees"]) / len(saved)) == pytest.approx(row["disagreement"])
 
 
-def suppressed(client, asked):
+def suppressed(client, request):
     """The lines of an answer: a pair for each prompt, then all of it."""
-    *found, end = map(json.loads, client.post("/api/v1/labs/suppress", json=asked).text.splitlines())
+    *found, end = map(json.loads, client.post("/api/v1/labs/suppress", json=request).text.splitlines())
     assert end == {"kind": "done"} and found[-1]["kind"] == "suppressed"
     return found
 
 
 def test_suppression_shows_its_cost_with_its_benefit(client):
     same = {"action": "scale", "layer": 3, "index": 5, "value": 1.0}
-    asked = {"prompt": PROMPT, "edits": [same], "samples": 2, "max_new_tokens": 5, "cost_tokens": 128}
-    pair, found = suppressed(client, asked)
+    request = {"prompt": PROMPT, "edits": [same], "samples": 2, "max_new_tokens": 5, "cost_tokens": 128}
+    pair, found = suppressed(client, request)
     (one,) = found["prompts"]
     assert one["plain"] == one["edited"] and len(one["plain"]) == 2
     assert found["perplexity_plain"] == pytest.approx(found["perplexity_edited"], rel=1e-6)
     assert pair == {"kind": "pair", "scorer": found["scorer"], "cost_tokens": 128, **one}
-    assert suppressed(client, asked) == [found], "what was found is kept"
-    refused = client.post("/api/v1/labs/suppress", json={**asked, "edits": []}).text.splitlines()
+    assert suppressed(client, request) == [found], "what was found is kept"
+    refused = client.post("/api/v1/labs/suppress", json={**request, "edits": []}).text.splitlines()
     assert [(line["kind"], line["code"]) for line in map(json.loads, refused)] == [("error", "invalid")]
 
 
@@ -66,8 +66,8 @@ def test_several_prompts_have_one_perplexity(client, wren):
     from unembed import steering, toxicity
 
     edit = {"action": "set", "layer": 3, "index": 5, "value": 30.0}
-    asked = {"prompt": PROMPT, "further": ["She said that"], "edits": [edit], "samples": 2, "max_new_tokens": 5}
-    *pairs, found = suppressed(client, {**asked, "cost_tokens": 128})
+    request = {"prompt": PROMPT, "further": ["She said that"], "edits": [edit], "samples": 2, "max_new_tokens": 5}
+    *pairs, found = suppressed(client, {**request, "cost_tokens": 128})
     assert [one["prompt"] for one in pairs] == [PROMPT, "She said that"]
     assert [one["prompt"] for one in found["prompts"]] == [PROMPT, "She said that"]
     edits = [unembed.set_coefficient(3, 5, 30.0)]
@@ -83,7 +83,7 @@ def test_each_step_of_the_curve_shows_where_tokens_exit(client):
     n, last = len(found["tokens"]), found["n_layers"] - 1
     assert found["curve"]["rows"][0]["exits"] == [last] * n and found["predictions"][last] == found["final"]
     for row in found["curve"]["rows"]:
-        said = [found["predictions"][layer][i] for i, layer in enumerate(row["exits"])]
+        predicted = [found["predictions"][layer][i] for i, layer in enumerate(row["exits"])]
         assert sum(last - e for e in row["exits"]) / n == pytest.approx(row["saved_layers"])
-        differ = sum(a != b for a, b in zip(said, found["final"], strict=True))
+        differ = sum(a != b for a, b in zip(predicted, found["final"], strict=True))
         assert 100 * differ / n == pytest.approx(row["disagreement"])

@@ -131,12 +131,12 @@ def test_a_window_is_read_with_its_context(wren, tmp_path):
 
     text = "The first month of the year is January and the last one is December of the same year . " * 3
     corpus = open_corpus([text], segmentation="windows", window=16, overlap=8)
-    held = unembed.Index.build(wren, corpus, tmp_path / "windows", top=5)
+    built = unembed.Index.build(wren, corpus, tmp_path / "windows", top=5)
     for index in (5, 100, 955):
-        for one in contexts_view(wren, held, 5, index, 5).contexts:
+        for one in contexts_view(wren, built, 5, index, 5).contexts:
             assert one.coefficients[-1] == pytest.approx(one.coefficient, rel=1e-4)
             assert len(one.tokens) <= 16
-        view = coefficients_view(wren, held, 5, index)
+        view = coefficients_view(wren, built, 5, index)
         assert view.sampled == view.tokens
         fires = view.statistics["active_fraction"] * view.tokens
         assert sum(b.tokens for b in view.bands if b.up_to > 0) == pytest.approx(fires)
@@ -168,11 +168,11 @@ def test_a_cluster_equals_the_librarys_and_survives_a_restart_of_the_server(serv
     before = page.get("/api/v1/memories/3/5/cluster").json()
     assert before["cluster"] is None and before["size"] == 0 and before["values"] == wren.n_layers * wren.d_mlp
     expected = unembed.cluster_values(wren, before["n_clusters"])
-    *told, found, end = map(json.loads, page.post("/api/v1/clusters").text.splitlines())
+    *progress, found, end = map(json.loads, page.post("/api/v1/clusters").text.splitlines())
     assert found == {"kind": "clusters", "n_clusters": expected.n_clusters} and end == {"kind": "done"}
-    steps = [line["done"] for line in told]
+    steps = [line["done"] for line in progress]
     assert steps == sorted(set(steps)) and 10 < len(steps) <= 101
-    assert steps[-1] == told[0]["of"] == 2 * before["values"] - 1
+    assert steps[-1] == progress[0]["of"] == 2 * before["values"] - 1
     monkeypatch.setattr("unembed.index.clusters.cluster_values", None)  # from here on nothing is grouped again
     for client in (page, served(own_index)):
         found = client.get("/api/v1/memories/3/5/cluster").json()
@@ -201,13 +201,13 @@ def test_a_newer_request_cancels_the_clustering_under_way(served, own_index, mon
     grouped = unembed.cluster_values
 
     def slow(lm, n_clusters, progress):
-        def told(done: int, of: int) -> None:
+        def count(done: int, of: int) -> None:
             begun.set()
             time.sleep(0.05)
             progress(done, of)
 
         try:
-            return grouped(lm, n_clusters, progress=told)
+            return grouped(lm, n_clusters, progress=count)
         except BaseException as error:
             ended.append(error)
             raise
@@ -230,8 +230,8 @@ def test_clusters_of_other_weights_or_a_damaged_file_are_refused(served, wren, o
     assert served(own_index).post("/api/v1/clusters").status_code == 200
     path = own_index.path / FILE
     with np.load(path) as stored:
-        kept = dict(stored)
-    np.savez(path, **{**kept, "weights": np.array("of another model")})
+        before = dict(stored)
+    np.savez(path, **{**before, "weights": np.array("of another model")})
     assert stored_clusters(wren, own_index) is None
     path.write_bytes(b"no archive")
     assert served(own_index).get("/api/v1/memories/3/5/cluster").json()["cluster"] is None
@@ -317,15 +317,15 @@ def test_a_memory_on_a_prompt_brings_its_effect_on_the_question(client, wren):
     prompt = "The first month of the year is"
     trace = wren.trace(prompt)
     question = trace.question(" the", " a", 3)
-    asked = {"prompt": prompt, "position": 3, "token": " the", "against": " a"}
-    found = client.post("/api/v1/memories/4/9/activations", json=asked).json()
+    request = {"prompt": prompt, "position": 3, "token": " the", "against": " a"}
+    found = client.post("/api/v1/memories/4/9/activations", json=request).json()
     here = trace.memory_effect(4, 9, question, 3)
     assert found["here"]["score"] == pytest.approx(here.score, rel=1e-4)
     assert found["here"]["deviation"] == pytest.approx(here.deviation, rel=1e-4)
     assert (found["target"]["token"], found["against"]["token"], found["position"]) == (" the", " a", 3)
     alone = client.post("/api/v1/memories/4/9/activations", json={"prompt": prompt, "alone": True}).json()
     assert alone["against"] is None and alone["target"]["id"] == int(trace.prediction[-1])
-    assert client.post("/api/v1/memories/4/9/activations", json={**asked, "position": 99}).status_code == 404
+    assert client.post("/api/v1/memories/4/9/activations", json={**request, "position": 99}).status_code == 404
 
 
 def test_connections_are_those_of_the_weights(client, wren):

@@ -18,7 +18,7 @@ FACTOR = 1.5
 """Of bytes: Parquet and the text search shrink what the estimate counts by a share that hangs on the text."""
 
 
-def asked(lm):
+def estimate_of(lm):
     """The answer of an explorer of that model."""
     session = ServerState(lm)
     try:
@@ -37,20 +37,20 @@ def test_the_estimate_gives_the_size_of_an_index_and_its_exact_number_of_keys(tm
     # A tenth of the text that ships: more than the sample that an estimate cuts, and built in seconds.
     (tmp_path / "corpus.txt").write_text(steering.default_text()[: 10**5])
     monkeypatch.setattr("unembed.corpus.open_corpus", lambda _: open_corpus(tmp_path / "corpus.txt"))
-    said = asked(lm).json()
+    estimate = estimate_of(lm).json()
     corpus = open_corpus(tmp_path / "corpus.txt")
     built = unembed.Index.build(lm, corpus, tmp_path / "index").status()
     segments = list(corpus.segments(lm))
-    assert said["keys"] == 2 * lm.d_mlp
-    assert said["memory"] == said["keys"] * 25 * 12
-    assert said["tokens"] == pytest.approx(sum(len(one) - one.skip for one in segments), rel=0.1)
-    assert said["segments"] == pytest.approx(len(segments), rel=0.1)
-    assert built["bytes"] / FACTOR < said["bytes"] < FACTOR * built["bytes"]
-    assert 0 < said["seconds"] <= said["seconds_busy"] and not said["is_exact"]
+    assert estimate["keys"] == 2 * lm.d_mlp
+    assert estimate["memory"] == estimate["keys"] * 25 * 12
+    assert estimate["tokens"] == pytest.approx(sum(len(one) - one.skip for one in segments), rel=0.1)
+    assert estimate["segments"] == pytest.approx(len(segments), rel=0.1)
+    assert built["bytes"] / FACTOR < estimate["bytes"] < FACTOR * built["bytes"]
+    assert 0 < estimate["seconds"] <= estimate["seconds_busy"] and not estimate["is_exact"]
 
 
 def test_a_model_without_memories_has_no_index_to_estimate():
-    refused = asked(tiny("attention-only"))
+    refused = estimate_of(tiny("attention-only"))
     assert refused.status_code == 409 and "attention-only" in refused.json()["why"], refused.json()
 
 

@@ -81,17 +81,17 @@ def test_requests_without_the_token_neither_store_nor_read(stranger):
 
 @pytest.mark.parametrize("kind", ["file", "passing"])
 def test_there_are_no_more_than_so_many(tmp_path, kind):
-    kept = SavedPresets(tmp_path) if kind == "file" else TemporaryPresets()
+    presets = SavedPresets(tmp_path) if kind == "file" else TemporaryPresets()
     for n in range(MAX_PRESETS):
-        kept.put(f"{n}", EDITS, "wren")
-    kept.put("7", EDITS[:1], "wren")
+        presets.put(f"{n}", EDITS, "wren")
+    presets.put("7", EDITS[:1], "wren")
     with pytest.raises(Exception, match="Delete one"):
-        kept.put("one more", EDITS, "wren")
-    assert len(kept.all()) == MAX_PRESETS
+        presets.put("one more", EDITS, "wren")
+    assert len(presets.all()) == MAX_PRESETS
 
 
 def test_a_folder_that_is_not_writable_is_reported(tmp_path):
-    kept = SavedPresets(tmp_path / "gone")
-    assert kept.all() == [] and kept.remove(1) is False
+    presets = SavedPresets(tmp_path / "gone")
+    assert presets.all() == [] and presets.remove(1) is False
     with pytest.raises(Exception, match="Check the folder's permissions"):
-        kept.put("a", EDITS, "wren")
+        presets.put("a", EDITS, "wren")

@@ -51,9 +51,9 @@ def test_a_link_outlives_the_server_where_there_is_an_index(indexed, client, wre
 def test_a_folder_that_is_not_writable_still_gives_a_link(tmp_path):
     from unembed.server.store import SavedAddresses
 
-    kept = SavedAddresses(tmp_path / "gone")
-    assert kept.put("a", "#/trace") is False and kept.get("a") is None
-    held = SavedAddresses(tmp_path)
-    assert held.put("a", "#/trace") and held.put("a", "#/heads") and held.get("a") == "#/trace"
-    with closing(sqlite3.connect(held.path)) as connection, pytest.raises(sqlite3.DatabaseError, match="append-only"):
+    addresses = SavedAddresses(tmp_path / "gone")
+    assert addresses.put("a", "#/trace") is False and addresses.get("a") is None
+    saved = SavedAddresses(tmp_path)
+    assert saved.put("a", "#/trace") and saved.put("a", "#/heads") and saved.get("a") == "#/trace"
+    with closing(sqlite3.connect(saved.path)) as connection, pytest.raises(sqlite3.DatabaseError, match="append-only"):
         connection.execute("DELETE FROM sessions")

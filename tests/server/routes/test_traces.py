@@ -85,8 +85,8 @@ def test_a_question_is_the_commands_and_ranks_the_memories(client, wren, command
     trace = wren.trace(PROMPT)
     question = trace.question(" the", " a")
     for order in ("effect", "deviation", "size", "coefficient"):
-        asked = {"token": " the", "against": " a", "order": order, "memories": 7}
-        layer = client.get(f"/api/v1/traces/{key}/layers/2", params=asked).json()["layers"][0]
+        request = {"token": " the", "against": " a", "order": order, "memories": 7}
+        layer = client.get(f"/api/v1/traces/{key}/layers/2", params=request).json()["layers"][0]
         expected = trace.memory_effects_by_layer([2], question, top=7, order=order)[0]
         assert [row["index"] for row in layer["sub_updates"]] == [row.index for row in expected]
         close([row["deviation"] for row in layer["sub_updates"]], [row.deviation for row in expected])
@@ -130,9 +130,9 @@ def test_edits_change_the_trace_and_its_id(client, wren):
 
 def test_trajectories_of_chosen_tokens(client, wren):
     key = post(client)["id"]
-    asked = {"token": [" the", "#17"]}
-    one = client.get(f"/api/v1/traces/{key}/trajectories", params={**asked, "position": 2}).json()
-    everywhere = client.get(f"/api/v1/traces/{key}/trajectories", params=asked).json()
+    request = {"token": [" the", "#17"]}
+    one = client.get(f"/api/v1/traces/{key}/trajectories", params={**request, "position": 2}).json()
+    everywhere = client.get(f"/api/v1/traces/{key}/trajectories", params=request).json()
     trace = wren.trace(PROMPT)
     assert one["position"] == 2 and everywhere["position"] is None
     for token, here, all_of_it in zip((" the", 17), one["tokens"], everywhere["tokens"], strict=True):
@@ -141,7 +141,7 @@ def test_trajectories_of_chosen_tokens(client, wren):
             assert all_of_it["points"][point]["ranks"] == ranks.tolist()
             close(all_of_it["points"][point]["probabilities"], probabilities.tolist())
             assert here["points"][point]["ranks"] == ranks[:, [2]].tolist()
-    bad = client.get(f"/api/v1/traces/{key}/trajectories", params={**asked, "position": 99})
+    bad = client.get(f"/api/v1/traces/{key}/trajectories", params={**request, "position": 99})
     assert bad.status_code == 404
 
 
@@ -237,8 +237,8 @@ def test_coefficients_over_a_text(client, wren):
 
 
 def test_a_text_that_the_tokenizer_changes_is_reported_with_the_place(client, wren, monkeypatch):
-    asked = {"text": "the First month"}
-    assert client.get("/api/v1/tokenize", params=asked).json()["changed"] is None
+    request = {"text": "the First month"}
+    assert client.get("/api/v1/tokenize", params=request).json()["changed"] is None
     monkeypatch.setattr(type(wren), "decode", lambda *_: "<s>the first month")
     monkeypatch.setattr(type(wren), "token_strings", lambda *_: ["the", " first", " month"])
     answer = client.get("/api/v1/tokenize", params={"text": "the First month "}).json()
@@ -270,20 +270,20 @@ def test_a_prompt_is_traced_while_it_is_typed(typing, wren):
     assert [line["kind"] for line in _streamed(client, text)] == ["trace", "done"]
     assert [line["kind"] for line in _streamed(client, other)] == ["layers", "trace", "done"]
     found = _streamed(client, text)[0]
-    said = json.loads(json.dumps(asdict(emergence(wren, wren.trace(text), text))))
-    close(found, {"kind": "trace", "id": session.trace_id(text, []), **said})
+    view = json.loads(json.dumps(asdict(emergence(wren, wren.trace(text), text))))
+    close(found, {"kind": "trace", "id": session.trace_id(text, []), **view})
 
 
 @pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])
 def test_an_expensive_prompt_is_not_traced_while_it_is_typed(typing, monkeypatch, text):
     client, session = typing
-    asked: list[object] = []
-    monkeypatch.setattr(session, "trace", lambda *given: asked.append(given))
+    calls: list[object] = []
+    monkeypatch.setattr(session, "trace", lambda *given: calls.append(given))
     if text.endswith("model"):
         monkeypatch.setattr(traces, "MAX_IDLE_MODEL", 1)
     assert client.get("/api/v1/tokenize", params={"text": text}).status_code == 200
     rest(session)
-    assert not asked
+    assert not calls
 
 
 @pytest.mark.parametrize(

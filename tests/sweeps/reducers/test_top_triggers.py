@@ -33,12 +33,12 @@ def brute_limited(
     rows = sorted(
         (-v * sign, p, g) for v, p, g in zip(values.double().tolist(), position.tolist(), groups.tolist(), strict=True)
     )
-    kept, used = [], {}
+    chosen, used = [], {}
     for v, p, g in rows:
         if v < 0 and used.get(g, 0) < n:
             used[g] = used.get(g, 0) + 1
-            kept.append((-v * sign, p))
-    return kept[:top]
+            chosen.append((-v * sign, p))
+    return chosen[:top]
 
 
 def check(
@@ -59,13 +59,13 @@ def check(
     poles = [("positive", 1)] + ([] if found.negative_values is None else [("negative", -1)])
     for layer in range(lm.n_layers):
         for pole, sign in poles:
-            held = values[layer][allowed]
+            column = values[layer][allowed]
             if limit:
                 for key in range(0, lm.d_mlp, 9):
-                    expected = brute_limited(held[:, key], position, top, sign, facts["document"][allowed], limit)
+                    expected = brute_limited(column[:, key], position, top, sign, facts["document"][allowed], limit)
                     assert found.of(layer, key, pole) == expected, (layer, key, pole)
                 continue
-            v, p = brute(held, position, top, sign)
+            v, p = brute(column, position, top, sign)
             got = (found.values, found.positions) if sign == 1 else (found.negative_values, found.negative_positions)
             assert got[0] is not None and got[1] is not None
             assert torch.equal(got[0][layer].double(), v) and torch.equal(got[1][layer], p), (layer, pole)
@@ -181,8 +181,8 @@ def test_state_is_twelve_bytes_a_slot() -> None:
     lm = lettered(GPT2)
     reducer = TopTriggers(25)
     sweep(lm, texts(30), [reducer], tokens_per_batch=100)
-    held = sum(t.numel() * t.element_size() for t in reducer.state().values() if isinstance(t, Tensor))
-    assert held <= 1.001 * lm.n_layers * lm.d_mlp * 25 * 12
+    memory = sum(t.numel() * t.element_size() for t in reducer.state().values() if isinstance(t, Tensor))
+    assert memory <= 1.001 * lm.n_layers * lm.d_mlp * 25 * 12
     assert all(not lists._buffer for lists in reducer._lists.values())
 
 

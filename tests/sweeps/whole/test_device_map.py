@@ -161,8 +161,8 @@ def test_workers_open_it_by_its_folder(both: list[LanguageModel], monkeypatch: p
 
 def test_the_command_line_lets_accelerate_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_model(tmp_path / "model")
-    asked = ["trace", PROMPT, "--model", str(folder), "--json"]
-    expected = CliRunner().invoke(app, asked)
+    command = ["trace", PROMPT, "--model", str(folder), "--json"]
+    expected = CliRunner().invoke(app, command)
     opened: list[PreTrainedModel] = []
 
     def opening(*given: Any, **options: Any) -> PreTrainedModel:
@@ -172,6 +172,6 @@ def test_the_command_line_lets_accelerate_choose(tmp_path: Path, monkeypatch: py
     real = AutoModelForCausalLM.from_pretrained
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", opening)
     monkeypatch.setattr(placing, "get_max_memory", lambda *_: {"cpu": 150_000})  # bytes: not half of the model
-    found = CliRunner().invoke(app, [*asked, "--device", "auto"])
+    found = CliRunner().invoke(app, [*command, "--device", "auto"])
     assert is_offloaded(opened[0]) and not found.stderr
     assert found.exit_code == expected.exit_code == 0 and found.stdout == expected.stdout

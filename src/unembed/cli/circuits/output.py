@@ -56,14 +56,14 @@ def deliver(report: Report, output: Output, csv_table: str | None = None) -> Non
         write_page(output.html, page(report))
     if output.as_json:
         tables = {name: exhibit.table.to_dict() for name, exhibit in report.exhibits.items()}
-        said = {
+        view = {
             "schema": SCHEMA,
             "title": report.title,
             "provenance": report.provenance.to_dict(),
             "text": [text for section in report.sections for text in section.text],
             "tables": tables,
         }
-        sys.stdout.write(json.dumps(said, ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
     elif output.csv:
         exhibit = report.exhibits[csv_table or next(iter(report.exhibits))]
         sys.stdout.write(exhibit.table.to_csv())

@@ -118,12 +118,12 @@ def _short(token: str, cells: int, style: str = "") -> Text:
 def in_words(cost: Estimate, model: str) -> str:
     """An estimate as one line."""
     about = "" if cost.is_exact else "about "
-    took = duration(cost.seconds)
+    duration_text = duration(cost.seconds)
     if cost.seconds_busy > 1.3 * cost.seconds:
-        took += f" ({duration(cost.seconds_busy)} if the machine stays as busy as now)"
+        duration_text += f" ({duration(cost.seconds_busy)} if the machine stays as busy as now)"
     return (
         f"{visible(model, prose=True)}: {cost.keys:,} keys over {about}{cost.tokens:,} tokens; "
-        f"about {took}, {size(cost.bytes)} on disk, {size(cost.memory)} of lists in memory"
+        f"about {duration_text}, {size(cost.bytes)} on disk, {size(cost.memory)} of lists in memory"
     )
 
 

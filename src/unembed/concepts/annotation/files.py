@@ -71,7 +71,7 @@ class Annotation:
         ]
 
     def token_labels(self, kinds: Sequence[str]) -> list[bool]:
-        """For every token of every vector whether it is in a pattern of these kinds."""
+        """For every token of every vector, whether it is in a pattern of these kinds."""
         return [
             any(t in p.tokens for p in found if p.kind in kinds)
             for found, n in zip(self.patterns, self.n_tokens, strict=True)
@@ -82,7 +82,7 @@ class Annotation:
 def export(found: VectorConcepts, path: str | os.PathLike[str]) -> Path:
     """Write a file to annotate: instructions, and every vector's tokens with a definition where WordNet has one.
 
-    The program's own concepts are left out, so that they cannot guide anyone.
+    The program's own concepts are left out, so that they cannot influence the annotator.
 
     Raises:
         InvalidInput: the file cannot be written.

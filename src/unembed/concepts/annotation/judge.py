@@ -31,7 +31,7 @@ class Judge(Protocol):
 
 
 def require_judge(judge: object) -> Judge:
-    """The same object, once it is known to be a judge.
+    """The object itself, checked to be a judge.
 
     Raises:
         InvalidInput: the object is not a judge.

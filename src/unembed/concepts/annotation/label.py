@@ -16,7 +16,7 @@ class Label:
         index: the memory, or the head.
         label: a name or a sentence.
         author: a person, or a program and its settings.
-        kind: what is labelled: "memory", "key", "value", or a name of your own; "head" for an attention head.
+        kind: what is labelled: "memory", "key", "value", or any other name; "head" for an attention head.
         notes: further facts that JSON can hold.
     """
 

@@ -6,7 +6,7 @@ average linkage is reducible, so that gives the same tree as merging one closest
 cluster has a short list of candidates with an upper bound on its similarity to everything that is not on the list.
 Merging only averages similarities, so both stay valid:
 
-- an entry that merged with others is bounded by the average of what is known and the list's bound;
+- an entry that merged with others is bounded by the average of its known similarities and the list's bound;
 - a new cluster takes both lists, each value and bound weighted by size;
 - only a candidate that could be the nearest is computed, and a cluster is compared with all others again only if its
   best candidate falls below its bound.
@@ -14,7 +14,7 @@ Merging only averages similarities, so both stay valid:
 The one full comparison, at the start, computes each pair once and stores maxima of groups of columns
 (`unembed.memories.clustering.candidate_lists`).
 
-Rules for what cosine leaves open: the direction of a zero vector is undefined, so its similarity to others counts as 0
+Cases that cosine leaves undefined: the direction of a zero vector is undefined, so its similarity to others counts as 0
 and all zero vectors are one point; equal directions merge first, at height 0; among equal similarities any choice is a
 correct tree, and the same input gives the same tree.
 """
@@ -37,7 +37,7 @@ LISTED = 16
 """Candidates of a cluster."""
 _TILE, _GROUP, _ROWS = 2048, 128, 256
 _NOTHING_ELSE = -2.0
-"""Bound of a list that holds every other cluster: below any similarity, and finite, so that it can be averaged."""
+"""Bound of a list of all other clusters: below any similarity, and finite, so that it can be averaged."""
 
 
 def average_linkage(
@@ -66,15 +66,15 @@ def average_linkage(
     directions = unit_rows(vectors)
     first_of, distinct = equal_rows(directions)
     tree = Tree(len(directions))
-    kept = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
+    unique = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
     roots = tree.merge_equal(first_of, distinct)
     if len(roots) > 1:
-        _Growing(kept, roots, tree, group, tile, progress or (lambda _done, _all: None)).run()
+        _Growing(unique, roots, tree, group, tile, progress or (lambda _done, _all: None)).run()
     return tree.sorted()
 
 
 class _Growing:
-    """The living clusters of average linkage: one row each, with its mean, its candidates and its bound."""
+    """The current clusters of average linkage: one row each, with its mean, its candidates and its bound."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Growing:
                 rows = self._compact(rows)
 
     def _mutual(self) -> np.ndarray:
-        """Rows that are each other's nearest; where ties leave none, disjoint pairs at the very best similarity."""
+        """Rows that are each other's nearest; where ties leave none, disjoint pairs at the highest similarity."""
         alive = np.flatnonzero(self.node >= 0)
         other = self.row_of[self.nearest[alive]]
         mutual = (self.nearest[other] == self.node[alive]) & (alive < other)
@@ -132,7 +132,7 @@ class _Growing:
         return np.array(pairs)
 
     def _merge(self, pairs: np.ndarray) -> np.ndarray:
-        """Merge pairs of rows into their first rows; the rows whose nearest must be found anew."""
+        """Merge pairs of rows into their first rows; returns the rows whose nearest must be found again."""
         a, b = pairs.T
         sizes = self.tree.size[self.node[pairs]].astype(np.float64)
         weights = sizes / sizes.sum(axis=1, keepdims=True)
@@ -144,12 +144,12 @@ class _Growing:
         self.node[a], self.node[b] = new, NONE
         self.row_of[new] = a
         self._join_lists(a, b, weights)
-        lost = (self.node >= 0) & (self.tree.parent[np.maximum(self.nearest, 0)] >= 0)
-        lost[a] = True
-        return np.flatnonzero(lost)
+        stale = (self.node >= 0) & (self.tree.parent[np.maximum(self.nearest, 0)] >= 0)
+        stale[a] = True
+        return np.flatnonzero(stale)
 
     def _join_lists(self, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> None:
-        """The lists of new clusters: what either part listed; the bound stands in for what only one of them listed."""
+        """The lists of new clusters: the entries of either part, with the bound of a part that does not list one."""
         mine, theirs = self._current(a, self.node[a]), self._current(b, self.node[a])
         ids = np.concatenate([mine[0], theirs[0]], axis=1)
         wa, wb = weights[:, :1], weights[:, 1:]
@@ -178,7 +178,7 @@ class _Growing:
         self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
 
     def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The lists of rows in terms of living clusters: ids (`NONE` for empty), upper bounds, which are exact."""
+        """The lists of rows as current clusters: ids (`NONE` for empty), upper bounds, and which bounds are exact."""
         listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
         root = self.tree.roots(listed)
         root[root == own[:, None]] = NONE
@@ -207,7 +207,7 @@ class _Growing:
         return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
 
     def _find_nearest(self, rows: np.ndarray) -> None:
-        """Set the nearest cluster of each row: from its list where that proves it, else by comparing with all."""
+        """Set the nearest cluster of each row: from its list where that is proof, else by comparing with all."""
         ids, value, known = self._current(rows, self.node[rows])
         open_rows = np.arange(len(rows))
         while len(open_rows):
@@ -230,7 +230,7 @@ class _Growing:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # With its own slack on it, the best of a fresh list is always at or above the fresh bound.
+        # With its slack added, the best entry of a fresh list is never below the fresh bound.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:
@@ -246,7 +246,7 @@ class _Growing:
         self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
 
     def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The most similar living rows of each row, their similarities, and a bound on all others'."""
+        """The most similar current rows of each row, their similarities, and a bound on the others' similarities."""
         dead = torch.from_numpy(self.node < 0).to(self.means.device)
         width = min(LISTED + 1, len(self.node))
         ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)
@@ -258,15 +258,15 @@ class _Growing:
             scores.masked_fill_(dead, -torch.inf)
             scores[torch.arange(len(scores)), torch.from_numpy(rows[part])] = -torch.inf
             best, at = (t.cpu().numpy() for t in top_k(scores, width))
-            kept = min(width, LISTED)
-            values[part, :kept] = best[:, :kept]
-            ids[part, :kept] = np.where(np.isfinite(best[:, :kept]), at[:, :kept], NONE)
+            count = min(width, LISTED)
+            values[part, :count] = best[:, :count]
+            ids[part, :count] = np.where(np.isfinite(best[:, :count]), at[:, :count], NONE)
             if width > LISTED:
                 bound[part] = np.maximum(best[:, LISTED], _NOTHING_ELSE)
         return ids, values, bound
 
     def _compact(self, rows: np.ndarray) -> np.ndarray:
-        """Close the gaps that dead rows leave; the new places of `rows`."""
+        """Close the gaps that merged rows leave; returns the new numbers of `rows`."""
         alive = np.flatnonzero(self.node >= 0)
         place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))

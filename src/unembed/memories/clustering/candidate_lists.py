@@ -21,12 +21,12 @@ _CHOSEN, _PER_GROUP = 6, 8
 def first_lists(
     means: Float32[Tensor, "n d"], group: int, tile: int, listed: int, progress: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Candidates of all rows, as many for each, their similarities, and bounds; each pair of rows computed once.
+    """Candidates of all rows (the same number for each), their similarities, and bounds; each pair is computed once.
 
     `progress` is called with the rows whose comparison would have cost as much as what is done.
 
-    The largest similarity of a row to each group of `group` columns comes out of square tiles, used for their rows and
-    for their columns. A row then looks inside its best groups only; the best of the others bounds the rest.
+    The largest similarity of a row to each group of `group` columns comes from square tiles, each read by rows and by
+    columns. A row then looks inside its best groups only; the best of the others bounds the rest.
     """
     maxima = _group_maxima(means, group, tile, progress)
     n, n_groups = maxima.shape
@@ -51,8 +51,8 @@ def first_lists(
             scores[own.nonzero()[:, 0], rows[own] - low] = -torch.inf
             width = min(deep + 1, high - low)
             values, at = scores.topk(width, dim=1)
-            kept = min(deep, width)
-            inside[part, :kept], ids[part, :kept] = values[:, :kept], at[:, :kept] + low
+            count = min(deep, width)
+            inside[part, :count], ids[part, :count] = values[:, :count], at[:, :count] + low
             if width > deep:
                 beyond[part] = values[:, deep]
     inside, ids = inside.view(n, -1), ids.view(n, -1)
@@ -63,9 +63,9 @@ def first_lists(
         bound = torch.maximum(bound, values[:, listed])
     out_ids = np.full((n, listed), NONE, dtype=np.int64)
     out_values = np.full((n, listed), -np.inf)
-    kept = min(width, listed)
-    out_values[:, :kept] = values[:, :kept].cpu().numpy()
-    out_ids[:, :kept] = ids.gather(1, at)[:, :kept].cpu().numpy()
+    count = min(width, listed)
+    out_values[:, :count] = values[:, :count].cpu().numpy()
+    out_ids[:, :count] = ids.gather(1, at)[:, :count].cpu().numpy()
     out_ids[~np.isfinite(out_values)] = NONE
     return out_ids, out_values, bound.double().cpu().numpy()
 
@@ -73,7 +73,7 @@ def first_lists(
 def _group_maxima(
     means: Float32[Tensor, "n d"], group: int, tile: int, progress: Callable[[int], None]
 ) -> Float32[Tensor, "n groups"]:
-    """The largest similarity of each row to each group of consecutive rows, itself left out."""
+    """The largest similarity of each row to each group of consecutive rows, without the row itself."""
     n = len(means)
     out = torch.empty(n, -(-n // group), device=means.device)
     room = torch.empty(tile, tile, device=means.device)

@@ -1,8 +1,7 @@
 """Complete linkage under cosine distance, which LM-Debugger's clusters use.
 
-It has no short cut like that of average linkage (`unembed.memories.clustering.average_linkage`) and works on the
-full matrix: small sets
-only.
+There is no shortcut as for average linkage (`unembed.memories.clustering.average_linkage`): it needs the full matrix,
+so small sets only.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
     first_of, distinct = equal_rows(directions)
     tree = Tree(len(directions))
     roots = tree.merge_equal(first_of, distinct)
-    kept = directions[torch.from_numpy(distinct)]
-    distance = (1 - kept @ kept.T).cpu().numpy()
+    unique = directions[torch.from_numpy(distinct)]
+    distance = (1 - unique @ unique.T).cpu().numpy()
     np.fill_diagonal(distance, np.inf)
     nodes, chain = roots.copy(), [0]
     for merged in range(len(roots) - 1):
@@ -58,7 +57,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
         while True:
             here = chain[-1]
             nearest = int(distance[here].argmin())
-            # The one before wins a tie, or the chain could walk in a circle.
+            # The previous element of the chain wins a tie, or the chain could go round in a circle.
             if len(chain) > 1 and distance[here, chain[-2]] <= distance[here, nearest]:
                 nearest = chain[-2]
                 break

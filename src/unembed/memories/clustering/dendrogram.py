@@ -15,7 +15,7 @@ NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Dendrogram:
-    """The tree of merges, lowest first, in SciPy's form; node n + i is what merge i makes."""
+    """The tree of merges, lowest first, in SciPy's form; merge i creates node n + i."""
 
     n: int
     children: Int[np.ndarray, "merge 2"]
@@ -34,7 +34,7 @@ class Dendrogram:
         return self._labels(self.n - n_clusters)
 
     def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
-        """Labels after the first `merges` merges: each node takes its parent's name, from the top down."""
+        """Labels after the first `merges` merges: each node takes its parent's label, from the top down."""
         top = np.arange(self.n + merges)
         for i in range(merges - 1, -1, -1):
             top[self.children[i]] = top[self.n + i]
@@ -49,7 +49,7 @@ class Dendrogram:
 
 
 class Tree:
-    """Nodes as they are made: vectors first, then merges in the order found, which is not that of heights."""
+    """Nodes as they are created: vectors first, then merges in the order found, which is not that of heights."""
 
     def __init__(self, n: int) -> None:
         self.n, self.made = n, n
@@ -59,14 +59,14 @@ class Tree:
         self.height = np.zeros(max(n - 1, 0))
 
     def merge_equal(self, first_of: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-        """Join equal vectors at height 0; the node that stands for each distinct one."""
+        """Join equal vectors at height 0; returns the node of each distinct one."""
         root = np.arange(self.n)
         for i in np.flatnonzero(first_of != np.arange(self.n)).tolist():
             root[first_of[i]] = self.merge(np.array([[root[first_of[i]], i]]), np.zeros(1))[0]
         return root[distinct]
 
     def merge(self, pairs: np.ndarray, heights: np.ndarray) -> np.ndarray:
-        """The new nodes of pairs of nodes, rounding never letting a merge lie below what it joins."""
+        """The new nodes of pairs of nodes; despite rounding, no merge is lower than the nodes that it joins."""
         new = np.arange(self.made, self.made + len(pairs))
         at = new - self.n
         self.pair[at] = pairs
@@ -78,7 +78,7 @@ class Tree:
         return new
 
     def roots(self, nodes: np.ndarray) -> np.ndarray:
-        """The living cluster that each node is part of now (`NONE` stays)."""
+        """The current cluster of each node (`NONE` stays)."""
         found = nodes.copy()
         while True:
             up = np.where(found >= 0, self.parent[found], NONE)
@@ -87,7 +87,7 @@ class Tree:
             found = np.where(up >= 0, up, found)
 
     def sorted(self) -> Dendrogram:
-        """The dendrogram, merges by height; a merge never comes before what it joins."""
+        """The dendrogram, merges by height; a merge comes after the nodes that it joins."""
         order = np.argsort(self.height, kind="stable")
         name = np.arange(2 * self.n - 1)
         name[self.n + order] = self.n + np.arange(len(order))

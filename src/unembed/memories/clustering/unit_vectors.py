@@ -1,4 +1,4 @@
-"""Vectors as directions: at length 1, and which of them are equal."""
+"""Vectors as directions: scaled to length 1, and which of them are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unembed.errors import InvalidInput
 
 
 def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
-    """The vectors at length 1, in float32; zero vectors stay zero.
+    """The vectors scaled to length 1, in float32; zero vectors stay zero.
 
     Raises:
         InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.

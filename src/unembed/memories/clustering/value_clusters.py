@@ -42,7 +42,7 @@ def dendrogram(
         vectors: one vector per row.
         linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
         metric: "cosine" is the only one.
-        progress: called with steps done and steps in all; what it raises ends the work.
+        progress: called with steps done and steps in all; an exception that it raises ends it.
 
     Raises:
         InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
@@ -162,7 +162,7 @@ class ValueClusters(Displayed):
             members = self.members(number)
             values = values_of(self.lm, members).float()
             units = unit_rows(values)
-            # As long as its members are: an adaptive softmax, unlike W_U, does not scale with what it reads.
+            # Scaled to its members' length: an adaptive softmax, unlike W_U, is not linear in the vector it reads.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
             rows.append((number, members, centre, coherence(units)))
         columns: dict[str, list] = {name: [] for name in ("cluster", "size", "first_layer", "last_layer", "by_layer")}
@@ -209,14 +209,14 @@ def cluster_values(
     linkage: str = "average",
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueClusters:
-    """All values of a model in clusters of alike directions.
+    """All values of a model in clusters of similar directions.
 
     Args:
         lm: the model.
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
         layers: which layers; all when None.
         linkage: "average", or "complete" for small models.
-        progress: called with steps done and steps in all; what it raises ends the work.
+        progress: called with steps done and steps in all; an exception that it raises ends it.
 
     Raises:
         OutOfRange: more clusters than values, or no such layer.

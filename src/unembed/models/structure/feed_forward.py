@@ -162,9 +162,9 @@ def _coefficient_formula(
         for name, act in _activations(probe, path).items():
             for up, gate, gate_first, acted, linear in forms:
                 try:
-                    said = act(acted)
+                    output = act(acted)
                 except TypeError:  # BloomGelu and others take a residual as well: not a function of the key alone
                     continue
-                if relative(said if linear is None else said * linear, m) <= probe.tolerance:
+                if relative(output if linear is None else output * linear, m) <= probe.tolerance:
                     return up, gate, gate_first, name
     return None, None, False, "unknown"

@@ -126,12 +126,12 @@ def _all(columns: Columns, names: Sequence[str], suffixes: Sequence[str] = ("", 
 def _hover(figure: Figure, columns: Columns, name: str, i: int, label: str) -> str:
     write = _writer(figure)
     low, high, published = _beside(columns, name)
-    said = f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}, {label}: {write(columns[name][i])}"
+    hover = f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}, {label}: {write(columns[name][i])}"
     if low is not None and high is not None:
-        said += f" [{write(low[i])}, {write(high[i])}]"
+        hover += f" [{write(low[i])}, {write(high[i])}]"
     if published is not None and published[i] is not None:
-        said += f", published {write(published[i])}"
-    return said
+        hover += f", published {write(published[i])}"
+    return hover
 
 
 def _lines(canvas: Canvas, figure: Figure, columns: Columns) -> None:
@@ -170,8 +170,8 @@ def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             if not math.isfinite(top):
                 continue
             left = x(i) + (s - len(figure.y) / 2) * width
-            said = _hover(figure, columns, name, i, label)
-            canvas.box(left + 1, min(top, base), width - 2, abs(base - top), f"f{s % SERIES}", said)
+            hover = _hover(figure, columns, name, i, label)
+            canvas.box(left + 1, min(top, base), width - 2, abs(base - top), f"f{s % SERIES}", hover)
             if low is not None and high is not None and math.isfinite(y(low[i])):
                 canvas.rule(left + width / 2, y(low[i]), left + width / 2, y(high[i]), "whisker zero")
             if published is not None and math.isfinite(y(published[i])):
@@ -198,8 +198,8 @@ def _stacks(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             if value is None or not math.isfinite(value):
                 continue
             top, foot = y(below + value), y(below)
-            said = _hover(figure, columns, name, i, label)
-            canvas.box(x(i) - width / 2, top, width, foot - top - 0.6, _fill(s, name), said, "fill-opacity:.88")
+            hover = _hover(figure, columns, name, i, label)
+            canvas.box(x(i) - width / 2, top, width, foot - top - 0.6, _fill(s, name), hover, "fill-opacity:.88")
             below += value
     _references(canvas, figure, x, n, y)
 
@@ -219,14 +219,16 @@ def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
             if q50 is None or not math.isfinite(q50):
                 continue
             middle = x(i) + (s - (len(figure.y) - 1) / 2) * width
-            said = (
+            hover = (
                 f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}, {label}: median {write(q50)}, "
                 f"half in [{write(q25)}, {write(q75)}], nine in ten in [{write(q05)}, {write(q95)}]"
             )
             colour = s % SERIES
             canvas.rule(middle, y(q05), middle, y(q95), f"whisker s{colour}")
             half = 0.4 * width
-            canvas.box(middle - half, y(q75), 2 * half, max(y(q25) - y(q75), 1), f"f{colour}", said, "fill-opacity:.55")
+            canvas.box(
+                middle - half, y(q75), 2 * half, max(y(q25) - y(q75), 1), f"f{colour}", hover, "fill-opacity:.55"
+            )
             canvas.rule(middle - half, y(q50), middle + half, y(q50), "middle")
     _references(canvas, figure, x, n, y)
 
@@ -257,12 +259,12 @@ def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
         c, r = across.index(columns[figure.x][i]), down.index(columns[figure.rows][i])
         strength = min(1.0, abs(value) / largest)
         tone = "--heat" if value >= 0 else "--cold"
-        said = (
+        hover = (
             f"{figure.y_label or figure.rows} {format_number(columns[figure.rows][i])}, "
             f"{figure.x_label or figure.x} {format_number(columns[figure.x][i])}: {write(value)}"
         )
         colour = _heat_colour(tone, strength)
-        canvas.box(canvas.left + c * side, canvas.top + r * tall, side - 1, tall - 1, "cell", said, colour)
+        canvas.box(canvas.left + c * side, canvas.top + r * tall, side - 1, tall - 1, "cell", hover, colour)
     if figure.y_label:
         canvas.text(13, canvas.top + tall * len(down) / 2, figure.y_label, turn=-90)
 
@@ -319,8 +321,8 @@ def _text(canvas: Canvas, figure: Figure, columns: Columns) -> None:
         number = value if value is not None and math.isfinite(value) else 0.0
         tone = "--cold" if number < 0 else "--heat"
         colour = f"fill:rgba(var({tone}),{0.04 + 0.66 * abs(number) / largest:.3f})"
-        said = f"{word}: {write(value)}"
-        canvas.box(x, y, width - 2, line - 4, "cell", said, colour)
+        hover = f"{word}: {write(value)}"
+        canvas.box(x, y, width - 2, line - 4, "cell", hover, colour)
         canvas.text(x + 3, y + 14, word, anchor="start", kind="name")
         x += width
     canvas.height = y + line + canvas.bottom

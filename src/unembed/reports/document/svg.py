@@ -81,17 +81,17 @@ class Canvas:
 
     def box(self, x: Real, y: Real, width: Real, height: Real, kind: str, hover: str = "", style: str = "") -> None:
         """A filled rectangle with its tooltip."""
-        says = f"<title>{escape(hover)}</title>" if hover else ""
+        title = f"<title>{escape(hover)}</title>" if hover else ""
         styled = f' style="{style}"' if style else ""
         self.add(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}" rx="1.5" '
-            f'class="{kind}"{styled}>{says}</rect>'
+            f'class="{kind}"{styled}>{title}</rect>'
         )
 
     def dot(self, x: Real, y: Real, radius: Real, kind: str, hover: str = "") -> None:
         """A filled circle."""
-        says = f"<title>{escape(hover)}</title>" if hover else ""
-        self.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{says}</circle>')
+        title = f"<title>{escape(hover)}</title>" if hover else ""
+        self.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{title}</circle>')
 
     def path(self, points: Sequence[tuple[Real, Real]], kind: str, *, closed: bool = False) -> None:
         """A line through points; broken where one of them is not a number."""

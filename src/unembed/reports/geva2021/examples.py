@@ -82,7 +82,7 @@ class Examples(Reducer):
         self._found |= {k: np.full(shape, np.nan, t) for k, t in REAL.items()}
         self._found |= {k: np.zeros(shape, bool) for k in CLAIMS}
         self._done = np.zeros(self._n, bool)
-        self._held: dict[Need, Tensor] = {}
+        self._captured: dict[Need, Tensor] = {}
         self._at: tuple[Batch, Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -107,7 +107,7 @@ class Examples(Reducer):
         """Keep the tensor at the places of examples."""
         rows, columns, _ = self._places(batch)
         if len(rows):
-            self._held[point, layer] = tensor[rows.to(tensor.device), columns.to(tensor.device)].clone()
+            self._captured[point, layer] = tensor[rows.to(tensor.device), columns.to(tensor.device)].clone()
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
@@ -116,12 +116,12 @@ class Examples(Reducer):
         self._at = None
         if not len(which):
             return
-        held, at = self._held, which.numpy()
-        self._held = {}
-        y = torch.stack([held["mlp_out", n] for n in self._layers])
-        o = torch.stack([held["resid_post", n] for n in self._layers])
+        captured, at = self._captured, which.numpy()
+        self._captured = {}
+        y = torch.stack([captured["mlp_out", n] for n in self._layers])
+        o = torch.stack([captured["resid_post", n] for n in self._layers])
         # In parallel blocks no stream between attention and FFN exists: r is everything but the FFN's update.
-        r = torch.stack([held.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
+        r = torch.stack([captured.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
         final = read(self._lm, o[-1], 1, basis=self.basis, hidden=self.hidden).ids
         track = final.expand(3, *o.shape[:2], 1)
         streams = torch.stack([r, y, o])
@@ -131,7 +131,7 @@ class Examples(Reducer):
             self._found[name][:, at] = row.numpy()
         self._found["probability"][:, at] = reading.tracked_probabilities[0, ..., 0].float().cpu().numpy()
         for layer in self._layers:
-            for name, values in self._of_memories(layer, held["coefficients", layer], tops[1:, layer]).items():
+            for name, values in self._of_memories(layer, captured["coefficients", layer], tops[1:, layer]).items():
                 self._found[name][layer, at] = values.cpu().numpy()
         self._done[at] = True
 

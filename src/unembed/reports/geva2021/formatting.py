@@ -84,9 +84,9 @@ class ComparisonTable:
 def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:
     """Columns of quantiles for a box figure, one row for each array; NaN left out."""
     names = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
-    kept = [row[~np.isnan(row.astype(float))] for row in rows]
+    finite = [row[~np.isnan(row.astype(float))] for row in rows]
     return {
-        f"{stem}_{name}": [float(np.quantile(row, q)) if len(row) else float("nan") for row in kept]
+        f"{stem}_{name}": [float(np.quantile(row, q)) if len(row) else float("nan") for row in finite]
         for name, q in names.items()
     }
 

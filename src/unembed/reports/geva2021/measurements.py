@@ -204,14 +204,14 @@ def with_index_settings(options: Options, index: Index) -> Options:
     Raises:
         InvalidInput: it holds fewer triggers for each key than are to be looked at for patterns.
     """
-    held = int(index.manifest.settings["top"])
-    if held < options.shown:
+    stored = int(index.manifest.settings["top"])
+    if stored < options.shown:
         raise InvalidInput(
             f"{options.shown} triggers of each key from {index.path}",
-            why=f"it holds {held}",
-            instead=f"Build one with --top {options.shown}, or give --option shown={held}",
+            why=f"it holds {stored}",
+            instead=f"Build one with --top {options.shown}, or give --option shown={stored}",
         )
-    return replace(options, top=min(options.top, held), triggers="prefixes")
+    return replace(options, top=min(options.top, stored), triggers="prefixes")
 
 
 def _triggers_of(
@@ -263,12 +263,12 @@ def _from_corpus(
             work.progress("one sweep for triggers and examples (% of the corpus)", round(100 * progress.share), 100)
 
         (work.out / STAGES).mkdir(exist_ok=True)
-        kept = reducer(options.triggers, options.top)
+        triggers = reducer(options.triggers, options.top)
         seen = Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
         lists, examples = sweep(
             lm,
             corpus,
-            [kept, seen],
+            [triggers, seen],
             checkpoint=work.path("sweep", "checkpoint"),
             tokens_per_batch=options.tokens_per_batch,
             progress=note,

@@ -54,8 +54,8 @@ def by_rule(
         for done, (key, places) in enumerate(sets):
             prefixes = [_body(text, p) for p in places.tolist() if p >= 0]
             found = rules.patterns(prefixes)
-            said = [f"{patterns.described(p, rules.classes, lm.token_strings)} ({len(p.members)})" for p in found]
-            rows.append(_row(key, len(prefixes), found, said))
+            described = [f"{patterns.described(p, rules.classes, lm.token_strings)} ({len(p.members)})" for p in found]
+            rows.append(_row(key, len(prefixes), found, described))
             work.progress(f"looking for patterns ({name})", done + 1, len(sets))
         return _columns(rows)
 
@@ -88,9 +88,9 @@ def _sampled(triggers: KeyTriggers, work: Work, options: Options) -> list[tuple[
     return triggers.sampled(options.pattern_keys, patterns.FEWEST, work.seed, "patterns")
 
 
-def _row(key: tuple[int, int], n: int, found: Sequence[patterns.Pattern], said: Sequence[str]) -> tuple[Any, ...]:
+def _row(key: tuple[int, int], n: int, found: Sequence[patterns.Pattern], described: Sequence[str]) -> tuple[Any, ...]:
     numbers = (sum(p.kind == kind for p in found) for kind in ("shallow", "semantic"))
-    return (*key, n, *numbers, *dict(patterns.shares(found, n)).values(), " · ".join(said[:4]))
+    return (*key, n, *numbers, *dict(patterns.shares(found, n)).values(), " · ".join(described[:4]))
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> Arrays:

@@ -102,7 +102,7 @@ class Finder:
 
     def patterns(self, prefixes: Sequence[Prefix]) -> list[Pattern]:
         """The patterns of a key's triggers, most certain first."""
-        shallow = self._kept("shallow", _holders(map(surface, prefixes)), len(prefixes), CHANCE)
+        shallow = self._distinct("shallow", _holders(map(surface, prefixes)), len(prefixes), CHANCE)
         if self.classes is None:
             return shallow
         words = [meanings(prefix, self.classes, self.kinds) for prefix in prefixes]
@@ -113,7 +113,7 @@ class Finder:
             for feature, members in holders.items()
             if len(set().union(*(words[i][feature] for i in members))) >= 2
         }
-        semantic = self._kept("semantic", several, len(prefixes), CHANCE / max(tried, 1))
+        semantic = self._distinct("semantic", several, len(prefixes), CHANCE / max(tried, 1))
         return shallow + [p for p in semantic if self._by_other_words(p, words, shallow)]
 
     def _by_other_words(
@@ -127,7 +127,7 @@ class Finder:
         shared = {token for p in shallow for token in p.tokens}
         return sum(token not in shared for token in counts) >= 2
 
-    def _kept(self, kind: str, holders: dict[Feature, frozenset[int]], n: int, most: float) -> list[Pattern]:
+    def _distinct(self, kind: str, holders: dict[Feature, frozenset[int]], n: int, most: float) -> list[Pattern]:
         found = []
         for (what, tokens), members in holders.items():
             if len(members) >= FEWEST:
@@ -135,11 +135,11 @@ class Finder:
                 if chance <= most:
                     found.append(Pattern(kind, what, tokens, members, chance))
         found.sort(key=lambda p: (p.chance, p.what != "ends with", -len(p.tokens), p.tokens))
-        kept: list[Pattern] = []
+        distinct: list[Pattern] = []
         for pattern in found:
-            if not any(len(pattern.members & k.members) > SAME * len(pattern.members | k.members) for k in kept):
-                kept.append(pattern)
-        return kept
+            if not any(len(pattern.members & k.members) > SAME * len(pattern.members | k.members) for k in distinct):
+                distinct.append(pattern)
+        return distinct
 
 
 def _holders(found: Iterable[Iterable[Feature]]) -> dict[Feature, frozenset[int]]:

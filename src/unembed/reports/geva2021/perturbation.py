@@ -30,7 +30,7 @@ class Shortened:
     """A prefix without one of its tokens, and the keys whose coefficients on it are measured."""
 
     tokens: Int[np.ndarray, " pos"]
-    asks: list[tuple[int, int, int]]
+    comparisons: list[tuple[int, int, int]]
     """Sampled key, trigger, kind."""
 
 
@@ -71,7 +71,7 @@ def changes(
         passed = run(lm, torch.from_numpy(ids), "coefficients", attention_mask=mask, logits=False, layers=[layer])
         last = passed["coefficients"][0][torch.arange(len(batch)), lengths - 1].float().cpu().numpy()
         for row, job in enumerate(batch):
-            for k, t, kind in job.asks:
+            for k, t, kind in job.comparisons:
                 found[k, t, kind] = last[row, keys[k][1]]
         if progress is not None:
             progress(done + 1, len(batches))
@@ -98,7 +98,7 @@ def _jobs(
             for kind, at in enumerate((0, n - 1, int(drawn * n))):
                 shorter = np.delete(prefix, lead + at)
                 job = jobs.setdefault(shorter.tobytes(), Shortened(shorter, []))
-                job.asks.append((k, t, kind))
+                job.comparisons.append((k, t, kind))
     return sorted(jobs.values(), key=lambda job: len(job.tokens))
 
 

@@ -211,18 +211,18 @@ def _concepts(
 
 def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
     """What a judge sees in the values' top tokens; it answers once, and its answers are stored."""
-    who = require_judge(judge)
+    checked = require_judge(judge)
 
     def compute() -> Arrays:
-        work.progress(f"concepts by {who.annotator}", 0, 1)
+        work.progress(f"concepts by {checked.annotator}", 0, 1)
         answers = [
-            [[p.description, p.kind, list(p.tokens)] for p in row] for row in judge_annotation(found, who).patterns
+            [[p.description, p.kind, list(p.tokens)] for p in row] for row in judge_annotation(found, checked).patterns
         ]
         return {"patterns": np.array(json.dumps(answers))}
 
     answers = json.loads(str(work.stage("judge", compute)["patterns"]))
     patterns = tuple(tuple(Pattern(d, kind, tuple(tokens)) for d, kind, tokens in row) for row in answers)
-    return replace(automatic(found), annotator=who.annotator, patterns=patterns)
+    return replace(automatic(found), annotator=checked.annotator, patterns=patterns)
 
 
 def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None) -> Arrays:

@@ -120,9 +120,9 @@ async def get_trace(
 ) -> Response:
     """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
     prompt, edits = state.registered_prompt(trace_id)
-    asked = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
-    work = partial(_position_view, state, asked, layer=None, memories=memories, listed=listed, token=token)
-    key = f"position {trace_id} {asked} {token} {memories} {listed}"
+    settings = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
+    work = partial(_position_view, state, settings, layer=None, memories=memories, listed=listed, token=token)
+    key = f"position {trace_id} {settings} {token} {memories} {listed}"
     body = await state.body(key, work, what="reading a position", client=client, channel="position")
     return json_response(request, body)
 
@@ -150,9 +150,9 @@ async def get_layer(
     `heads` adds what each of the layer's heads writes.
     """
     prompt, edits = state.registered_prompt(trace_id)
-    asked = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
-    work = partial(_position_view, state, asked, layer=layer, memories=memories, token=token, heads=heads)
-    key = f"layer {trace_id} {layer} {asked} {token} {memories} {heads}"
+    settings = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
+    work = partial(_position_view, state, settings, layer=layer, memories=memories, token=token, heads=heads)
+    key = f"layer {trace_id} {layer} {settings} {token} {memories} {heads}"
     body = await state.body(key, work, what="reading a layer", client=client, channel="layer")
     return json_response(request, body)
 
@@ -174,9 +174,9 @@ async def get_attribution(
     prompt, edits = state.registered_prompt(trace_id)
 
     def work() -> TraceView:
-        asked = _settings(prompt, edits, position, 5, "final", False, against, alone, "effect")
+        settings = _settings(prompt, edits, position, 5, "final", False, against, alone, "effect")
         view, _ = explain_view(
-            state.lm, asked, token=r.parse_token(token), by=by, writers=top, tracing=state.trace, index=state.index
+            state.lm, settings, token=r.parse_token(token), by=by, writers=top, tracing=state.trace, index=state.index
         )
         return view
 
@@ -203,8 +203,8 @@ async def get_effects(
 
     def work() -> dict[str, Any]:
         trace = state.trace(prompt, edits)
-        asked = trace.question(r.parse_token(token), r.parse_optional_token(against), position, alone=alone)
-        return trace.attribution(asked.token, position, asked.against, by).with_effects(top).to_table().to_dict()
+        question = trace.question(r.parse_token(token), r.parse_optional_token(against), position, alone=alone)
+        return trace.attribution(question.token, position, question.against, by).with_effects(top).to_table().to_dict()
 
     key = f"effects {trace_id} {token} {against} {alone} {position} {by} {top}"
     body = await state.body(key, work, what="ablating writers", client=client, channel="attribution")
@@ -283,7 +283,7 @@ def _settings(
 
 def _position_view(
     state: ServerState,
-    asked: TraceSettings,
+    settings: TraceSettings,
     *,
     layer: int | None,
     memories: int,
@@ -294,7 +294,7 @@ def _position_view(
     """One position as the page shows it. The grid over positions is part of the trace itself."""
     view, _ = trace_view(
         state.lm,
-        asked,
+        settings,
         layer=layer,
         memories=memories if listed is None else listed,
         token=r.parse_optional_token(token),

@@ -1,1 +1,1 @@
-"""The Ray engine: workers, the driver that schedules them, and how models and states travel."""
+"""The Ray engine: workers, the driver that schedules them, and the transfer of models and states."""

@@ -67,7 +67,7 @@ class SweepDriver:
 
         Raises:
             Unsupported: no worker starts, or worker after worker dies.
-            Exception: whatever a reducer raised.
+            Exception: what a reducer raised.
         """
         done = self._coverage()
         self._reporter.resume(done.tokens, done.share)
@@ -114,7 +114,7 @@ class SweepDriver:
                 self._pool.submit(ReadJob(shard))
             else:
                 break
-        # Cut one shard ahead while all workers are busy, so that no worker waits for it.
+        # One shard is cut ahead while all workers are busy, so that no worker waits for it.
         if len(self._queue) < self._pool.n and (shard := self._next_shard()) is not None:
             self._queue.append(shard)
 
@@ -182,14 +182,14 @@ class SweepDriver:
         return contiguous_parts((*self._tree.parts(), *(part for job in merges for part in (job.earlier, job.later))))
 
     def _coverage(self) -> Coverage:
-        """How much is done without a gap."""
+        """How much of the corpus is done without a gap from its start."""
         done = Coverage(0, 0, 0.0)
         for part in self._parts_from_start():
             done = done.then(part.coverage)
         return done
 
     def _save(self) -> None:
-        """Save what is done without a gap, stored first; the job that needs a lost part reports the loss."""
+        """Store, then save, what is done without a gap; the job that needs a lost part reports the loss."""
         parts: list[Part] = []
         for part in self._parts_from_start() if self._checkpoint is not None else ():
             if not self._store(part):

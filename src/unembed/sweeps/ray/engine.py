@@ -74,7 +74,7 @@ def _max_workers(ray: Any, settings: Ray) -> int:
     """How many workers fit into the cluster.
 
     Raises:
-        Unsupported: not a single one.
+        Unsupported: no worker fits.
     """
     resources = ray.cluster_resources()
     n = int(resources.get("CPU", 0) // settings.cpus)

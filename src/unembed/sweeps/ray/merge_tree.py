@@ -1,8 +1,8 @@
 """Which neighbouring parts of a sweep are merged next: always the same tree, whichever worker finishes first.
 
 A part covers shards first to end (exclusive). A part of 2^k shards that begins at a multiple of 2^(k+1) is merged with
-the 2^k shards after it, or with all that are left where the corpus ends earlier. So the tree, and with it every bit of
-the result, depends on the number of shards alone.
+the 2^k shards after it, or with all remaining shards where the corpus ends earlier. So the tree, and with it every bit
+of the result, depends on the number of shards alone.
 """
 
 from __future__ import annotations

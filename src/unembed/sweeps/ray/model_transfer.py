@@ -37,7 +37,7 @@ class SerializedModel:
 
 @dataclass(frozen=True)
 class ModelReference:
-    """Where to open a model again that is spread over devices or not wholly in memory."""
+    """Where to open a model again: one that is spread over devices or not entirely in memory."""
 
     where: str
     options: dict[str, Any]
@@ -96,7 +96,7 @@ def deserialize_model(source: SerializedModel | ModelReference) -> Decoder:
 
 
 def _bytes(tensor: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
-    """Bytes and dtype apart, since NumPy has no bfloat16."""
+    """Bytes and dtype separately, because NumPy has no bfloat16."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
 

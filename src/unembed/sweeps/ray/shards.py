@@ -43,7 +43,7 @@ class Coverage:
     share: float
 
     def then(self, later: Coverage) -> Coverage:
-        """Both, where `later` follows directly."""
+        """The coverage of both, where `later` follows directly."""
         return Coverage(self.batches + later.batches, self.tokens + later.tokens, later.share)
 
 
@@ -93,7 +93,7 @@ def restore_reducers(lm: Decoder, reducers: Sequence[Reducer], states: States) -
 
 
 def _states(reducers: Sequence[Reducer]) -> States:
-    """On the CPU, so that a process without the worker's device can hold them."""
+    """The states on the CPU, so that a process without the worker's device can hold them."""
     return tuple(
         {name: value.cpu() if isinstance(value, Tensor) else value for name, value in reducer.state().items()}
         for reducer in reducers

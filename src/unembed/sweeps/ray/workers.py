@@ -33,7 +33,7 @@ class Ray:
         gpus: GPUs of each, fractions allowed; the model is moved to the first.
         batches_per_shard: batches in one job.
         shards_at_risk: neighbouring shards that the workers merge among themselves before this process stores a copy;
-            when a machine is lost, what only it stored is computed again. A power of two.
+            when a machine is lost, what was stored only there is computed again. A power of two.
         open_model: a function that opens the model inside a worker. When None, the weights are sent from here; a model
             that is spread over devices is opened there by its name.
     """
@@ -56,7 +56,7 @@ class Ray:
 
 
 class Worker:
-    """A model in a process of its own."""
+    """A model in a separate process."""
 
     def open(
         self,
@@ -67,7 +67,7 @@ class Worker:
     ) -> bool:
         """Open the model once."""
         torch.set_num_threads(settings.cpus)
-        disable_progress_bar()  # one bar for each worker would only clutter the terminal
+        disable_progress_bar()  # a progress bar for each worker would only clutter the terminal
         if settings.open_model is not None:
             self._lm = settings.open_model()
         else:
@@ -150,7 +150,7 @@ class WorkerPool:
 
     def _start_worker(self) -> None:
         actor = self._actor_class.options(scheduling_strategy="SPREAD").remote()
-        # Opened by a call of its own: an error in a constructor looks like a dead machine.
+        # Opened by a separate call: an error in a constructor looks like a dead machine.
         self._starting[actor.open.remote(*self._arguments)] = actor
 
     def running_jobs(self) -> list[Job]:
@@ -171,7 +171,7 @@ class WorkerPool:
         """Results of jobs that end within a number of seconds.
 
         Raises:
-            Exception: whatever a reducer, or opening the model, raised in a worker.
+            Exception: what a reducer, or opening the model, raised in a worker.
             Unsupported: worker after worker dies before its model is open.
         """
         waiting = [*self._busy, *self._starting]
@@ -212,7 +212,7 @@ class WorkerPool:
             self.idle.append(actor)
 
     def _get(self, ref: Any) -> Any:
-        """The object behind a reference; an error raised inside a worker is raised again as itself."""
+        """The object behind a reference; an error raised inside a worker is raised here unchanged."""
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:

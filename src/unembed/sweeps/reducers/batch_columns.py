@@ -17,9 +17,9 @@ class BatchColumns:
         counted: the positions that may become triggers.
         device: where the activations are.
         per_document: group columns by document.
-        distinct: group columns by prefix; of equal prefixes in the batch the earliest stands for all.
-        copies: select the counted positions first instead of filtering afterwards. It copies the activations, which is
-            worth it where much is not counted, or where an uncounted position would often pass the threshold.
+        distinct: group columns by prefix; of equal prefixes in the batch only the earliest counts.
+        copies: select the counted positions first instead of filtering afterwards. It copies the activations, which
+            pays where many positions are not counted, or where an uncounted position would often pass the threshold.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class BatchColumns:
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
     def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"] | None]:
-        """The columns of positions (batch and position flattened) that may become triggers, and which these are.
+        """The columns of positions (batch and position flattened) that may become triggers, and their numbers.
 
-        The second is None where all are.
+        The second is None where all may.
         """
         if self._selected is None:
             column = position

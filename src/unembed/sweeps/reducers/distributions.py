@@ -21,7 +21,7 @@ from unembed.sweeps.reducers.reducer import Summed
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """By layer, (width, bins): the number of positions in [edge, next edge); the ends are open."""
+    """By layer, (width, bins): the number of positions in [edge, next edge); the outermost bins are unbounded."""
 
     layers: tuple[int, ...]
     edges: Float[Tensor, " edge"]
@@ -46,7 +46,7 @@ class Histogram(Summed, Pointwise):
     def __init__(
         self, edges: Sequence[float], point: str = "coefficients", layers: Sequence[int] | None = None
     ) -> None:
-        """Settings only."""
+        """Store the settings."""
         super().__init__(point, layers)
         self.edges = tuple(float(e) for e in edges)
         if not self.edges or any(not a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):

@@ -27,7 +27,7 @@ class Moments:
     count: int
     mean: tuple[Float[Tensor, " width"], ...]
     variance: tuple[Float[Tensor, " width"], ...]
-    """Over the counted positions: the squares are divided by their number, not by one less."""
+    """Over the counted positions: the sum of squares is divided by their number, not by one less."""
     least: tuple[Float[Tensor, " width"], ...]
     largest: tuple[Float[Tensor, " width"], ...]
 
@@ -152,7 +152,7 @@ class ActiveFraction(Summed, Pointwise):
     def __init__(
         self, threshold: float = 0.0, layers: Sequence[int] | None = None, *, magnitude: bool | None = None
     ) -> None:
-        """Settings only."""
+        """Store the settings."""
         super().__init__("coefficients", layers)
         self.threshold, self.magnitude = threshold, magnitude
 

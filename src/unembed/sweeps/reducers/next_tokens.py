@@ -26,7 +26,7 @@ class NextTokens:
     all_counts: Int[Tensor, " d_vocab"]
 
     def lift(self, layer: int, index: int) -> Float[Tensor, " d_vocab"]:
-        """How much more often each token follows where the memory is active than anywhere; 0 where it never does."""
+        """Each token's frequency after the active memory over its frequency anywhere; 0 where it never follows."""
         row = self._row(layer, index)
         share = self.counts[row].double() / max(int(self.counts[row].sum()), 1)
         base = self.all_counts.double() / max(int(self.all_counts.sum()), 1)
@@ -49,7 +49,7 @@ class NextTokens:
 
 
 class NextTokenCounts(Summed):
-    """How often each token follows an active memory. Positions without a next token are not counted.
+    """Counts of the tokens that follow an active memory. Positions without a next token are not counted.
 
     Args:
         memories: (layer, index) of each memory; a table of all memories would not fit.
@@ -62,7 +62,7 @@ class NextTokenCounts(Summed):
     """
 
     def __init__(self, memories: Sequence[tuple[int, int]], threshold: float = 0.0) -> None:
-        """Settings only."""
+        """Store the settings."""
         if not memories:
             raise InvalidInput("memories", why="the list is empty")
         self.memories, self.threshold = tuple(dict.fromkeys((int(a), int(b)) for a, b in memories)), threshold

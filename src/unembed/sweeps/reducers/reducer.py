@@ -30,7 +30,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def start(self, lm: Decoder) -> None:
-        """Read the sizes of the model and start empty."""
+        """Read the sizes of the model and start without data."""
 
     @property
     @abstractmethod
@@ -40,18 +40,18 @@ class Reducer(ABC):
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:  # noqa: B027 - some reducers need no tensor
         """Receive one needed tensor of the batch, live: (batch, pos, width) on the model's device.
 
-        It contains padding; `batch.counted` marks the positions to count. Copy whatever must outlive the call.
+        It contains padding; `batch.counted` marks the positions to count. Copy what must outlive the call.
         """
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
         """Receive the coefficients of a layer of experts without the zeros of those that were not chosen.
 
-        By default they are made dense and given to `see`.
+        By default they are made dense and passed to `see`.
         """
         self.see("coefficients", layer, routed.dense().view(*batch.shape, -1), batch)
 
     def update(self, batch: Batch) -> None:  # noqa: B027 - `see` may do everything
-        """Called after the last tensor of the batch."""
+        """Complete the batch; called after its last tensor."""
 
     @abstractmethod
     def merge(self, other: Any) -> None:

@@ -71,7 +71,7 @@ class RoutedShare(Summed, Pointwise):
     counts_tokens = False
 
     def __init__(self, layers: Sequence[int] | None = None) -> None:
-        """Settings only."""
+        """Store the settings."""
         super().__init__("coefficients", layers)
 
     def start(self, lm: Decoder) -> None:
@@ -123,7 +123,7 @@ class RoutedShare(Summed, Pointwise):
 
 
 class RoutedTokens(RoutedShare):
-    """The same, and which tokens each expert reads.
+    """The share of positions that each routed expert reads, and the tokens it reads.
 
     Memory: 4 bytes for each token of the vocabulary and expert of the chosen layers; name layers of a large model.
     """

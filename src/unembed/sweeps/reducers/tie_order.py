@@ -34,7 +34,7 @@ def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def limit_per_group(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted rows, each entry removed that has `at_most` better ones of its own group before it."""
+    """Sorted rows without the entries that have `at_most` better ones of the same group before them."""
     v, p, g = v.clone(), p.clone(), g.clone()
     width = v.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)

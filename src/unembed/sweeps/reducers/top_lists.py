@@ -1,7 +1,7 @@
 """The t largest values of every key in a stream of activations, exactly, at about the cost of reading them once.
 
 A batch must beat each key's t-th value so far. Maxima over blocks of eight columns, and over eight such blocks, show
-which blocks contain a candidate; only those are scanned, and candidates are buffered until a merge is worth it. After N
+which blocks contain a candidate; only those are scanned, and candidates are buffered until a merge pays. After N
 positions, a batch of T leaves about t T / N candidates a key, so the cost of merging vanishes and one read remains.
 """
 
@@ -52,7 +52,7 @@ class TopLists:
         self._least = torch.nextafter(torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)).item()
 
     def offer(self, x: Float[Tensor, "column key"], sign: int, columns: BatchColumns) -> None:
-        """Add to the lists what belongs in them of `sign * x`.
+        """Add to the lists those of `sign * x` that belong in them.
 
         Raises:
             NotFinite: an activation is NaN or infinite.
@@ -88,7 +88,7 @@ class TopLists:
 
         Args:
             x: the activations.
-            first_key: the first key of each row; rows of the same keys stand together.
+            first_key: the first key of each row; rows of the same keys are adjacent.
             sign: 1, or -1 for the smallest.
             column: the allowed column of the batch that each row belongs to.
             columns: the batch.
@@ -115,14 +115,14 @@ class TopLists:
         reached = least.view(-1).index_select(0, block * width + key)
         cell, entry = ((values >= reached[:, None]) & inside).nonzero(as_tuple=True)
         row, key, found = rows[cell, entry], key[cell], values[cell, entry]
-        # The least threshold of a block is that of its rows, but where the block holds rows of several keys.
+        # A block's least threshold is that of its rows, except where the block holds rows of several keys.
         enters = found >= by_run.view(-1).index_select(0, run[row] * width + key)
         row, key, found = row[enters], key[enters], found[enters]
         groups = None if columns.groups is None or self.groups is None else columns.groups[column[row]]
         self.add(first_key[row] + key, found, columns.positions[column[row]], groups)
 
     def offered(self, n: int) -> None:
-        """Count the positions of a batch, and merge the buffer where it is worth it."""
+        """Count the positions of a batch, and merge the buffer where it pays."""
         self._offered += n
         if self._filling or self._n_buffered > BUFFER_SHARE * self.values.numel():
             self.flush()
@@ -139,7 +139,7 @@ class TopLists:
         return above if latest < first else torch.where(last_positions < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
-        """While the lists are filling: the value that t allowed columns of this batch reach."""
+        """While the lists are filling: a value that t allowed columns of this batch reach."""
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
             return self.values.new_full((x.shape[1],), -torch.inf)

@@ -61,7 +61,7 @@ class TopTriggers(Reducer):
         per_document: int | None = None,
         distinct: bool = False,
     ) -> None:
-        """Settings only; `start` reads the sizes."""
+        """Store the settings; `start` reads the sizes."""
         for name, value, allowed in (
             ("poles", poles, ("auto", "positive", "both")),
             ("by", by, ("product", "gate")),

@@ -28,14 +28,14 @@ def head_sections(
     copying, matching = circuits.copying(basis), circuits.matching(basis, offset=offset)
     facts = circuits.ov(layer, head, basis).notes
     understood = lm.structure.blocks[layer].attention.scores_understood
-    said = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, offset, basis).notes if understood else ()))))
+    notes = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, offset, basis).notes if understood else ()))))
     text = (
         f"Copying score {float(copying.score[layer, head]):+.2f}, "
         f"{float(copying.positive_fraction[layer, head]):.0%} of eigenvalues positive; matching score of its QK "
         f"circuit {float(matching.score[layer, head]):+.2f}. A token's own logit lies {own.mean_z:+.2f} standard "
         f"deviations from its row's mean, and in the row's top {own.k} for {own.top_share:.1%} of "
         f"{own.n_tokens:,} tokens.",
-        *((f"Note: {'; '.join(said)}.",) if said else ()),
+        *((f"Note: {'; '.join(notes)}.",) if notes else ()),
     )
     exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)
     partners = _partners(circuits, layer, head, basis, seed, top, provenance)

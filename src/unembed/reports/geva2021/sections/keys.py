@@ -126,28 +126,30 @@ def _judged(m: Measurements) -> list[Exhibit]:
         **{kind: [_mean(found[kind][at]) for at in rows] for kind in _KINDS},
         **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed)),
     }
-    said = {
+    patterns_found = {
         "key": _names(m, found["layer"], found["index"]),
         "patterns_text": [d or "none" for d in found["described"].tolist()],
     }
-    who = str(getattr(m.options.judge, "annotator", "the judge"))
-    shares = Table(f"Patterns by layer, as {who} finds them", columns_, provenance_of(m))
+    annotator = str(getattr(m.options.judge, "annotator", "the judge"))
+    shares = Table(f"Patterns by layer, as {annotator} finds them", columns_, provenance_of(m))
     return [
         Exhibit("patterns_judged", shares, percent=("covered", "covered_by_rules", *_KINDS)),
-        Exhibit("patterns_judged_keys", Table(f"What {who} finds", said, provenance_of(m)), folded=True),
+        Exhibit(
+            "patterns_judged_keys", Table(f"What {annotator} finds", patterns_found, provenance_of(m)), folded=True
+        ),
     ]
 
 
 def _kappas(m: Measurements) -> list[Exhibit]:
     """Agreement of the rules with people, where an index with labels was given, and with a judge."""
-    kept = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
-    if not kept:
+    compared = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
+    if not compared:
         return []
     columns_ = {
-        "question_text": [q for found in kept for q in found["question"].tolist()],
-        "annotators_text": [p for found in kept for p in found["pair"].tolist()],
-        "items": [int(n) for found in kept for n in found["items"]],
-        "cohens_kappa": [float(k) for found in kept for k in found["kappa"]],
+        "question_text": [q for found in compared for q in found["question"].tolist()],
+        "annotators_text": [p for found in compared for p in found["pair"].tolist()],
+        "items": [int(n) for found in compared for n in found["items"]],
+        "cohens_kappa": [float(k) for found in compared for k in found["kappa"]],
     }
     note = (
         "People: on the keys that they labelled in this index; a judge: on the keys sampled here. “rules” are those of "

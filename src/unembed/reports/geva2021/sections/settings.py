@@ -35,16 +35,19 @@ def settings_section(m: Measurements) -> Section:
     here = {name: str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names}
     exhibits, text = [], ()
     if m.index_settings is not None:
-        held = m.index_settings
-        here |= {"top": f"{m.triggers.top}, as the index holds {held['top']}", "triggers": "as the index (see below)"}
-        own = {"setting": list(held), "value": [str(value) for value in held.values()]}
+        index_settings = m.index_settings
+        here |= {
+            "top": f"{m.triggers.top}, as the index holds {index_settings['top']}",
+            "triggers": "as the index (see below)",
+        }
+        own = {"setting": list(index_settings), "value": [str(value) for value in index_settings.values()]}
         table = Table("How the index chose its triggers", own, provenance_of(m))
         exhibits.append(Exhibit("index_settings", table))
-        asked = Options().top
-        if m.triggers.top < asked:
+        default = Options().top
+        if m.triggers.top < default:
             text = (
-                f"The study takes {asked} triggers for each key; the index holds {held['top']}, so that shares of a "
-                "key's triggers are of these.",
+                f"The study takes {default} triggers for each key; the index holds {index_settings['top']}, so that "
+                "shares of a key's triggers are of these.",
             )
     table = {
         "option": names,

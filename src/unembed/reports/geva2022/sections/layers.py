@@ -46,8 +46,8 @@ def clusters_of(m: Measurements) -> np.ndarray:
 
 def frequent(m: Measurements) -> ExtremeSubUpdates:
     """The extreme sub-updates whose clusters are frequently active (Sec. 5.2)."""
-    extreme, kept = m.extreme, frequently_active(clusters_of(m))
-    rows = (a[kept] for a in (extreme.layer, extreme.index, extreme.example, extreme.score))
+    extreme, active = m.extreme, frequently_active(clusters_of(m))
+    rows = (a[active] for a in (extreme.layer, extreme.index, extreme.example, extreme.score))
     return ExtremeSubUpdates(extreme.threshold, extreme.basis, *rows)
 
 
@@ -133,18 +133,18 @@ def _group_table(m: Measurements) -> Table:
     for name in names:
         rows = {"both": np.ones(len(extreme), bool), "rare tokens": row_rare, "common tokens": ~row_rare}.get(name)
         examples = np.arange(len(sample)) if rows is None else extreme.example[rows]
-        kept = memories[:0] if rows is None else memories if name == "both" else memories[rare == (name[0] == "r")]
-        depth = kept[:, 0] / max(sample.n_layers - 1, 1)
-        numbers = {clusters.of(int(n), int(i)) for n, i in kept}
-        cells["memories"].append(len(kept))
+        chosen = memories[:0] if rows is None else memories if name == "both" else memories[rare == (name[0] == "r")]
+        depth = chosen[:, 0] / max(sample.n_layers - 1, 1)
+        numbers = {clusters.of(int(n), int(i)) for n, i in chosen}
+        cells["memories"].append(len(chosen))
         cells["clusters"].append(len(numbers))
         cells["values_share"].append(float(sizes[sorted(numbers)].sum() / len(clusters.labels)) if numbers else 0.0)
         cells["mean_depth"].append(_mean(depth))
         cells["upper_third"].append(_mean(depth >= 2 / 3))
         cells["appearances"].append(len(examples))
         short, easy = m.text_lengths[examples] <= SHORT, sample.final_probability[examples] >= EASY
-        for column, held in (("short_prefix", short), ("easy_target", easy), ("either", short | easy)):
-            cells[column].append(_mean(held))
+        for column, found in (("short_prefix", short), ("easy_target", easy), ("either", short | easy)):
+            cells[column].append(_mean(found))
         cells["mean_prefix"].append(_mean(m.text_lengths[examples]))
     return Table("Two groups of extreme sub-updates", cells, m.provenance)
 
