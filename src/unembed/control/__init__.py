@@ -1,6 +1,6 @@
 """Controlling generation with memories (FFN neurons): steering, suppressing toxic text, and early exit.
 
-What happens if memories are turned on or off, and which layers a token does not need. Edits are applied by
+The effect of turning memories on or off, and the layers that a token does not need. Edits are applied by
 `unembed.stream`; `unembed.memories` reads what a memory promotes. Source: Geva et al. 2022, section 6.
 
 Public names: the modules `steering`, `toxicity`, `early_exit`, imported on first use.

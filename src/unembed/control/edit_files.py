@@ -1,4 +1,4 @@
-"""Edits in a small JSON file that a person can read and change."""
+"""Edits in a small JSON file that can be edited by hand."""
 
 from __future__ import annotations
 

@@ -160,10 +160,10 @@ def steer(
 
 
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
-    """The tokens that are likeliest before or after the edits, with both probabilities, by the edited one.
+    """The tokens that are likeliest before or after the edits, with both probabilities, sorted by the edited one.
 
-    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token, were the
-    text to continue as the unedited model expects. Edits at positions beyond the prompt, which only a continuation
+    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token if the
+    text continued as the unedited model predicts. Edits at positions beyond the prompt, which only a continuation
     reaches, change nothing here.
     """
     top = positive_int("top", top)

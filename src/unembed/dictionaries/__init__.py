@@ -2,7 +2,7 @@
 
 A feature has a key (its column of the encoder) and a value (its row of the decoder). This package owns the reading of
 dictionary files, their application to a model at a capture point, edits and attributions by feature with the
-reconstruction's error in a row of its own, and the training of a small dictionary.
+reconstruction's error in a separate row, and the training of a small dictionary.
 """
 
 from unembed.dictionaries.attachment import AttachedDictionary as AttachedDictionary

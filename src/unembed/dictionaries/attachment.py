@@ -1,7 +1,7 @@
-"""A dictionary at a place in a model: features of a prompt, what they promote, edits, triggers and attribution.
+"""A dictionary attached to a model: features of a prompt, what they promote, edits, triggers and attribution.
 
-The model's own activation is never replaced by its reconstruction: what the dictionary misses is its error, which
-stays in every run and has a row of its own in every attribution.
+The model's own activation is never replaced by its reconstruction: the difference is the dictionary's error, which
+stays in every run and has its own row in every attribution.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class FeatureEdit:
 
 
 class AttachedDictionary:
-    """A dictionary's features at a place in a model. A feature is (layer, index), written L5F1234."""
+    """A dictionary's features at one point of a model. A feature is (layer, index), written L5F1234."""
 
     def __init__(self, lm: Decoder, parts: Sequence[tuple[int, Dictionary]]) -> None:
         """See `attach`."""
@@ -106,7 +106,7 @@ class AttachedDictionary:
         self._by_layer = dict(self.parts)
 
     def __repr__(self) -> str:
-        """Name, sizes and place."""
+        """Name, sizes and capture points."""
         first = self.parts[0][1]
         n = sum(part.n_features for _, part in self.parts)
         where = f"{first.reads} -> {first.writes}" if first.is_transcoder else first.reads
@@ -153,7 +153,7 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def error(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """What the reconstruction misses of the activation that a layer writes (the first by default)."""
+        """The activation that a layer writes (the first by default), minus its reconstruction."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, self.points(), logits=False)
         own = seen.at(self.part(layer).writes, layer)

@@ -1,4 +1,4 @@
-"""A logit as a sum by feature of a dictionary, with the error of the reconstruction as a row of its own.
+"""A logit as a sum by feature of a dictionary, with the error of the reconstruction as a separate row.
 
 The activation that is reconstructed is features times values, plus the bias, plus the error, exactly; each part goes
 to the logit by the same linear path. For a point of the stream these rows replace everything written before it.
@@ -47,7 +47,7 @@ def feature_attribution(
 
     Raises:
         SumNotProved: the rows miss the logit by more than the tolerance of the model's dtype.
-        Unsupported: the dictionary reconstructs a point whose way to the logit is not one direction.
+        Unsupported: the dictionary reconstructs a point whose contribution to the logit is not along one direction.
     """
     of_parts = [point for _, part in parts for point in (part.reads, part.writes)]
     seen = run(lm, tokens, list(dict.fromkeys((*points_needed(lm, "component"), *of_parts))))
@@ -108,7 +108,7 @@ def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
 def _error(
     parts: Sequence[tuple[int, Dictionary]], seen: Run, layer: int, column: int, features: dict[int, Tensor]
 ) -> Tensor:
-    """What the reconstruction misses of what a layer writes."""
+    """What a layer writes, minus its reconstruction."""
     own = seen.at(parts[0][1].writes, layer)[0, column]
     for n, part in parts:
         if 0 <= layer - n < len(part.W_dec):

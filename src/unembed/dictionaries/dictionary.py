@@ -44,7 +44,7 @@ class Dictionary:
     reads: str = "resid_post"
     """The capture point that the encoder reads."""
     writes: str = "resid_post"
-    """The capture point that is reconstructed; another one than `reads` in a transcoder."""
+    """The capture point that is reconstructed; in a transcoder, not the point that it reads."""
     layer: int | None = None
     """The layer it was trained on, where its files name it."""
     name: str = "dictionary"
@@ -71,7 +71,7 @@ class Dictionary:
 
     @property
     def is_transcoder(self) -> bool:
-        """Whether it predicts another activation than the one it reads."""
+        """Whether it predicts an activation other than the one it reads."""
         return self.reads != self.writes
 
     def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
@@ -93,12 +93,12 @@ class Dictionary:
         return (product * self.r_mag.exp() + self.b_mag).relu() * (pre > 0)
 
     def decode(self, features: Float[Tensor, "*pos feature"], offset: int = 0) -> Float[Tensor, "*pos d_out"]:
-        """What features write to the layer `offset` behind the one that is read; the bias belongs to offset 0."""
+        """What features write to the layer `offset` layers after the one that is read; the bias belongs to offset 0."""
         written = features @ self.W_dec[offset]
         return written + self.b_dec if offset == 0 else written
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dictionary:
-        """The same dictionary elsewhere, or in another dtype."""
+        """The same dictionary on another device, or in another dtype."""
 
         def moved(t: Tensor | None) -> Tensor | None:
             return None if t is None else t.to(device=device, dtype=dtype or t.dtype)

@@ -61,7 +61,7 @@ def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary
     Raises:
         ModelUnavailable: there is no such folder, and the hub does not have it or cannot be reached.
         InvalidInput: the folder holds no dictionary of a known layout.
-        Unsupported: the dictionary computes its features in a way that is not known here.
+        Unsupported: the dictionary computes its features in a way that is not supported.
     """
     path = Path(source).expanduser()
     path = path if path.is_dir() else _downloaded(str(source), folder)
@@ -88,7 +88,7 @@ def _downloaded(source: str, folder: str | None) -> Path:
 
     try:
         return Path(snapshot_download(source, allow_patterns=None if folder is None else [f"{folder}/*"]))
-    except Exception as error:  # of the HTTP library, which differs between versions of huggingface_hub
+    except Exception as error:  # errors of the HTTP library, which differs between versions of huggingface_hub
         why = first_sentence(error)
         raise ModelUnavailable(f"dictionary {source}", why=why, instead="Give a folder") from error
 

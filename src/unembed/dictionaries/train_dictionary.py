@@ -43,7 +43,7 @@ def train_dictionary(
     out: str | Path | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Dictionary:
-    """A TopK dictionary of what a point holds over a corpus; read again from the start where the corpus is short.
+    """A TopK dictionary of a point's activations over a corpus, which is read again from the start if it is short.
 
     Args:
         lm: the model.
@@ -143,7 +143,7 @@ def train_dictionary(
 def _activations(
     lm: Decoder, corpus: Corpus, layer: int, point: str, size: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "position d_model"]]:
-    """Batches of activations without end, mixed within a buffer of eight batches."""
+    """Endless batches of activations, shuffled within a buffer of eight batches."""
     buffer: list[Tensor] = []
     n = 0
     while True:

@@ -25,7 +25,7 @@ class TopFeatures(Reducer):
     """
 
     def __init__(self, dictionary: Dictionary, layer: int, top: int = 10) -> None:
-        """Settings only."""
+        """Store the settings."""
         self.top, self.layer = positive_int("top", top), layer
         self._dictionary = dictionary
 

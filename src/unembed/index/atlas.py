@@ -36,7 +36,7 @@ SCHEMA = "unembed.atlas/1"
 FILE = "atlas.npz"
 """In the folder of an index: the map, and the fingerprint of the weights."""
 KINDS = ("words", "names", "function words", "word pieces", "numbers", "punctuation", "mixed")
-"""What most of the tokens that a value promotes are: at least half of its ten top ones, or else mixed."""
+"""Kinds of promoted tokens: that of at least half of a value's ten top tokens, or else mixed."""
 _COUNTED, _SHOWN, _NAMING, _BEST, _MATCHES = 10, 4, 3, 200, 20_000
 _ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius")
 
@@ -180,7 +180,7 @@ def _made(lm: Decoder, index: Index | None, progress: Callable[[int, int], None]
         packed = io.BytesIO()
         arrays = {name: getattr(found, name) for name in _ARRAYS}
         np.savez(packed, weights=np.array(index.manifest.weights), n_values=np.array(found.n_values), **arrays)
-        with suppress(OSError, UnembedError):  # in a read-only folder the map is returned and not stored
+        with suppress(OSError, UnembedError):  # in a read-only folder the map is returned but not stored
             write_whole(Path(index.path) / FILE, packed.getvalue())
     return found
 
@@ -225,7 +225,7 @@ def _kind(token: CleanToken) -> int:
 
 
 def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " point"]:
-    """What at least half of the top tokens of each value are."""
+    """The kind of at least half of the top tokens of each value."""
     if lm.tokenizer is None:
         return np.full(len(top), KINDS.index("mixed"))
     of_token = np.array([_kind(token) for token in clean(lm.token_strings(list(range(lm.d_vocab))))])

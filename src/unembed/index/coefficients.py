@@ -20,8 +20,8 @@ _MOST, _LEAST, _WORK = 4096, 256, 1e11
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
 _CACHE_BYTES = 2**27
-"""Bytes of cached samples, for at least two layers of an index. A small model's samples all fit, so that viewing all of
-its memories runs the model once per layer."""
+"""Bytes of cached samples, for at least two layers of an index. A small model's samples all fit, so that going through
+all of its memories runs the model once per layer."""
 _SHOWN = 4
 """Contexts of a band."""
 

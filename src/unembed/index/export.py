@@ -21,7 +21,7 @@ _ROWS_OF_KEYS = 512
 
 
 def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, context: int | None) -> int:
-    """Write every trigger, one in a row; the number of rows. The file appears completely or not at all.
+    """Write every trigger as one row; returns the number of rows. The file appears completely or not at all.
 
     Raises:
         InvalidInput: the format is unknown, or the file cannot be created.

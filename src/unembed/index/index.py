@@ -183,11 +183,11 @@ class Index(IndexFiles):
         def text(i: int) -> str:
             return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
 
-        # A window continues where the one before it ends; sentences are apart.
+        # A window continues where the previous one ends; sentences do not.
         return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
 
     def misfit(self, lm: Decoder) -> str | None:
-        """Why the index does not fit a model; None where it does."""
+        """Why the index does not belong to a model; None where it does."""
         from unembed.models.fingerprint import weights_fingerprint
 
         provenance, dtype = self.provenance, lm.dtype_name
@@ -236,7 +236,7 @@ class Index(IndexFiles):
             trigger token), token (the trigger token), next_token.
 
         Raises:
-            OutOfRange: no such key.
+            OutOfRange: there is no such key.
         """
         return queries.triggers(self, layer, index, top, pole, context)
 
@@ -250,7 +250,7 @@ class Index(IndexFiles):
             bottom: the tokens most suppressed instead.
 
         Raises:
-            OutOfRange: no such memory.
+            OutOfRange: there is no such memory.
             IndexFault: an earlier version built the index, without suppressed tokens.
         """
         return queries.value_tokens(self, layer, index, top, bottom)
@@ -508,7 +508,7 @@ class Index(IndexFiles):
         return (self.model.layer(layer), self.model.head(index)) if head else self.memory(layer, index)
 
     def withdraw_label(self, number: int, *, author: str = "") -> None:
-        """Withdraw a label. Its row stays and a second one records the withdrawal."""
+        """Withdraw a label. Its row stays, and a second row records the withdrawal."""
         Labels(self.path).withdraw(number, author=author)
 
     def labels(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> Table:

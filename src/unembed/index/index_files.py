@@ -26,7 +26,7 @@ class IndexFiles:
     """The parts of an index. Each is opened at its first use; one that is not built yet raises an error."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        """Opens nothing but the manifest."""
+        """Open only the manifest."""
         self.path, self.manifest = path, manifest
         self._checked: set[str] = set()
         self.samples: OrderedDict[int, Sample] = OrderedDict()
@@ -194,7 +194,7 @@ class IndexFiles:
         return int(self.bounds[layer]) + index
 
     def memory_columns(self, rows: np.ndarray) -> dict[str, list[Any]]:
-        """Layer and number of rows, as columns; in writing too where memories belong to experts."""
+        """Layer and number of rows, as columns; and the memories' names where memories belong to experts."""
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
         columns: dict[str, list[Any]] = {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
         if self.manifest.settings.get("experts"):

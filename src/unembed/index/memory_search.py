@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "unembed.search/2"
 MAX_HITS = 100_000
-"""Hits of one part of a query: more than any page needs, and all that an index of a small model has."""
+"""Hits of one part of a query: more than any page needs, and all hits in the index of a small model."""
 MAX_SCORED = 1000
 """Values listed where each value has a score for the token, so that the list has no natural end."""
 MAX_MATCHED_TOKENS = 200

@@ -20,7 +20,7 @@ class Place:
     Attributes:
         document: number of the document.
         sentence: number of the sentence or window in the document.
-        position: of the token in its document, counted from 0.
+        position: the token's position in its document, counted from 0.
         prefix: the text that the model had read before the token, in its sentence or window.
         token: the token at which the key fired.
         next_token: the token that follows it; None at the end of a sentence or of the document.

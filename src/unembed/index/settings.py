@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unembed.validation import as_tuple, positive_int
 
-if TYPE_CHECKING:  # an index is read without torch
+if TYPE_CHECKING:  # so that an index is read without torch
     from unembed.sweeps import Fast, TopTriggers
 
 Poles = Literal["auto", "positive", "both"]

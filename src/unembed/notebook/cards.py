@@ -91,7 +91,7 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
 def ranks_card(
     trace: Trace, tokens: Sequence[str | int] = (), position: int = -1, point: StreamPoint = "resid_post"
 ) -> Card:
-    """How tokens fare over layers: a line for each, its rank after every layer.
+    """Ranks of tokens by layer: a line for each token, with its rank after every layer.
 
     Args:
         trace: a prompt.
@@ -144,7 +144,7 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     name = mode.upper()
     note = f"{name}-composition: norm of (W_OV of the earlier head times W_{name} of the later) over the two norms"
     if len(heads) <= _MOST_SQUARES:
-        reading = slice(n_heads, None)  # the first layer's heads read no other
+        reading = slice(n_heads, None)  # the first layer's heads read no other head
         values = numbers(flat[:-n_heads, reading].T / flat.max().clamp_min(1e-9))
         shown = numbers(flat[:-n_heads, reading].T)
         data = heat(heads[n_heads:], heads[:-n_heads], values, shown, "composition with", note)

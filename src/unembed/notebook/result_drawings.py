@@ -100,13 +100,13 @@ def ablation(result: Ablation) -> dict[str, Any]:
 
 
 def corpus_ablation(result: CorpusAblation) -> dict[str, Any]:
-    """By how much the loss rises, the largest change first."""
+    """The rise of the loss by each ablation, the largest change first."""
     title = f"Change of the loss by ablation to {result.to}, nats a token; unchanged {result.loss:.4g}"
     return _bars(result.to_table(), "ablated", "loss_change", title, ("low", "high"))
 
 
 def screening(result: Screening) -> dict[str, Any]:
-    """The exact effects of the strongest writers; the estimate stands in each bar's title."""
+    """The exact effects of the strongest writers; the estimate is in each bar's title."""
     title = f"Exact effects on {result.metric} of the writers strongest by estimate (attribution patching)"
     return _bars(result.to_table(), "writer", "exact_effect", title, ("estimated_effect",))
 
@@ -119,7 +119,7 @@ def paths(result: Paths) -> dict[str, Any]:
 
 
 def effects(result: Effects) -> dict[str, Any]:
-    """Total effects; the direct one stands in each bar's title."""
+    """Total effects; the direct one is in each bar's title."""
     rows = [row for row in result.to_table() if row["total_effect"] is not None]
     return _bars_of(rows, "writer", "total_effect", f"Total effects. {result.title}", ("direct_effect", "note"))
 

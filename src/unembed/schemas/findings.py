@@ -1,6 +1,6 @@
-"""What a trace found at a position, in at most three sentences: when, by whom, what changed most. One source for all.
+"""The findings of a trace at a position, in at most three sentences: when, by what, and what changed most.
 
-Everything is weighed in nats of a token's log-probability or logit, which is the order of the sentences.
+A finding's weight is in nats of a token's log-probability or logit; the sentences are ordered by it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFINITIONS = {
     "elimination": "The first candidate that an FFN pushes furthest down. Its weight: the log-probability it loses, or "
     "at least loses where it is no longer listed after.",
 }
-"""By kind: what is looked for."""
+"""By kind: the definition of the finding."""
 
 
 def findings(
@@ -41,7 +41,7 @@ def findings(
     position: int,
     layers: Sequence[LayerView],
 ) -> list[Finding]:
-    """The findings at a position, the heaviest first.
+    """The findings at a position, the one of largest weight first.
 
     Args:
         trace: the prompt.
@@ -55,12 +55,12 @@ def findings(
     lead = f"the lead of {visible(text)} over {visible(other[0])}" if other else f"the logit of {visible(text)}"
     events = {event.kind: event for layer in layers for event in layer.events}
     steps = _steps(layers)
-    # Before the first update is the embedding, whose reading is not a prediction.
+    # The embedding precedes the first update, and its reading is not a prediction.
     change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
     found: list[Finding | None] = []
     settled = events.get("saturation")
     if settled is not None:
-        # Of a token that is followed instead, the model's own prediction has no change that is known here.
+        # Where another token is followed, the change of the model's own prediction is not known here.
         nats = steps.get((settled.layer, _point(settled)), 0.0) if settled.id == target else 0.0
         found.append(_of_event(settled, nats))
     found.append(_writer(trace, question, position, lead) if effects is None else _memory(trace, effects, lead))
@@ -112,7 +112,7 @@ def _change(layer: int, point: str, nats: float, text: str, layers: Sequence[Lay
 
 
 def _elimination_loss(event: EventView, layer: LayerView) -> float:
-    """How much log-probability the eliminated token lost; at least, where it is not among those listed after."""
+    """The log-probability that the eliminated token lost; a lower bound where it is no longer listed after."""
     before = next((c.probability for c in layer.middle or layer.before if c.id == event.id), 0.0)
     after = next((c.probability for c in layer.after if c.id == event.id), layer.after[-1].probability)
     return math.log(after / before) if before > 0 and after > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Attention heads as plain values: scores of all of them, and one as what it looks for and what it writes."""
+"""Attention heads as plain values: the scores of all heads, and what one head attends to and writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HeadsView:
     roles: list[list[str | None]]
     """The score that names a head, by layer and head; None where no score is large enough."""
     role_threshold: float
-    """What the lower end of the score's 95 % confidence interval must reach."""
+    """The threshold for the lower end of the score's 95 % confidence interval."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Partner:
 
 @dataclass(frozen=True)
 class HeadView:
-    """One head: what a source token makes it write, and which sources a destination token looks for."""
+    """One head: what it writes for a source token, and the source tokens that a destination token attends to."""
 
     schema: str
     model: str
@@ -113,7 +113,7 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
 
 
 def _roles(found: HeadScores) -> list[list[str | None]]:
-    """The largest of the attention scores names a head, where it is surely large."""
+    """The largest of the attention scores names a head, where its confidence interval is above the threshold."""
     least = torch.stack([found[kind] - found.interval(kind) for kind in ROLES])
     value, kind = least.max(dim=0)
     return [
@@ -139,7 +139,7 @@ class InductionView:
     score: float
     """Mean weight on the stripe."""
     chance: float
-    """What even attention would give."""
+    """The mean weight that uniform attention would have."""
 
 
 def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:

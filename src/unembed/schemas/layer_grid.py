@@ -1,4 +1,4 @@
-"""A prompt's predictions over all layers and positions: what the explorer's grid shows. Chooses; computes nothing."""
+"""A prompt's predictions over all layers and positions, for the explorer's grid: selected here, computed elsewhere."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Part:
 def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
     """The grid of a trace as its layers are read, after all FFNs first, and the whole at the end.
 
-    What is read last comes with the whole. A part may hold no stage: what it read is needed for events only.
+    The part that is read last comes with the whole. A part may hold no stage: then its readings serve events only.
     """
     prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():

@@ -1,4 +1,4 @@
-"""Tensors as JSON holds them."""
+"""Tensors as JSON values."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ComparisonView:
 
 @dataclass(frozen=True)
 class PatchingView:
-    """What the metric becomes when one activation of the other prompt replaces the prompt's own."""
+    """The metric when one activation of the other prompt replaces the prompt's own."""
 
     schema: str
     provenance: dict[str, Any]
@@ -66,7 +66,7 @@ class PatchingView:
     indices: list[list[list[int]]] | None
     """The memories of `coefficients`, [layer][position][memory]."""
     given: list[list[list[float]]] | None
-    """Their coefficients in the other prompt, which are put in."""
+    """Their coefficients in the other prompt, which replace the prompt's."""
 
 
 def comparison_view(
@@ -129,7 +129,7 @@ def compared_tokens(
 
 
 def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
-    """How tokens correspond: one by one where the prompts have as many, else as found."""
+    """How tokens correspond: one by one in prompts of equal length, else as found."""
     return None if len(clean) == len(corrupted) else "auto"
 
 

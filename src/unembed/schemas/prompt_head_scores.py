@@ -121,7 +121,7 @@ def head_sources_view(
     found = trace.attribution(question.token, position, question.against, by="source")
     contributions = [0.0] * (position + 1)
     for row in found.rows:
-        # Sources after the position have rows too, of nothing.
+        # Sources after the position have rows too, with contributions of zero.
         if row.source is not None and row.source <= position and (row.layer, row.index) == (layer, head):
             contributions[row.source] += row.contribution
     target, against = _tokens(lm, question, position)

@@ -62,7 +62,7 @@ class EventView:
 
     @property
     def happened(self) -> str:
-        """What became of the token, to be read after its name."""
+        """What happened to the token, to be read after its name."""
         if self.kind in ("rise", "fall"):
             return f"{self.kind}s from rank {self.rank_before:,} to {self.rank_after:,}"
         if self.kind == "elimination":
@@ -85,7 +85,7 @@ class TriggerView:
 
 @dataclass(frozen=True)
 class SubUpdateView(SubUpdate):
-    """One memory's part of a layer's FFN update at the position looked at, and what sets it off."""
+    """One memory's part of a layer's FFN update at the position shown, and its top trigger."""
 
     trigger: TriggerView | None = None
     """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
@@ -103,7 +103,7 @@ class MemoriesView:
     always_on: list[SubUpdateView]
     """Memories that are on for nearly every token."""
     others: int
-    """Active memories that no list holds, and the sum of their effects."""
+    """Active memories that are in neither list, and the sum of their effects."""
     others_effect: float
     total: float
     """What all memories of the layers add."""
@@ -111,7 +111,7 @@ class MemoriesView:
 
 @dataclass(frozen=True)
 class LayerView:
-    """One layer at the position looked at. Ranks are those of the target token."""
+    """One layer at the position shown. Ranks are those of the target token."""
 
     layer: int
     before: list[Candidate]
@@ -147,7 +147,7 @@ class ContributionView:
 
 @dataclass(frozen=True)
 class AttributionView:
-    """A logit, or a difference of two, as the sum of what its writers gave, and how far the sum misses.
+    """A logit, or a difference of two, as the sum of its writers' contributions, and the error of the sum.
 
     `rows` are the writers shown; those left out are counted and summed in `others` and `others_contribution`.
     """
@@ -163,7 +163,7 @@ class AttributionView:
     others: int
     others_contribution: float
     always_on: list[ContributionView] = field(default_factory=list[ContributionView])
-    """By memory: those that are on for nearly every token, which `rows` does not hold."""
+    """By memory: those that are on for nearly every token, which are not in `rows`."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ class GridView:
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence about a position, and where it leads."""
+    """One sentence about a position, and the layer and part that it links to."""
 
     kind: str
     sentence: str
     definition: str
-    """What was looked for."""
+    """What the finding is about."""
     nats: float
     """Its weight: nats of a token's log-probability, or of its logit."""
     layer: int
@@ -215,7 +215,7 @@ class TraceView:
     grid: GridView | None
     attributions: list[AttributionView]
     findings: list[Finding] = field(default_factory=list[Finding])
-    """At most three, the heaviest first; where all layers are shown."""
+    """At most three, the one of largest weight first; only where all layers are shown."""
     moves: list[EventView] = field(default_factory=list[EventView])
     """Updates across which the target's rank at least halves or doubles; where all layers are shown."""
     described: list[DescribedMemory] = field(default_factory=list[DescribedMemory])

@@ -1,4 +1,4 @@
-"""From what the library returns for a prompt to the view that is drawn. Chooses, names and orders; computes nothing."""
+"""The view of a prompt, built from the library's results: selected, named and ordered; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _TRIGGER_TOKENS = 24
 
 @dataclasses.dataclass(frozen=True)
 class TraceSettings:
-    """What both commands set: position, layers and how readings are made."""
+    """The settings of both commands: position, layers and readings."""
 
     prompt: str
     position: int
@@ -313,7 +313,7 @@ def _layers(
 def _closer(
     trace: Trace, one: LayerView, position: int, question: Question, settings: TraceSettings, heads: bool
 ) -> LayerView:
-    """One layer with where its candidates came from, and what its heads add with `heads`."""
+    """One layer with the origin of its candidates and, with `heads`, what its heads add."""
     lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
     ids = [[c.id for c in candidates] for candidates in lists.values()]
     ranks = numbers(trace.ranks_among(ids, list(lists), one.layer, position, settings.basis))
@@ -428,7 +428,7 @@ def _attribution(
 ) -> AttributionView:
     """All writers in the order of the forward pass where they are few, else those with the largest contributions.
 
-    `usual` puts memories that are always on apart.
+    `usual` separates memories that are always on.
     """
     target, against = question.token, question.against
     attribution = trace.attribution(target, position, against, by)

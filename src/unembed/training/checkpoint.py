@@ -14,12 +14,12 @@ from unembed.results import whole_file
 
 
 def previous(path: Path) -> Path:
-    """The path of the previous checkpoint, which `save` keeps."""
+    """The path of the previous checkpoint, which `save` leaves in place."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def save(state: Mapping[str, Any], path: Path) -> None:
-    """Write a checkpoint whole: a kill leaves the last one.
+    """Write a checkpoint atomically: a killed process leaves the previous one.
 
     The checkpoint that was there stays under the name of `previous(path)`.
     """

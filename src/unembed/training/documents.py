@@ -1,4 +1,4 @@
-"""The training text: a folder of `*.jsonl.xz`, one document a line, and the share of it that is never trained on.
+"""The training text, a folder of `*.jsonl.xz` with one document a line, and the share that is never trained on.
 
 Each line is a JSON object with `text` and, where known, `id`, `source`, `title` and `url`. A hash decides what is held
 back, so the rule needs no list and holds for any folder of this shape:
@@ -41,7 +41,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Split:
-    """The documents of a folder by what they are for; `set_aside` shares works with `held_back`."""
+    """The documents of a folder by use; `set_aside` shares works with `held_back`."""
 
     trained: list[Document]
     held_back: list[Document]

@@ -1,4 +1,4 @@
-"""From the network as trained to the folder that ships: config, half-precision weights."""
+"""Export of a trained network to the folder that ships: config, half-precision weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_transformers(network: Wren | AttentionOnly) -> PreTrainedModel:
 def save(network: Wren | AttentionOnly, folder: Path, *, n_positions: int | None = None) -> None:
     """Write `config.json` and `model.safetensors` in float16, for `AutoModelForCausalLM.from_pretrained(folder)`.
 
-    With `n_positions` the positions after the first that many stay behind.
+    With `n_positions`, later positions are left out.
     """
     as_transformers(_cut(network, n_positions) if n_positions else network).half().save_pretrained(folder)
 

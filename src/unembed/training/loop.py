@@ -1,7 +1,7 @@
-"""The loop: batches, gradients, two optimisers, checkpoints, a curve.
+"""The training loop: batches, gradients, two optimisers, checkpoints, the loss curve.
 
-Nothing is drawn after the start: batch n depends on the seed and n, so a run that is killed and resumed gives the bits
-of one that was not.
+No random number is drawn after the start: batch n depends on the seed and n, so a run that is killed and resumed
+gives the bits of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEASURED_ROWS = 128  # rows of 256 tokens that are measured on
 
 
 class Run:
-    """One training run in a folder (`checkpoint.pt`, `loss.jsonl`, `held_back.jsonl`), begun or continued."""
+    """One training run in a folder (`checkpoint.pt`, `loss.jsonl`, `held_back.jsonl`), new or resumed."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Run:
 
         Args:
             recipe: sizes and phases.
-            corpus: what is trained on.
-            folder: where everything goes.
-            held_back: what the run is measured on as it goes.
+            corpus: the training text.
+            folder: where checkpoint and curves are written.
+            held_back: the text on which the run is measured.
             compiled: whether the network goes through `torch.compile`.
             processes: 1, or 2 that share the work on processor cores; the bits of the result are the same.
 
@@ -80,7 +80,7 @@ class Run:
         self._gradients.close()
 
     def begin_from(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """Take the weights of an exported model, and its place in the text where it has the same vocabulary.
+        """Take the weights of an exported model, and its position in the text if it has the same vocabulary.
 
         Raises:
             InvalidInput: the model has other sizes than the recipe, or none of its tokenizers is found.
@@ -98,13 +98,13 @@ class Run:
 
     @property
     def milestone(self) -> Milestone:
-        """How far the run has come."""
+        """The progress of the run."""
         windows = self.windows
         return Milestone(self.step, self.n_tokens, windows.pass_, windows.place, windows.rows, self.corpus.vocabulary)
 
     @property
     def checkpoint_path(self) -> Path:
-        """Where the state lies."""
+        """The path of the state."""
         return self.folder / "checkpoint.pt"
 
     def train(
@@ -155,9 +155,9 @@ class Run:
         checkpoint.save(state, self.checkpoint_path)
 
     def _update(self, phase: Phase) -> Objective:
-        """One step of both optimisers; the loss in nats per token and the spread of the memories, if it has a price."""
+        """One step of both optimisers; the loss in nats per token, and the memories' spread if it is penalised."""
         if phase.windows != self.windows.rows:
-            # The same place in the text, counted in batches of the new size.
+            # The same position in the text, counted in batches of the new size.
             place = self.windows.place * self.windows.rows // phase.windows
             self.windows = self._windows(pass_=self.windows.pass_, place=place, rows=phase.windows)
         if isinstance(self.network, Wren):
@@ -181,7 +181,7 @@ class Run:
 
     @torch.no_grad()
     def _begin_new_positions(self, phase: Phase) -> None:
-        """Where a phase first sees positions beyond those of all before, these begin as the mean of the later known."""
+        """Start positions that no earlier phase reached as the mean of the later known ones."""
         before = [other for other in self.recipe.phases if other.until <= self.step]
         known = max((other.context for other in before), default=phase.context)
         if phase.context > known and self.step == before[-1].until:
@@ -238,7 +238,7 @@ class Run:
 
     @staticmethod
     def _forget_rows_after(path: Path, step: int) -> None:
-        """Drop rows that a killed run logged after its last checkpoint; they come again."""
+        """Drop rows that a killed run logged after its last checkpoint; they are logged again."""
         if path.exists():
             lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
             path.write_text("".join(f"{line}\n" for line in lines))

@@ -1,7 +1,7 @@
-"""Muon: momentum made orthogonal, for the hidden matrices; Adam stays for embeddings, norms and biases.
+"""Muon: orthogonalised momentum for the hidden matrices; embeddings, norms and biases use Adam.
 
-Every direction of an orthogonal update moves alike, so directions that few tokens need are learned as fast as common
-ones; with few tokens to train on that is worth about half of them. Source: Jordan et al. 2024, "Muon: an optimizer for
+An orthogonal update moves every direction equally, so directions that few tokens need are learned as fast as common
+ones; in short runs that saves about half of the tokens. Source: Jordan et al. 2024, "Muon: an optimizer for
 hidden layers in neural networks".
 """
 
@@ -36,9 +36,9 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         parameters: matrices only, each `(d_out, d_in)`.
-        lr: length of a step; the spectral norm of an update is `lr * sqrt(max(1, d_out / d_in))`.
+        lr: size of a step; the spectral norm of an update is `lr * sqrt(max(1, d_out / d_in))`.
         momentum: share of the old direction that remains.
-        weight_decay: share of the weight taken away per unit of `lr`.
+        weight_decay: share of the weight removed per unit of `lr`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every matrix; those of one shape are orthogonalised together."""
+        """Update every matrix; those of one shape are orthogonalised together."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = {}
             for parameter in group["params"]:

@@ -1,4 +1,4 @@
-"""The networks as they are trained: plain modules that compile well; their weights copy into the shipped models."""
+"""The networks for training: plain modules that compile well; their weights are copied into the shipped models."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Wren(nn.Module):
     """GPT-2 with ReLU memories and tied embeddings."""
 
     def __init__(self, shape: Shape) -> None:
-        """Weights drawn from the generator's state; what writes to the stream begins at zero."""
+        """Weights drawn from the generator's state; weights that write to the stream start at zero."""
         super().__init__()
         self.shape = shape
         self.wte = nn.Embedding(shape.d_vocab, shape.d_model)
@@ -158,8 +158,8 @@ class AttentionOnly(nn.Module):
 def sinusoids(n_pos: int, d_model: int) -> Tensor:
     """Sines and cosines of the position: a shift by one is then a rotation, one matrix for all positions.
 
-    Learned from here on. Begun as noise, a head that looks one token back has to be learned for every pair of
-    neighbours apart, and within 9 million tokens none was (nor any induction head, which needs it).
+    Training starts from them. From noise, a head that attends one token back must be learned for every pair of
+    neighbours separately, and within 9 million tokens none was (nor any induction head, which needs it).
     Source: Vaswani et al. 2017, section 3.5.
     """
     frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)
@@ -168,7 +168,7 @@ def sinusoids(n_pos: int, d_model: int) -> Tensor:
 
 
 def build(shape: Shape) -> Wren | AttentionOnly:
-    """The network of this shape, freshly drawn."""
+    """A network of this shape with random weights."""
     return Wren(shape) if shape.d_mlp else AttentionOnly(shape)
 
 

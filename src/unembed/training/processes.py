@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OneProcess:
-    """Both halves one after the other, here."""
+    """Both halves one after the other, in this process."""
 
     def __init__(self, network: Wren | AttentionOnly, *, compiled: bool) -> None:
         self.network, self._gradients = network, Gradients(network, compiled=compiled)
@@ -42,7 +42,7 @@ class OneProcess:
 
 
 class TwoProcesses:
-    """The first half here, the second in a process that reads the same weights; one thread each."""
+    """The first half in this process, the second in another that reads the same weights; one thread each."""
 
     def __init__(self, network: Wren | AttentionOnly, *, compiled: bool) -> None:
         torch.set_num_threads(1)

@@ -47,11 +47,11 @@ def train(
         out: where everything goes: `tokenizer/`, `text/`, `<name>/checkpoint.pt`, `<name>/loss.jsonl`, and the model
             itself in `<name>/model/`.
         until: stop after this many updates; the next call continues from there.
-        decay: branch off: copy the checkpoint to `<name>-decay/`, and make this many updates there with a rate that
-            falls to zero. A branch that was stopped continues.
+        decay: copy the checkpoint to `<name>-decay/`, and make this many updates there with a rate that falls to zero.
+            A branch that was stopped continues.
         tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
         begin_from: an exported model whose weights a run without a checkpoint begins from (see `warm_start`).
-        threads: how many threads torch may use; as it is set if not given.
+        threads: how many threads torch may use; unchanged if not given.
         processes: 1, or 2 of one thread each, which on two processor cores is faster and gives the same bits.
         compiled: whether the loss goes through `torch.compile`, which needs a C++ compiler and is about twice as fast.
         recipe: sizes and phases other than those of the shipped model.
@@ -99,7 +99,7 @@ def train(
 
 
 def _from_bigrams(name: str, recipe: Recipe, text: EncodedCorpus, out: Path, progress: Progress | None) -> Path:
-    """A model without layers: it sees no more of a text than its pairs of adjacent tokens."""
+    """A model without layers, which needs only the pairs of adjacent tokens of a text."""
     folder = out / name / "model"
     network, curve = fit_bigrams(*bigram_counts(text, recipe.shape.d_vocab), recipe, progress)
     export.save(network, folder, n_positions=recipe.n_positions)

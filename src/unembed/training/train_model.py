@@ -43,7 +43,7 @@ def train(
         until: stop after this many updates; called again, it continues from there.
         layers: of a wikilm-mini, 6 if not given; another size is named after it, wikilm-mini-8x512.
         width: of its stream, 192 if not given; its layers have four times as many memories.
-        steps: updates in all over which its learning rate rises and falls, 2,000 if not given.
+        steps: its updates in all, over which the learning rate rises and falls; 2,000 if not given.
         bfloat16: multiply in bfloat16 to train a wikilm-mini, which takes half the time where the processor has it.
         threads: how many threads torch may use.
         seed: of weights and batches; the recipe's if not given.

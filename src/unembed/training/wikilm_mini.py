@@ -1,4 +1,4 @@
-"""A small WikiLM trained here: the papers' own kind of model, words for tokens, ReLU memories, an adaptive softmax.
+"""A small WikiLM trained here: a model of the papers' kind, with word tokens, ReLU memories and adaptive softmax.
 
 `unembed train wikilm-mini` reads the shipped WikiText sample (or `--corpus`, a text file or a folder of `*.jsonl.xz`),
 writes running text as WikiText does, makes a vocabulary of the most frequent words, trains, and leaves a folder that
@@ -29,7 +29,7 @@ from unembed.training import checkpoint
 from unembed.training.documents import HELD_BACK_ONE_IN, documents
 
 MOST_CHARACTERS = 60_000_000
-"""Of a folder, so much text is read: more than any run here sees."""
+"""The text that is read of a folder: more than any run here uses."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Mini:
         d_mlp: memories of a layer.
         n_layers: blocks.
         n_heads: heads of a block.
-        context: words a row sees.
+        context: words in a row.
         rows: of a batch.
         steps: updates.
         lr: peak of the learning rate; it rises over a tenth of the steps and falls to zero along a cosine.
@@ -65,7 +65,7 @@ class Mini:
     bfloat16: bool = False
 
     def sized(self, n_layers: int, d_model: int) -> Mini:
-        """The same with other layers: heads of 32 or 64, and the smaller a rate the wider the stream."""
+        """The same with other layers: heads of 32 or 64, and a rate that falls with the width of the stream."""
         head = 32 if d_model < 256 else 64
         if d_model % head:
             raise InvalidInput(
@@ -144,8 +144,8 @@ def train(
 ) -> Path:
     """Train and save a folder with weights, tokenizer, counts of words and the curve of the loss.
 
-    A `checkpoint.pt` in the folder is gone on with and is removed at the end. Ctrl-C waits for the update under way and
-    saves it; a second one does not wait.
+    Training resumes from a `checkpoint.pt` in the folder, which is removed at the end. Ctrl-C waits for the update
+    under way and saves it; a second one does not wait.
 
     Args:
         text: lines; a line is what `</s>` ends.
@@ -267,7 +267,7 @@ def _loss(model: WikiLMForCausalLM, ids: Tensor, mini: Mini, step: int) -> Tenso
 
 
 def _share_of_peak(step: int, steps: int) -> float:
-    """The learning rate's: a rise over the first tenth, then down a cosine to zero."""
+    """The learning rate over its peak: a rise over the first tenth, then a cosine down to zero."""
     rise = max(1, steps // 10)
     if step < rise:
         return (step + 1) / rise

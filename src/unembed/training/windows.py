@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# How often a document of a source is read in one pass. Stories and recipes name concrete things over and over, which is
-# what memories become readable on; an encyclopedia is what prompts are about; long abstract prose is thinned.
+# How often a document of a source is read in one pass. Stories and recipes repeat names of concrete things, on which
+# memories become readable; prompts resemble an encyclopedia; long abstract prose is thinned.
 PASSES = {
     "tinystories": 2.0,
     "storybooks": 2.0,
@@ -26,7 +26,7 @@ PASSES = {
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Documents as one line of token ids, each closed by the end-of-text token."""
+    """Documents as one sequence of token ids, each ended by the end-of-text token."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -36,7 +36,7 @@ class EncodedCorpus:
 
 
 class Windows:
-    """Batches of `rows` windows of `width` + 1 tokens; the state is the pass and the place in it."""
+    """Batches of `rows` windows of `width` + 1 tokens; the state is the pass and the number of the next batch."""
 
     def __init__(
         self, corpus: EncodedCorpus, *, rows: int, width: int, seed: int, pass_: int = 0, place: int = 0
@@ -69,11 +69,10 @@ class Windows:
 
 
 def repeated(windows: Tensor, n_rows: int, periods: tuple[int, int], seed: list[int]) -> Tensor:
-    """The windows, the first `n_rows` made to repeat their first tokens over and over.
+    """The windows, with the first `n_rows` changed to repeat their first tokens.
 
-    The number of tokens repeated is drawn between `periods`, shorter ones as often as longer ones (its logarithm is
-    even), and is never above half a window. Text that returns is what induction heads are for, and little of this
-    corpus does within a short window.
+    The number of tokens repeated is drawn between `periods`, uniformly in its logarithm, and is never above half a
+    window. Induction heads need repeated text, of which this corpus has little within a short window.
     """
     if not n_rows:
         return windows

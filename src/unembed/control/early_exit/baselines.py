@@ -72,7 +72,7 @@ class Classifier:
             mean, scale = x.mean(0), x.std(0)
             scale[scale == 0] = 1.0
             if min(int(y.sum()), int((~y).sum())) < folds:
-                # Too few of one kind to learn from: never, or always.
+                # Too few of one kind to learn from: the probability is 0 or 1 throughout.
                 weights.append(np.zeros(x.shape[1]))
                 biases.append(-np.inf if y.sum() < folds else np.inf)
                 continue

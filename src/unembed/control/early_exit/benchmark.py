@@ -51,7 +51,7 @@ def compare(
         full = _timed(lm, prompt, max_new_tokens, clock)
         with skip_layers(rule) as exits:
             early = _timed(lm, prompt, max_new_tokens, clock)
-        if number == 0:  # the first pass only warms up
+        if number == 0:  # a first pass to warm up
             continue
         tally.exits += exits
         for name, found in (("full", full), ("early", early)):
@@ -93,7 +93,7 @@ def compare_reading(
         full = _read(lm, ids, clock)
         with skip_layers(rule) as exits:
             early = _read(lm, ids, clock)
-        if number == 0:  # the first pass only warms up
+        if number == 0:  # a first pass to warm up
             continue
         tally.exits += exits
         tally.agreed += (full.logits.argmax(-1) == early.logits.argmax(-1)).tolist()
@@ -189,7 +189,7 @@ def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) ->
 
 @contextmanager
 def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
-    """While inside, the seconds from the first block to the last of every pass of one token."""
+    """A context that measures the seconds from the first block to the last of every pass of one token."""
     spent: list[float] = []
     began = 0.0
 

@@ -71,8 +71,8 @@ def decision_cost(
         rule: the exit rule.
         prompt: a text, or its tokens; the passes read these.
         tokens: passes in one round.
-        rounds: rounds of passes with and without decisions, alternating. Their medians are compared: in its fastest
-            round a processor still has in its caches what a decision reads, which does not hold between blocks.
+        rounds: rounds of passes with and without decisions, alternating. Their medians are compared: in the fastest
+            round, a decision's data are still in the processor's caches, which is not so between blocks.
         clock: returns the time in seconds.
     """
     lm = require_exit(rule).lm

@@ -34,7 +34,7 @@ from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
 
 @contextmanager
 def skip_layers(rule: Exit) -> Iterator[list[int]]:
-    """Context manager: within it every forward pass of `lm.hf` over one new token exits early where the rule allows it.
+    """A context in which every forward pass of `lm.hf` over one new token exits early where the rule allows it.
 
     Only batches of one row with a KV cache are supported; the cache is complete again at the end. Yields a list that
     receives, for each token, the last block computed.
@@ -123,7 +123,7 @@ class _Block:
 def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..., Any]:
     """Attention's forward, in which pending positions are rows before the current token's own.
 
-    Only their keys and values are used; the outputs for their queries are discarded, so the mask need not hide
+    Only their keys and values are used; the outputs for their queries are discarded, so the mask need not exclude
     anything.
     """
     real = module.forward

@@ -51,7 +51,7 @@ class _Layer:
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
         # How often each key occurs among the examples of each group: all that the means need.
-        occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row stands for no key
+        occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
         self.occurs = occurs

@@ -92,7 +92,7 @@ def by_f1(
 
 
 def _curve(scores: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each distinct score, lowest first: it, examples of the kind at or above it, and all examples there."""
+    """Each distinct score, lowest first, with the examples of the kind at or above it, and all examples there."""
     order = np.argsort(scores, kind="stable")
     thresholds, first = np.unique(scores[order], return_index=True)
     above = np.cumsum(own[order][::-1])[::-1]

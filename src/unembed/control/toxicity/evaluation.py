@@ -79,7 +79,7 @@ def with_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
 def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
     """Banned words as in the code that the paper used: the tokens of each word with a space before it, and no others.
 
-    A word passes in another case, at the start of a line, or cut otherwise, and is banned inside longer ones;
+    A word passes in another case, at the start of a line, or split otherwise, and is banned inside longer words;
     `with_word_filter` is strict. Source: Gehman et al. 2020, "RealToxicityPrompts", `bad_words_ids`.
 
     Raises:
@@ -289,7 +289,7 @@ def _prices(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> 
 
 
 def _interval(hits: np.ndarray) -> tuple[float, float]:
-    """95 % bootstrap interval of a share, prompts drawn again 2,000 times."""
+    """95 % bootstrap interval of a share, with prompts resampled 2,000 times."""
     per_prompt = hits.mean(axis=1)
     draws = np.random.default_rng(0).integers(0, len(per_prompt), size=(2000, len(per_prompt)))
     means = per_prompt[draws].mean(axis=1)

@@ -216,7 +216,7 @@ def greedy(
             if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
                 best = (_gain(row), edit, row)
         if best is None:
-            # None of these helps within the budget: continue with the next ones of the ranking.
+            # None of these helps within the budget: continue with the next ones in the ranking.
             ranked = ranked[tried:]
             continue
         edits.append(best[1])

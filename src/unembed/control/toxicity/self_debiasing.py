@@ -54,10 +54,10 @@ def debiased(
 
 
 class SelfDebiasing(LogitsProcessor):
-    """Corrects each step by what the same model predicts after the prefixes, with a cache of its own.
+    """Corrects each step by what the same model predicts after the prefixes, with a separate cache.
 
     Works in any `transformers` generation, with batches (padded on the left), sampling and beams. One processor serves
-    one generation at a time; a new prompt is detected and starts anew.
+    one generation at a time; a new prompt is detected and starts a new generation.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SelfDebiasing(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Corrected log-probabilities of the next token."""
         announced = self._announced(input_ids)
-        # What earlier processors ruled out stays ruled out: -inf passes through.
+        # Tokens that earlier processors excluded stay excluded: -inf passes through.
         return debiased(scores, announced, self.decay, self.epsilon).to(scores.dtype)
 
     @torch.no_grad()

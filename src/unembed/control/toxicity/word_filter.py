@@ -1,8 +1,8 @@
 """A filter that bans words from generated text, however the tokenizer splits them.
 
 `transformers`' own `bad_words_ids` bans token sequences: a word passes in another case, without its leading space, or
-cut in another way, and is banned inside innocent words. Here the text decides: a token is banned if the text would
-then end in a banned word or contain one that starts at a word boundary. A banned word that could still grow into a
+split in another way, and is banned inside innocent words. Here the text decides: a token is banned if the text would
+then end in a banned word or contain one that starts at a word boundary. A banned word that could still become part of a
 longer one ("ass" into "assassin", in several tokens) is banned too, because it cannot be undone.
 """
 
@@ -66,7 +66,7 @@ class WordFilter(LogitsProcessor):
         self._bytes = token_bytes(tokenizer)
         self._longest = max(map(len, banned))
         self._words = banned
-        # What must still come after each possible beginning; b"" is the beginning of every word.
+        # The rest of a word after each possible beginning; b"" is the beginning of every word.
         self._rest: dict[bytes, list[bytes]] = {}
         for word in banned:
             for k in range(len(word)):
