@@ -2,7 +2,7 @@
 
 `python -m tests.models.whole.second_device FAMILY` opens a tiny model there, runs the analyses, and compares each
 result with the same model's on the processor. It changes torch for the whole process, hence a process of its own.
-Gradients are left out: torch's autograd engine has no queue for such a device.
+What replaces activations is compared once more with all layers in main memory, moved to the second device for each call.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +23,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import unembed
 from tests.cli.conftest import save_model
 from unembed.language_model import LanguageModel
+from unembed.names import PATCH_POINTS
 
 SECOND = "second"
 _aten = torch.ops.aten
@@ -46,7 +48,10 @@ class Second(Tensor):
     inner: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Second:
+    def __new__(cls, inner: Tensor, requires_grad: bool = False) -> Any:
+        if isinstance(inner, Tensor) and inner.is_meta:  # accelerate makes parameters of the class of the old one
+            return nn.Parameter(inner, requires_grad)
+        inner = inner.inner if isinstance(inner, Second) else inner.detach()
         made = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
@@ -54,11 +59,12 @@ class Second(Tensor):
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
             device=torch.device(SECOND, 0),
+            requires_grad=requires_grad,
         )
         made.inner = inner
         return made
 
-    def __init__(self, inner: Tensor) -> None: ...
+    def __init__(self, inner: Tensor, requires_grad: bool = False) -> None: ...
 
     def numpy(self, *, force: bool = False) -> Any:
         if not force:
@@ -171,9 +177,6 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     yield "composition", lambda: circuits.composition("k", baseline=True)
     yield "head scores", lambda: circuits.head_scores(n_sequences=4, length=8)["induction"]
     yield "expansion", lambda: circuits.expand(prompt, order=2).error
-    for points in ("resid_pre", "z", "coefficients"):
-        yield f"patching {points}", lambda points=points: lm.patch(prompt, other, points=points, metric=metric).values
-    yield "ablation", lambda: lm.ablate(prompt, heads="all", metric=metric).values
     text = folder / "text.txt"
     text.write_text("The first month of the year is January .\n" * 60)
     index = unembed.Index.build(lm, str(text), str(folder / f"index-{lm.device.type}"), top=5)
@@ -183,28 +186,75 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     yield "early exit", lambda: unembed.early_exit.fit(lm, str(text), method="margin").thresholds.tolist()
 
 
+def causal_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The same of what replaces activations, takes gradients, or both."""
+    prompt = lm.encode("The first month of the year is")
+    other = prompt.clone()
+    other[0, 2] = 11
+    edits = [unembed.set_coefficient(1, 3, to=2.0), unembed.scale_head(0, 1, 0.5)]
+    metric = unembed.logit_difference(11, 23)
+    texts = ["The first month of the year is January .", "The year is old .", "She looked at the garden in the month ."]
+    pairs = [prompt[0], prompt[0, :4]], [other[0], other[0, :4]]
+    trace = lm.trace(prompt)
+    for points in PATCH_POINTS:
+        yield f"patching {points}", lambda points=points: lm.patch(prompt, other, points, metric, edits=edits).values
+    yield "noise", lambda: lm.patch(prompt, unembed.GaussianNoise((2,), seed=1), "resid_pre", metric).values
+    yield "patching pairs", lambda: torch.cat([one.values for one in lm.patch_pairs(*pairs, "z", metric).each])
+    yield "paths", lambda: lm.patch_paths(prompt, other, "L0H1", ["L1H0", "mlp_out 1", "logits"], metric).values
+    chosen: dict[str, Any] = {"heads": "all", "memories": [(0, 3), [(1, 4), (1, 5)]], "metric": metric}
+    yield "ablation", lambda: lm.ablate(prompt, layers="all", edits=edits, **chosen).values
+    yield "ablation to the mean", lambda: lm.ablate(prompt, to="mean", corpus=texts, **chosen).values
+    yield "ablation to other prompts", lambda: lm.ablate(prompt, to=[texts[2]], **chosen).values
+    yield "ablation over prompts", lambda: torch.cat([one.values for one in lm.ablate_prompts(texts, **chosen).each])
+    for to in ("zero", "resample"):
+        yield (
+            f"ablation over a corpus to {to}",
+            lambda to=to: lm.ablate_over_corpus(texts, layers="all", to=to, n_tokens=100).changes,
+        )
+    for by in ("component", "head", "memory"):
+        effects = lambda by=by: trace.attribution(11, by=by).with_effects(top=4)  # noqa: E731
+        yield f"effects by {by}", lambda effects=effects: [row.total or 0.0 for row in effects().rows]
+    for words, corrupted in (("to zero", None), ("to another run", other)):
+        screen = lambda corrupted=corrupted: unembed.screen(lm, prompt, metric, corrupted=corrupted, top=4)  # noqa: E731
+        yield f"screen of heads {words}", lambda screen=screen: screen().heads
+        yield f"screen of memories {words}", lambda screen=screen: screen().memories
+        yield f"exact effects {words}", lambda screen=screen: list(screen().exact)
+
+
+def compare(lm: LanguageModel, expected: dict[str, Any], found: Iterator[tuple[str, Callable[[], Any]]]) -> None:
+    """Raises where a result on the second device is not that of the processor."""
+    assert lm.device.type == SECOND
+    for name, result in found:
+        value = result()
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(value.cpu(), expected[name].cpu(), rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
+        elif isinstance(value, list) and value and isinstance(value[0], float):
+            torch.testing.assert_close(_plain_tensor(value), _plain_tensor(expected[name]), rtol=1e-4, atol=1e-5)
+        elif isinstance(value, float):
+            assert abs(value - expected[name]) < 1e-4, name
+        else:
+            assert type(value) is type(expected[name]), name
+
+
 def main(family: str) -> None:
     """Compare every analysis; end with the first that fails or differs."""
     folder = Path(tempfile.mkdtemp())
-    near = unembed.load(save_model(folder / "model", family))
-    copy = type(near.hf).from_pretrained(folder / "model").eval()
-    expected = {name: result() for name, result in analyses(near, folder)}
+    # Before the first backward pass, which makes a queue for each device that there is.
     _setup_privateuseone_for_python_backend(SECOND, _Module())
+    near = unembed.load(save_model(folder / "model", family))
+    copy, offloaded = (type(near.hf).from_pretrained(folder / "model").eval() for _ in range(2))
+    expected = {name: result() for name, result in analyses(near, folder)}
+    causal = {name: result() for name, result in causal_analyses(near)}
     torch.tensor = _new_tensor
     with _OnSecond():
         far = unembed.load(moved(copy), tokenizer=near.tokenizer)
-        assert far.device.type == SECOND
-        for name, result in analyses(far, folder):
-            found = result()
-            if isinstance(found, Tensor):
-                torch.testing.assert_close(found.cpu(), expected[name].cpu(), rtol=1e-4, atol=1e-5, msg=name)
-            elif isinstance(found, list) and found and isinstance(found[0], float):
-                torch.testing.assert_close(_plain_tensor(found), _plain_tensor(expected[name]), rtol=1e-4, atol=1e-5)
-            elif isinstance(found, float):
-                assert abs(found - expected[name]) < 1e-4, name
-            else:
-                assert type(found) is type(expected[name]), name
-    print(f"{family}: {len(expected)} analyses")
+        compare(far, expected, analyses(far, folder))
+        compare(far, causal, causal_analyses(far))
+        accelerate.cpu_offload(offloaded, torch.device(SECOND, 0), offload_buffers=True)
+        assert all(parameter.is_meta for parameter in offloaded.parameters())
+        moving = unembed.load(offloaded, tokenizer=near.tokenizer)
+        compare(moving, causal, causal_analyses(moving))
+    print(f"{family}: {len(expected) + len(causal)} analyses")
 
 
 if __name__ == "__main__":
