@@ -76,7 +76,7 @@ def install(
     """
     require_point(lm, point, layer)
     block = lm.structure.blocks[layer]
-    branch = {"attn_out": block.mixer, "mlp_out": block.feed_forward}.get(point)
+    branch = {"attn_out": block.mixer, "resid_mid": block.mixer, "mlp_out": block.feed_forward}.get(point)
     if branch is not None and isinstance(branch.branch_norm, ChannelGain):
         raise Unsupported(
             f"replacing {point} of layer {layer} of {lm.name}",
@@ -94,7 +94,7 @@ def install(
         change_output(stack, block.module, _writing(changes), current)
     elif point == "mlp_out":
         assert ffn is not None
-        change_output(stack, ffn.output, _writing(_unscaled(changes, ffn.multiplier)), current)
+        change_output(stack, ffn.output, _writing_added(changes, ffn.multiplier), current)
     elif point == "coefficients":
         assert ffn is not None
         if ffn.experts is not None:
@@ -105,8 +105,7 @@ def install(
     else:
         assert mixer is not None
         if point == "attn_out":
-            rows = _unscaled(changes, mixer.multiplier, mixer.constant)
-            change_output(stack, mixer.output, _writing(rows), current)
+            change_output(stack, mixer.output, _writing_added(changes, mixer.multiplier, mixer.constant), current)
         elif point == "resid_mid":
             _install_middle(stack, block, current, changes)
         elif point == "z":
@@ -129,17 +128,19 @@ def _writing(changes: Changes) -> Callable[[Tensor], Tensor]:
     return written
 
 
-def _unscaled(changes: Changes, multiplier: float, constant: Tensor | None = None) -> Changes:
-    """The replacements of what is added, as what the module must return for it."""
+def _writing_added(changes: Changes, multiplier: float, constant: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """The replacements of what is added, written as what the module must return for it."""
     if multiplier == 1.0 and constant is None:
-        return changes
-    shift = 0.0 if constant is None else constant
+        return _writing(changes)
 
-    def one(r: Replacement) -> Replacement:
-        value = r.value if constant is None else r.value.to(constant)
-        return replace(r, value=(value - shift) / multiplier)
+    def written(t: Tensor) -> Tensor:
+        shift = torch.zeros((), dtype=t.dtype, device=t.device) if constant is None else constant
+        own = t * multiplier + shift
+        wanted = _writing(changes)(own)
+        # Only what differs is changed, so that a run's own numbers leave it as it is.
+        return torch.where(wanted == own, t, (wanted - shift) / multiplier)
 
-    return [(i, one(r)) for i, r in changes]
+    return written
 
 
 def _install_middle(stack: ExitStack, block: Block, current: ForwardPass, changes: Changes) -> None:

@@ -24,7 +24,7 @@ from unembed.causality.replacement import (
     passed_through,
     without_tensors,
 )
-from unembed.errors import InvalidInput, NotFinite, PointMissing, Unsupported
+from unembed.errors import InvalidInput, NotFinite, PointMissing, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, SUM_TOLERANCE
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
@@ -227,7 +227,12 @@ class Rerun:
         if layer == 0:
             return True
         same = Replacement("resid_pre", layer, None, None, self._captured["resid_pre", layer])
-        found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
+        try:
+            found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
+        except UnembedError:
+            raise
+        except Exception:  # the model's own code misses what the layers below leave besides the stream, such as keys
+            return False
         close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
 
@@ -317,13 +322,21 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
     else:
         # No token attends to later ones, so the model needs no mask and uses the same kernels.
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
-    few = {"logits_to_keep": max(lengths) - min(lengths) + 1} if accepts_argument(lm, "logits_to_keep") else {}
+    few = last_logits(lm, max(lengths), max(lengths) - min(lengths) + 1)
     out = lm.hf(ids, use_cache=False, **few, **current.arguments).logits
     last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # from the end
     out = out[torch.arange(len(runs), device=out.device), last]
     if not bool(torch.isfinite(out).all()):
         raise NotFinite(f"{lm.name}'s logits", why="they hold NaN or infinity with these replacements")
     return out
+
+
+def last_logits(lm: Decoder, n_pos: int, n: int = 1) -> dict[str, Tensor]:
+    """The argument with which a pass computes the logits of the last `n` positions only, where the model takes it.
+
+    Positions rather than their number: given a number, Gemma 4 computes no more than these in its last layers.
+    """
+    return {"logits_to_keep": torch.arange(n_pos - n, n_pos)} if accepts_argument(lm, "logits_to_keep") else {}
 
 
 def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: int) -> Tensor:

@@ -22,14 +22,14 @@ from torch import Tensor
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, patched_pair
 from unembed.causality.replacement import Replacement
-from unembed.causality.rerun import Rerun
+from unembed.causality.rerun import Rerun, last_logits
 from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import has_point
 from unembed.stream.experts import keep_with_graph
-from unembed.stream.hooks import accepts_argument, attach_hooks, has_experts, memory_guard, on_the_graph
+from unembed.stream.hooks import attach_hooks, has_experts, memory_guard, on_the_graph
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, prepare
 from unembed.validation import positive_int
@@ -108,6 +108,9 @@ def screen(
     top = positive_int("top", top, least=0)
     if not lm.n_layers:
         raise PointMissing(f"{lm.name} has no heads or memories", why="it has no layers")
+    if not any(has_point(lm, p, n) for p in _POINTS for n in range(lm.n_layers)):
+        why = "no layer ends in a projection over heads, and no FFN adds memories by themselves"
+        raise PointMissing(f"{lm.name} has no heads or memories", why=why, instead="Ablate whole layers")
     given: dict[tuple[str, int], Tensor] | None = None
     if corrupted is None:
         target, pairs, words = prompt, None, "zero"
@@ -234,12 +237,11 @@ def _with_graph(lm: Decoder, ids: Tensor, edits: Edits) -> _Graph:
     points = [(p, n) for p in _POINTS for n in range(lm.n_layers) if has_point(lm, p, n)]
     of_experts = [(p, n) for p, n in points if p == "coefficients" and has_experts(lm, n)]
     own: dict[tuple[str, int], Tensor] = {}
-    few = {"logits_to_keep": 1} if accepts_argument(lm, "logits_to_keep") else {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
         current = stack.enter_context(attach_hooks(lm, {}, edits))
         stack.enter_context(on_the_graph(lm, [point for point in points if point not in of_experts], own))
         for point in of_experts:
             keep_with_graph(stack, lm, point[1], current, partial(own.__setitem__, point))
-        logits = lm.hf(ids, use_cache=False, **few, **current.arguments).logits[:, -1]
+        logits = lm.hf(ids, use_cache=False, **last_logits(lm, ids.shape[1]), **current.arguments).logits[:, -1]
     return _Graph({point: own[point] for point in points}, logits)

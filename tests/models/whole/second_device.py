@@ -2,7 +2,7 @@
 
 `python -m tests.models.whole.second_device FAMILY` opens a tiny model there, runs the analyses, and compares each
 result with the same model's on the processor. It changes torch for the whole process, hence a process of its own.
-What replaces activations is compared once more with all layers in main memory, moved to the second device for each call.
+What replaces activations is compared once more with layers in main memory, moved to the second device for each call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import unembed
 from tests.cli.conftest import save_model
 from unembed.language_model import LanguageModel
-from unembed.names import PATCH_POINTS
+from unembed.names import PATCH_POINTS, By
 
 SECOND = "second"
 _aten = torch.ops.aten
@@ -158,7 +158,6 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     other = prompt.clone()
     other[0, 2] = 11
     edits = [unembed.set_coefficient(1, 3, to=2.0), unembed.scale_head(0, 1, 0.0)]
-    metric = unembed.logit_difference(11, 23)
     trace = lm.trace(prompt)
     circuits = unembed.circuits(lm)
     yield "logits", lambda: lm.run(prompt, capture=("coefficients", "pattern", "q", "z")).logits
@@ -211,7 +210,8 @@ def causal_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]
             f"ablation over a corpus to {to}",
             lambda to=to: lm.ablate_over_corpus(texts, layers="all", to=to, n_tokens=100).changes,
         )
-    for by in ("component", "head", "memory"):
+    kinds: tuple[By, ...] = ("component", "head", "memory")
+    for by in kinds:
         effects = lambda by=by: trace.attribution(11, by=by).with_effects(top=4)  # noqa: E731
         yield f"effects by {by}", lambda effects=effects: [row.total or 0.0 for row in effects().rows]
     for words, corrupted in (("to zero", None), ("to another run", other)):
@@ -227,7 +227,9 @@ def compare(lm: LanguageModel, expected: dict[str, Any], found: Iterator[tuple[s
     for name, result in found:
         value = result()
         if isinstance(value, Tensor):
-            torch.testing.assert_close(value.cpu(), expected[name].cpu(), rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
+            torch.testing.assert_close(
+                value.cpu(), expected[name].cpu(), rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
+            )
         elif isinstance(value, list) and value and isinstance(value[0], float):
             torch.testing.assert_close(_plain_tensor(value), _plain_tensor(expected[name]), rtol=1e-4, atol=1e-5)
         elif isinstance(value, float):
