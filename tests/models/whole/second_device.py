@@ -7,6 +7,7 @@ What replaces activations is compared once more with layers in main memory, move
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -261,3 +262,5 @@ def main(family: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)  # the autograd thread of the second device outlives torch's own end, which would abort the process
