@@ -7,7 +7,6 @@ What replaces activations is compared once more with layers in main memory, move
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,7 +27,10 @@ from unembed.names import PATCH_POINTS, By
 
 SECOND = "second"
 _aten = torch.ops.aten
-_MAY_MIX = {_aten.copy_.default, _aten._to_copy.default, _aten.index.Tensor, _aten.index_put_.default}
+_MAY_MIX = {
+    *(_aten.copy_.default, _aten._to_copy.default, _aten.index.Tensor),
+    *(_aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default),
+}
 """Operations that take an index on, or copy from, another device, as on a GPU."""
 _plain_tensor = torch.tensor
 
@@ -262,5 +264,3 @@ def main(family: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
-    sys.stdout.flush()
-    os._exit(0)  # the autograd thread of the second device outlives torch's own end, which would abort the process
