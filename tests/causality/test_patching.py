@@ -183,7 +183,7 @@ def test_a_replaced_pattern_is_the_pattern_times_the_runs_own_values() -> None:
     clean = Rerun(lm, CLEAN, ("pattern",))
     corrupted = Rerun(lm, CORRUPTED, ("pattern", "z"))
     row = [Replacement("pattern", 1, None, 2, clean.activation("pattern", 1)[2])]
-    values = corrupted._kept["values", 1]
+    values = corrupted._captured["values", 1]
     z = clean.activation("pattern", 1)[2] @ values[2 // (lm.n_heads // len(values))]
     expected = corrupted.logits([[Replacement("z", 1, None, 2, z)]])[0]
     torch.testing.assert_close(corrupted.logits([row])[0], expected, rtol=1e-10, atol=1e-10)

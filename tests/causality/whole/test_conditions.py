@@ -83,7 +83,7 @@ def test_a_patched_pattern_acts_before_the_edits_of_its_head(name: str) -> None:
     found = patch(lm, CLEAN, CORRUPTED, "pattern", metric, edits=half).values[1, 2]
     pattern = lm.run(CLEAN, "pattern", half).at("pattern", 1)[0, 2]
     corrupted = Rerun(lm, CORRUPTED, ("pattern",))
-    values = corrupted._kept["values", 1]
+    values = corrupted._captured["values", 1]
     z = 0.5 * pattern @ values[2 // (lm.n_heads // len(values))]
     expected = corrupted.measured([[Replacement("z", 1, None, 2, z)]], metric)[0]
     assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
