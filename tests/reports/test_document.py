@@ -247,6 +247,7 @@ def test_a_reference_has_as_many_values_as_places(wrong) -> None:
     [
         ("-0.31 [-0.4, -0.2]", "−0.31 [−0.4, −0.2]"),
         ("+0.00 [-0.00, +0.00]", "0.00 [0.00, 0.00]"),
+        ("-0.00 and +0.00. Then -0.05 and +0.001.", "0.00 and 0.00. Then −0.05 and +0.001."),
         ("3e-07", "3e−07"),
         ("GPT-2, layers 4-11, wikitext-103, attn-2l, --top 25", "GPT-2, layers 4-11, wikitext-103, attn-2l, --top 25"),
         ("42% of 96.4%", "42 % of 96.4 %"),

@@ -35,6 +35,18 @@ def test_what_the_command_leaves_opens(tmp_path: Path) -> None:
     assert lm.trace("The river").attribution(7).error < 1e-4
 
 
+def test_as_many_layers_as_bands_of_the_vocabulary_open(tmp_path: Path) -> None:
+    command = ["train", "wikilm-mini", "--layers", "3", "--steps", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.stderr
+    folder = done.stdout.strip()
+    lm = unembed.load(folder)
+    assert (lm.n_layers, len(lm.hf.config.cutoffs) + 1) == (3, 3)
+    assert lm.trace("The river").attribution(7).error < 1e-4
+    shown = CliRunner().invoke(app, ["trace", "The river", "--model", folder])
+    assert shown.exit_code == 0, shown.stderr
+
+
 def test_another_size_is_named_after_it_and_narrows_the_rate(tmp_path: Path) -> None:
     command = ["train", "wikilm-mini", "--until", "1", "--layers", "2", "--width", "64", "--bfloat16"]
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])

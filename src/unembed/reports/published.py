@@ -1,4 +1,4 @@
-"""Published values with where they stand in a paper and how they are known: the section that ends every report."""
+"""Published values with their place in a paper and how they are known: the section that ends every report."""
 
 from __future__ import annotations
 

@@ -82,3 +82,16 @@ def test_columns_for_a_table() -> None:
     assert list(made) == ["x", "x_low", "x_high", "x_n", "x_published"]
     assert made["x_published"] == [0.4, None]
     assert "x_published" not in columns("x", [share_of(1, 2)])
+
+
+def test_a_weighted_mean_counts_values_by_their_weights() -> None:
+    values, weights = [0.1, 0.9, float("nan"), 0.5, 0.4], [8.0, 1.0, 5.0, 2.0, 4.0]
+    m = mean_of(values, weights=weights, seed=3)
+    assert m.value == pytest.approx((0.8 + 0.9 + 1.0 + 1.6) / 15) and m.n == 4
+    assert m.low < m.value < m.high
+    generator = np.random.default_rng(1)
+    values, weights = generator.normal(size=400), generator.integers(1, 4, 400)
+    equal, m = mean_of(values), mean_of(values, weights=weights)
+    assert m.value == pytest.approx(float(np.average(values, weights=weights)))
+    assert m.high - m.low == pytest.approx(equal.high - equal.low, rel=0.25)
+    assert mean_of(values, weights=np.ones(400)) == equal

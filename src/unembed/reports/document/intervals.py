@@ -61,6 +61,7 @@ def mean_of(
     seed: int = 0,
     published: int | float | None = None,
     share: bool = False,
+    weights: Values | None = None,
 ) -> Measured:
     """The mean, with the interval of the percentile bootstrap over drawn units; NaN values are left out.
 
@@ -69,13 +70,14 @@ def mean_of(
         units: the drawn unit that each value belongs to; every value is a unit of its own when None.
         seed: of the resampling.
         published: the paper's number.
+        weights: of the values, each of which is a unit of its own then; equal when None.
         share: values lie between 0 and 1. Where all are 0, or all 1, resampling shows nothing else, and the exact
             bound for as many units stands in.
     """
-    sample = _Sample.of(values, units)
+    sample = _Sample.of(values, units) if weights is None else _Sample.weighted(values, weights)
     if sample.n == 0:
         return Measured(float("nan"), float("nan"), float("nan"), 0, published)
-    value = float(sample.values.mean())
+    value = float(sample.values.mean() if weights is None else sample.sums.sum() / sample.counts.sum())
     if share and value in (0.0, 1.0):
         bounds = share_of(int(value) * len(sample.counts), len(sample.counts))
         return Measured(value, bounds.low, bounds.high, sample.n, published)
@@ -126,7 +128,7 @@ def _compare(a: Values, b: Values, units_a: Values | None, units_b: Values | Non
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Values with the sum and the count of each drawn unit."""
+    """Values with the sum and the count of each drawn unit, or with their products with weights and these."""
 
     values: np.ndarray
     sums: np.ndarray
@@ -140,6 +142,12 @@ class _Sample:
             return cls(given[known], given[known], np.ones(int(known.sum())))
         _, number = np.unique(np.asarray(units).ravel()[known], return_inverse=True)
         return cls(given[known], np.bincount(number, weights=given[known]), np.bincount(number).astype(np.float64))
+
+    @classmethod
+    def weighted(cls, values: Values, weights: Values) -> _Sample:
+        given, by = (np.asarray(x, dtype=np.float64).ravel() for x in (values, weights))
+        known = ~np.isnan(given)
+        return cls(given[known], (given * by)[known], by[known])
 
     @property
     def n(self) -> int:

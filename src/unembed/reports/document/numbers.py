@@ -35,7 +35,7 @@ def format_number(value: int | float | str | None, *, percent: bool = False) -> 
 def as_written(text: str) -> str:
     """Text with one minus sign before numbers and one way to write percent, as numbers in tables are written."""
     text = re.sub(r"(?<![\w\]).−-])-(?=[\d.]*\d)|(?<=\de)-(?=\d)", "−", text)
-    return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0\.?0*)(?![\d.])", r"\1", text))
+    return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0(?:\.0+)?)(?!\.?\d)", r"\1", text))
 
 
 def format_percent(share: float) -> str:

@@ -60,7 +60,7 @@ DRAWS = 5
 
 @dataclass(frozen=True)
 class HeadSkipTrigrams:
-    """The triples that one head raises most, and how each stands in a corpus.
+    """The triples that one head raises most, and how often each occurs in a corpus.
 
     Attributes:
         head: of the layer.
@@ -81,7 +81,7 @@ class HeadSkipTrigrams:
 
     @property
     def likelier(self) -> int:
-        """Of these, how many whose output follows the destination more often when the source stands earlier."""
+        """Of these, how many whose output follows the destination more often when the source occurs earlier."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
 
 
@@ -121,7 +121,7 @@ class BugTables:
 
 @dataclass(frozen=True, eq=False)
 class OnePosition:
-    """The strongest induction head at the last token of text that stands twice."""
+    """The strongest induction head at the last token of repeated text."""
 
     layer: int
     head: int
@@ -244,7 +244,7 @@ class Measurements:
 
     @cached_property
     def on_text(self) -> TextScores:
-        """Attention on the corpus where a token stood earlier."""
+        """Attention on the corpus where a token occurred earlier."""
         return scores_on_text(self.lm, self.corpus, max_windows=min(16, self.options.windows))
 
     @cached_property

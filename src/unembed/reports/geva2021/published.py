@@ -56,7 +56,7 @@ ORIGINS = (
     Origin("patterns per key, keys with one", "3.6 on average, every key", "Sec. 3.2", SUMMARY),
     Origin("prefixes in a pattern", "65 to 80 %", "Sec. 3.2, Fig. 2", SUMMARY),
     Origin("layers of shallow and of semantic patterns", "1 to 9, and 10 to 16", "Sec. 3.2, Fig. 2", SUMMARY),
-    Origin("change without a token", "first -10 to -15 %, random -15 to -20 %, last -70 to -20 %", "Fig. 3", READ_OFF),
+    Origin("change without a token", "first −10 to −15 %, random −15 to −20 %, last −70 to −20 %", "Fig. 3", READ_OFF),
     Origin("agreement rate", "close to zero in layers 1 to 10, then rising to 3.5 %", "Sec. 4.1, Fig. 4", SUMMARY),
     Origin("agreement rate, layers 11 to 15", "1.0, 1.5, 2.0, 2.5, 3.0 %", "Fig. 4", READ_OFF),
     Origin("agreement of a random token", "0.0004 %", "Sec. 4.1", SUMMARY),

@@ -1,6 +1,6 @@
 """Section 6 of Geva et al. 2022 on any model: early exit, and toxicity where prompts are given.
 
-Each part stands alone: one that cannot run (a package is not installed, too little text) leaves a line with the reason.
+Each part runs by itself: one that cannot run (a package is not installed, too little text) leaves one line.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def judge_skip_trigrams(
     """Triples in the corpus, compared with the same triples with one another's sources."""
     return Judgement(
         f"Of the {n} largest triples of the first layer's heads, {occurring} occur in the corpus. In {likelier:.0%} of "
-        f"the {gain.n} whose destination stands both with and without the source, the output is likelier with it; "
+        f"the {gain.n} whose destination occurs both with and without the source, the output is likelier with it; "
         f"with the sources shuffled among the triples, in {shuffled:.0%}.",
         verdict_of(*at_depth(n_layers, 1, above(gain, 0.0))),
     )
@@ -109,8 +109,8 @@ def _primitive(m: Measurements) -> Numbers:
 def judge_primitive(n_layers: int, repeated: Measured, new: Measured, lead: Measured) -> Judgement:
     """By how much the first layer's heads lower the loss of repeated tokens, compared with new ones."""
     return Judgement(
-        f"The single heads of layer 0 take {signed(repeated)} nats off the loss of next tokens that stood earlier in "
-        f"the window and {signed(new)} off that of new ones, a difference of {signed(lead)}.",
+        f"The single heads of layer 0 take {signed(repeated)} nats off the loss of next tokens that occurred earlier "
+        f"in the window and {signed(new)} off that of new ones, a difference of {signed(lead)}.",
         verdict_of(*at_depth(n_layers, 1, above(repeated, 0.0), above(lead, REPEATED))),
     )
 
@@ -130,7 +130,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "skip-trigrams", "skip-trigrams",
         "One-layer models are an ensemble of bigram and skip-trigram models, which can be read off the weights.",
         "One-layer models: skip-trigrams",
-        "Share of the heads' largest triples whose output follows the destination more often when the source stands "
+        "Share of the heads' largest triples whose output follows the destination more often when the source occurs "
         "earlier.",
         "in words",
         "The share is above that of the same triples with shuffled sources, with its interval over triples: a triple "
@@ -151,10 +151,10 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
     ),
     Claim(
         "primitive in-context learning", "primitive in-context learning",
-        "Heads dedicate much of their capacity to copying: they raise tokens that stood earlier, at plausible places. "
-        "One-layer models do primitive in-context learning.",
+        "Heads dedicate much of their capacity to copying: they raise tokens that occurred earlier, at plausible "
+        "places. One-layer models do primitive in-context learning.",
         "One-layer models: copying and primitive in-context learning",
-        "Nats that the single heads of the first layer take off the direct path's loss, of next tokens that stood "
+        "Nats that the single heads of the first layer take off the direct path's loss, of next tokens that occurred "
         "earlier less that of new ones.",
         "in words",
         f"In a one-layer model the heads help repeated tokens, and by more than {REPEATED:g} nats more than new ones, "

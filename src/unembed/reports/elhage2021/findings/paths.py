@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unembed.reports.claims import Claim, Judgement, Numbers, at_depth, verdict_of
+from unembed.reports.document.numbers import format_number
 from unembed.reports.elhage2021.measurements import Measurements
 
 MATTERS = 0.05
@@ -44,20 +45,20 @@ def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], 
     """All orders above 1 compared with order 1."""
     single, virtual = reductions[0], sum(reductions[1:])
     return Judgement(
-        f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; a "
-        f"single head {per_term[0]:.1e} on average, a pair {per_term[1]:.1e}.",
+        f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
+        f"average a single head takes {format_number(per_term[0])} off, a pair {format_number(per_term[1])}.",
         verdict_of(single > 2 * virtual if single >= MATTERS else None),
     )
 
 
 def judge_second_layer(by_layer: Sequence[float], given_others: Sequence[float], **_: Any) -> Judgement:
     """The single heads of each layer, given those of the others."""
-    parts = " and ".join(f"layer {n} {v:+.2f}" for n, v in enumerate(given_others))
+    parts = " and ".join(f"those of layer {n} {v:+.2f}" for n, v in enumerate(given_others))
     alone = " and ".join(f"{v:+.2f}" for v in by_layer)
     condition = given_others[-1] > 2 * given_others[0] if max(given_others) >= MATTERS else None
     return Judgement(
-        f"Given the single heads of the other layers, those of {parts} nats take off the loss; added to the direct "
-        f"path alone, {alone}.",
+        f"Nats taken off the loss by the single heads of a layer, given those of the other layers: {parts}; added to "
+        f"the direct path alone: {alone}.",
         verdict_of(*at_depth(len(by_layer), 2, condition)),
     )
 
@@ -69,8 +70,8 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Path expansion of logits",
         "Relative error of the sum of all terms against the model's logits.",
         "an identity",
-        "The error is below 1e-4 where no norm or FFN stands between. An identity of the architecture: random weights "
-        "pass it too.",
+        "The error is below 1e-4 where there is no norm or FFN between. An identity of the architecture: random "
+        "weights pass it too.",
         _expansion, judge_expansion,
     ),
     Claim(

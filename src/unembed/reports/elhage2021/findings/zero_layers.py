@@ -40,7 +40,7 @@ def _direct_path(m: Measurements) -> Numbers | None:
         return None
     found = m.direct_path
     return {
-        "partial": mean_of(found.partial.numpy(), seed=m.seed),
+        "partial": mean_of(found.partial.numpy(), weights=found.occurrences.numpy(), seed=m.seed),
         "spearman": found.mean_spearman,
         "frequency": found.mean(found.frequency),
         "ceiling": found.mean(found.ceiling),
@@ -78,10 +78,12 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "The direct path of a model with layers represents bigram statistics that its more general rules do not: a "
         "residual of the bigram table. Only a model without layers approximates the table itself.",
         _BIGRAMS,
-        "Rank correlation of the direct path's logits with bigram counts, token frequency held fixed.",
+        "Rank correlation of the direct path's logits with bigram counts, token frequency held fixed, weighted by "
+        "occurrences.",
         "in words",
-        f"The mean over the 200 most frequent tokens is above {PARTIAL:g}, with its interval: embeddings that know "
-        "nothing of bigrams give 0, and token frequency is held fixed because it alone correlates with the counts.",
+        f"The mean over the 200 most frequent tokens, weighted by occurrences, is above {PARTIAL:g}, with its "
+        "interval: random embeddings give 0, and token frequency is held fixed because it alone correlates with the "
+        "counts.",
         _direct_path, judge_direct_path,
     ),
 )  # fmt: skip

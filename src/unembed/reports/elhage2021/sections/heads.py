@@ -52,7 +52,7 @@ def one_position(m: Measurements) -> list[Section]:
     one = m.one_position
     names = [visible(name) for name in m.lm.token_strings(one.tokens)]
     text = (
-        f"{(len(names) + 1) // 2} tokens of text stand twice. At the last one, `{names[-1]}`, head "
+        f"A text of {(len(names) + 1) // 2} tokens, repeated. At the last token, `{names[-1]}`, head "
         f"L{one.layer}H{one.head} should attend to the token after the earlier occurrence, `{names[one.expected]}`, "
         "and raise it.",
     )

@@ -14,8 +14,9 @@ from unembed.results import Provenance, Table
 FARTHEST = 16
 """Offsets of the report's picture."""
 _MEANS = (
-    "Of a source so many tokens back, whatever stands there: with a table of positions the mean over destinations of "
-    "the position terms, with rotary positions the score of the mean embedding with itself, turned by the offset; "
+    "The score of a source so many tokens back, whichever token it is: with a table of positions the mean over "
+    "destinations of the position terms, with rotary positions that of the mean embedding with itself, turned by the "
+    "offset; "
     "ALiBi added. Norms divide by what depends on the run and are left out."
 )
 

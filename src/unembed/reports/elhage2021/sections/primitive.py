@@ -1,4 +1,4 @@
-"""Primitive in-context learning: heads of the first layer raise what stood earlier, at places where it is plausible."""
+"""Primitive in-context learning: heads of the first layer raise what occurred earlier, where it is plausible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def sections(m: Measurements) -> list[Section]:
     gains = [mean_of(side.numpy(), seed=m.seed) for side in (found.repeated_gain, found.new_gain)]
     losses = Table(
         "What the single heads of layer 0 take off the loss of the direct path, nats a token",
-        {"next_token_text": ["stood earlier in the window", "is new in the window"], **columns("gain", gains)},
+        {"next_token_text": ["occurred earlier in the window", "is new in the window"], **columns("gain", gains)},
         m.provenance,
     )
     rows = [(r, [i for i, t in enumerate(r.triples) if t.source == t.output]) for r in m.skip_trigrams]
@@ -33,9 +33,10 @@ def sections(m: Measurements) -> list[Section]:
         m.provenance,
     )
     text = (
-        "A head that copies raises a token because it stood earlier, so that a model of one layer learns a little from "
-        "its context. Patterns are those of the model's own run; the mean over a window's positions is taken first, "
-        "and intervals are over windows. A copy is plausible where the corpus has the token follow the destination.",
+        "A head that copies raises a token because it occurred earlier, so that a model of one layer learns a little "
+        "from its context. Patterns are those of the model's own run; the mean over a window's positions is taken "
+        "first, and intervals are over windows. A copy is plausible where the token follows the "
+        "destination in the corpus.",
     )
     return [
         Section("Primitive in-context learning", text, (Exhibit("repeated_tokens", losses), Exhibit("copied", heads)))

@@ -1,4 +1,4 @@
-"""Sections about skip-trigrams: what the heads of a layer raise most, how that stands in a corpus, and their bugs."""
+"""Sections about skip-trigrams: what the heads of a layer raise most, how often it occurs, and their bugs."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def overview_section(layer: int, found: Sequence[HeadSkipTrigrams], provenance: 
     }
     text = (
         "A triple is a source, a destination that attends to it, and an output that the head then raises: `source ... "
-        "destination` and then `output`. For every head its largest triples, and how these stand in the corpus: in how "
-        "many the output does come, and in how many of those more often than after the same destination without the "
-        "source. Likelier share: of all triples whose destination stands both with and without the source; shuffled: "
-        "of the same triples with the sources of one another, the control. Times: how often in all; expected: how "
+        "destination` and then `output`. For every head its largest triples, and how often they occur in the corpus: "
+        "for how many the output does follow, and for how many of those more often than after the same destination "
+        "without the source. Likelier share: of all triples whose destination occurs both with and without the source; "
+        "shuffled: of the same triples with the sources of one another, the control. Times: how often in all; expected: how "
         "often if the source made no difference.",
     )
     table = Table(f"Skip-trigrams of the heads of layer {layer}", columns, provenance)
@@ -66,7 +66,7 @@ def skip_trigram_section(
     provenance: Provenance,
     counts: Sequence[CorpusCounts] | None = None,
 ) -> Section:
-    """The triples that a head raises most; with `counts`, how they stand in a corpus."""
+    """The triples that a head raises most; with `counts`, how often they occur in a corpus."""
     lm = circuits.lm
     columns: dict[str, list[Any]] = {
         f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))

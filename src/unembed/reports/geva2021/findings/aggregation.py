@@ -120,8 +120,8 @@ def explain_zero(m: Measurements) -> str:
     a = m.agreement
     share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.triggers.n_layers)]
     return (
-        f"{int(m.triggers.bounds[1]):,} memories of a layer stand against {m.lm.d_vocab:,} tokens, in the paper 4,096 "
-        f"against {D_VOCAB:,}: {format_percent(min(share))} to {format_percent(max(share))} of the vocabulary is the "
+        f"A layer has {int(m.triggers.bounds[1]):,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 "
+        f"for {D_VOCAB:,}: {format_percent(min(share))} to {format_percent(max(share))} of the vocabulary is the "
         "first token of some value of a layer."
     )
 

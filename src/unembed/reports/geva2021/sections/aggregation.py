@@ -163,9 +163,9 @@ def composition_section(m: Measurements, findings: tuple[Finding, ...]) -> Secti
             "first token "
             "of residual plus update instead. All are exact. A small vocabulary makes chance agreement with one of "
             "all memories "
-            f"likely: here {int(np.diff(m.triggers.bounds).mean()):,} memories stand against {m.lm.d_vocab:,} "
+            f"likely: a layer has {int(np.diff(m.triggers.bounds).mean()):,} memories here for {m.lm.d_vocab:,} "
             "tokens, in the "
-            "paper 4,096 against 267,744.",
+            "paper 4,096 for 267,744.",
         ),
         (
             *comparison.exhibits(

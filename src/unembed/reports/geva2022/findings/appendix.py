@@ -45,9 +45,14 @@ def _contribution(m: Measurements) -> Numbers:
     }
 
 
+def _middle(layers: list[Measured]) -> Measured:
+    """The median layer; of an even number of layers the upper of the two in the middle."""
+    return sorted(layers, key=lambda x: x.value)[len(layers) // 2]
+
+
 def judge_contribution(layers: list[Measured], even: float, n_memories: int, **_: Any) -> Judgement:
     """The contribution of the ten dominant sub-updates."""
-    middle = sorted(layers, key=lambda x: x.value)[len(layers) // 2]
+    middle = _middle(layers)
     here = (
         f"Ten of {n_memories:,} sub-updates ({format_percent(even)}) make up {percent(middle)} of the sum in the "
         f"median layer, {format_number(middle.value / even)} times an even share."
@@ -89,11 +94,11 @@ def judge_negative(whole: Measured, layers: list[Measured]) -> Judgement:
 def explain_contribution(m: Measurements) -> str:
     """How much of the difference the number of memories can account for."""
     even, in_paper = DOMINANT / m.lm.d_mlp, DOMINANT / 4096
-    whole = float(m.sample.contribution.mean())
+    middle = _middle(_contribution(m)["layers"]).value
     return (
         f"A layer has {m.lm.d_mlp:,} memories, the paper's models 4,096: ten are {format_percent(even)} of them "
         f"instead of {format_percent(in_paper)}, a factor of {format_number(even / in_paper)} of the "
-        f"{format_number(whole / CONTRIBUTION)} between {format_percent(whole)} and the published 5 %. The rest is "
+        f"{format_number(middle / CONTRIBUTION)} between {format_percent(middle)} and the published 5 %. The rest is "
         "unexplained."
     )
 

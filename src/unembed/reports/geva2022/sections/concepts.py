@@ -30,7 +30,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         "`random vectors` come from a normal with the mean and deviation of each layer's values. `updates` are whole "
         "FFN outputs at the ends of random prefixes. Where a norm follows the FFN, values are read behind its gain; "
         "in gated layers coefficients take both signs: `sub-updates` are the values as they are, and those negated, "
-        "whose top tokens are the ones that the values suppress most, stand in a row of their own.",
+        "whose top tokens are the ones that the values suppress most, have a row of their own.",
     )
     figures = (
         Figure(
