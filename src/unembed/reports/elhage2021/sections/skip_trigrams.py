@@ -44,8 +44,8 @@ def overview_section(layer: int, found: Sequence[HeadSkipTrigrams], provenance: 
         "destination` and then `output`. For every head its largest triples, and how often they occur in the corpus: "
         "for how many the output does follow, and for how many of those more often than after the same destination "
         "without the source. Likelier share: of all triples whose destination occurs both with and without the source; "
-        "shuffled: of the same triples with the sources of one another, the control. Times: how often in all; expected: "
-        "how often if the source made no difference.",
+        "shuffled: of the same triples with the sources of one another, the control. Times: how often in all; "
+        "expected: how often if the source made no difference.",
     )
     table = Table(f"Skip-trigrams of the heads of layer {layer}", columns, provenance)
     percent = ("likelier_share", "likelier_share_shuffled")
