@@ -113,7 +113,6 @@ def test_events_of_hand_made_ranks():
     ]
     assert saturation_shares(sample) == pytest.approx([1 / 3, 0, 2 / 3])
     assert [a.tolist() for a in counted_events(sample, "saturation")] == [[0], [2]]
-    assert [a.tolist() for a in counted_events(sample, "saturation", last_layer=True)] == [[2, 0], [0, 2]]
     assert [a.tolist() for a in counted_events(sample, "elimination")] == [[1, 0], [0, 1]]
 
 

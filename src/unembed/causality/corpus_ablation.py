@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from unembed.causality.ablation import Source, up_to
 from unembed.causality.ablation_targets import Components, Group, Heads, Layers, Memories, groups_of
 from unembed.causality.corpus_means import corpus_means, first_batches
-from unembed.causality.replacement import Replacement, change_input, install, passed_through, without_tensors
+from unembed.causality.replacement import Replacement, change_input, install, pass_through, record_outputs
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, NotFinite, Unsupported
@@ -248,7 +248,6 @@ class _BatchRerun:
         self.segments = batch.segments[:, None].expand(batch.shape)[wanted]
         self.n_predicted = int(wanted.sum())
         self.captured: dict[Need, Tensor] = {}
-        self._outputs: list[Any] = []
         self._skips = True
 
         def capture_at(need: Need) -> Callback:
@@ -259,10 +258,8 @@ class _BatchRerun:
         self._needs = tuple(needs)
         with ExitStack() as stack:
             current = stack.enter_context(attach_hooks(lm, captures, self.edits))
-            for block in lm.structure.blocks:
-                stack.callback(block.module.register_forward_hook(lambda _m, _a, out: self._outputs.append(out)).remove)
+            self._outputs = record_outputs(stack, lm)
             self.loss = self._loss(current)
-        self._outputs = [without_tensors(out) for out in self._outputs]
         self._skips = self._can_skip()
 
     def _can_skip(self) -> bool:
@@ -277,15 +274,14 @@ class _BatchRerun:
 
     @contextmanager
     def _from(self, start: int) -> Iterator[ForwardPass]:
-        blocks = self.lm.structure.blocks
         start = start if self._skips else 0
         with ExitStack() as stack:
             current = stack.enter_context(attach_hooks(self.lm, {}, self.edits))
-            for layer in range(start):
-                stack.enter_context(passed_through(blocks[layer].module, self._outputs[layer]))
+            pass_through(stack, self.lm, self._outputs[:start])
             if start:
                 entering = self.captured["resid_pre", start]
-                change_input(stack, blocks[start].module, lambda t: entering.clone(), first=True)
+                block = self.lm.structure.blocks[start]
+                change_input(stack, block.module, lambda t: entering.clone(), first=True)
             yield current
 
     def _loss(self, current: ForwardPass) -> Float[Tensor, " prediction"]:

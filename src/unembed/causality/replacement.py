@@ -255,17 +255,30 @@ def _reshaped(t: Tensor, change: Callable[[Tensor], Tensor], current: ForwardPas
     return change(t if current is None else current.by_position(t)).view(t.shape)
 
 
-def without_tensors(out: Any) -> Any:
-    """The output of a block without its first tensor."""
+def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
+    """A list that receives the form of every block's output, without tensors, until the stack closes."""
+    forms: list[Any] = []
+    for block in lm.structure.blocks:
+        handle = block.module.register_forward_hook(lambda _m, _a, out: forms.append(_without_stream(out)))
+        stack.callback(handle.remove)
+    return forms
+
+
+def pass_through(stack: ExitStack, lm: Decoder, forms: Sequence[Any]) -> None:
+    """Until the stack closes, the first blocks return the stream that they receive: one block for each form."""
+    for block, form in zip(lm.structure.blocks, forms, strict=False):
+        stack.enter_context(_passed_through(block.module, form))
+
+
+def _without_stream(out: Any) -> Any:
+    """The output of a block without its tensors."""
     if isinstance(out, Tensor):
         return None
     i = next(i for i, value in enumerate(out) if isinstance(value, Tensor))
     return [*out[:i], ..., *(None if isinstance(v, Tensor) else v for v in out[i + 1 :])], type(out) is tuple
 
 
-def passed_through(module: nn.Module, form: Any) -> AbstractContextManager[None]:
-    """A context in which the block returns the stream that it receives."""
-
+def _passed_through(module: nn.Module, form: Any) -> AbstractContextManager[None]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         hidden = given_tensor(args, kwargs)
         if form is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,8 +20,8 @@ from unembed.causality.replacement import (
     by_head,
     change_input,
     install,
-    passed_through,
-    without_tensors,
+    pass_through,
+    record_outputs,
 )
 from unembed.errors import InvalidInput, NotFinite, PointMissing, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
@@ -105,7 +104,6 @@ class Rerun:
         if stream is not None:
             require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
-        self._outputs: list[Any] = []
         self._captured: dict[tuple[str, int], Tensor] = {}
         self.reference = self._first_run()
         # Several streams cannot be recovered from the one vector that represents them.
@@ -132,12 +130,10 @@ class Rerun:
         with ExitStack() as stack:
             stack.enter_context(memory_guard(f"a run of {self.n_pos} tokens"))
             current = stack.enter_context(attach_hooks(lm, captures, self.edits))
-            for block in lm.structure.blocks:
-                stack.callback(block.module.register_forward_hook(lambda _m, _a, out: self._outputs.append(out)).remove)
+            self._outputs = record_outputs(stack, lm)
             if self.stream is not None:
                 change_input(stack, lm.structure.blocks[0].module, lambda t: _entered([self], t, 0), first=True)
             logits = _last_logits([self], current)[0]
-        self._outputs = [without_tensors(out) for out in self._outputs]
         self._check_patterns()
         return logits
 
@@ -368,8 +364,7 @@ def _replaced(rows: Sequence[RowOf], also: Install | None = None) -> Iterator[Fo
         stack.enter_context(torch.no_grad())
         stack.enter_context(memory_guard(f"{len(rows)} rows of {n_pos} tokens"))
         current = stack.enter_context(attach_hooks(lm, first._same_kernels(), first.edits))
-        for layer in range(start):
-            stack.enter_context(passed_through(blocks[layer].module, first._outputs[layer]))
+        pass_through(stack, lm, first._outputs[:start])
         if start or any(run.stream is not None for run in set(runs)):
             change_input(stack, blocks[start].module, lambda t: _entered(runs, t, start), first=True)
         for (point, layer), changes in wanted.items():

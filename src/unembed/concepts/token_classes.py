@@ -32,6 +32,8 @@ MIN_TOKENS = 4
 MIN_INFORMATION = 3.5
 """Smallest information content, in bits, of a WordNet class: a larger class would contain a tenth of all words."""
 _RARE_SENSE = 0.1
+_CLOSED = {name: frozenset(words.split()) for name, words in CLOSED.items()}
+_STOP_WORDS, _GIVEN_NAMES = frozenset(STOP_WORDS.split()), frozenset(GIVEN_NAMES.split())
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
@@ -135,14 +137,14 @@ def _classes_of(token: CleanToken) -> Iterator[tuple[str, str, str]]:
 def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], ...]:
     found: dict[tuple[str, str, str], None] = {}
     closed = False
-    for name, words in _closed().items():
+    for name, words in _CLOSED.items():
         if word in words:
             found[name, "syntactic", "list of a closed class"] = None
             # "May" is a month and "Will" a name; WordNet's helium for "He" is noise.
             closed = closed or not (capitalised and name == "modal verbs")
-    if word in _stop_words():
+    if word in _STOP_WORDS:
         found["stop words", "stopwords", "list of stop words"] = None
-    if capitalised and word in _given_names():
+    if capitalised and word in _GIVEN_NAMES:
         found["given names", "names", "list of given names"] = None
     if closed or len(word) < 2:
         return tuple(found)
@@ -208,18 +210,3 @@ def _grammar(word: str) -> Iterator[tuple[str, str, str]]:
 
 
 _OF = {"n": "nouns", "v": "verbs", "a": "adjectives", "r": "adverbs"}
-
-
-@cache
-def _closed() -> dict[str, frozenset[str]]:
-    return {name: frozenset(words.split()) for name, words in CLOSED.items()}
-
-
-@cache
-def _stop_words() -> frozenset[str]:
-    return frozenset(STOP_WORDS.split())
-
-
-@cache
-def _given_names() -> frozenset[str]:
-    return frozenset(GIVEN_NAMES.split())

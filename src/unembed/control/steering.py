@@ -182,7 +182,7 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     return Table("The next token", columns, provenance(lm, edits=len(edits), divergence=round(divergence, 6)))
 
 
-def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
+def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
     """The edited memories, how they are changed, and the tokens they promote."""
     from unembed.memories.values import Values
 
@@ -192,7 +192,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit], top: int = 8) -> Table:
         "index": [e.index for e in memories],
         "action": [e.action for e in memories],
         "value": [e.value for e in memories],
-        "top_tokens": [Values(lm).top_tokens(*lm.memory(e.layer, e.index), top) for e in memories],
+        "top_tokens": [Values(lm).top_tokens(*lm.memory(e.layer, e.index), 8) for e in memories],
     }
     return Table("Edited memories", columns, provenance(lm, basis="raw"))
 

@@ -204,11 +204,8 @@ def _naming(found: ValueMap, top: Int[np.ndarray, "point k"]) -> list[list[int]]
         rows = np.flatnonzero(found.cluster == number)
         counted, share = Counter(top[rows].ravel().tolist()), len(rows) / len(top)
 
-        def distinctiveness(token: int, counted: Counter[int] = counted, share: float = share) -> float:
-            return counted[token] * float(np.log(counted[token] / everywhere[token] / share))
-
-        order = sorted(counted, key=lambda token: (-distinctiveness(token), token))
-        named.append(order[:_NAMING])
+        scores = {token: n * float(np.log(n / everywhere[token] / share)) for token, n in counted.items()}
+        named.append(sorted(scores, key=lambda token: (-scores[token], token))[:_NAMING])
     return named
 
 

@@ -19,16 +19,12 @@ from unembed.names import SCORE_BASES, ScoreBasis
 Kind = Literal["saturation", "elimination"]
 
 
-def counted_events(
-    sample: EventSample, kind: Kind, *, ffn_only: bool = True, last_layer: bool = False
-) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
-    """Layer and example of the events that are scored.
+def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
+    """Layer and example of the events that are scored: as in the paper, caused by the FFN, saturations before the end.
 
     Args:
         sample: the examples.
-        kind: "saturation" or "elimination".
-        ffn_only: only saturations caused by the FFN, as in the paper; eliminations are always caused by it.
-        last_layer: include saturations in the last layer; the paper excludes them.
+        kind: "saturation" (those in the last layer are left out) or "elimination".
 
     Raises:
         InvalidInput: another kind.
@@ -36,9 +32,7 @@ def counted_events(
     examples = np.arange(len(sample))
     if kind == "saturation":
         layers = sample.saturation
-        keep = sample.by_ffn() if ffn_only else np.ones(len(sample), dtype=bool)
-        if not last_layer:
-            keep = keep & (layers < sample.n_layers - 1)
+        keep = sample.by_ffn() & (layers < sample.n_layers - 1)
     elif kind == "elimination":
         layers, rank = sample.elimination
         keep = rank > 1
@@ -53,8 +47,6 @@ def event_scores(
     *,
     basis: ScoreBasis = "raw",
     random: bool = False,
-    ffn_only: bool = True,
-    last_layer: bool = False,
 ) -> Float[np.ndarray, "event 10"]:
     """Scores of the reference token (the prediction; the fallen candidate) by the sub-updates of each event's update.
 
@@ -63,10 +55,8 @@ def event_scores(
         kind: "saturation" or "elimination".
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
         random: of 10 random sub-updates of the same layer instead of the 10 dominant ones.
-        ffn_only: see `counted_events`.
-        last_layer: see `counted_events`.
     """
-    layers, examples = counted_events(sample, kind, ffn_only=ffn_only, last_layer=last_layer)
+    layers, examples = counted_events(sample, kind)
     token = TOKENS.index("final" if kind == "saturation" else "candidate")
     scores = sample.random_scores if random else sample.scores
     return scores[layers, examples, :, token, _basis(basis, sample)]

@@ -163,11 +163,11 @@ def _memory_layers(lm: Decoder) -> tuple[int, ...]:
     return lm.memory_layers
 
 
-def lm_top(lm: Decoder, layer: int, index: int, k: int = LISTED) -> tuple[list[int], list[float]]:
+def lm_top(lm: Decoder, layer: int, index: int) -> tuple[list[int], list[float]]:
     """Ids and raw scores of a value's top tokens."""
     from unembed.memories.values import Values
 
-    ids, scores = Values(lm).top(layer, index, k)
+    ids, scores = Values(lm).top(layer, index, LISTED)
     return ids.tolist(), scores.tolist()
 
 

@@ -130,7 +130,9 @@ def trace_view(
         grid=grid,
         attributions=[_attribution(trace, question, "component", position, _COMPONENTS_SHOWN)],
         findings=findings(trace, question, effects, position, shown) if layer is None else [],
-        moves=_moves(trace, position, target) if layer is None and settings.basis == "final" else [],
+        moves=describe_events(lm, trace.rank_changes(target, position))
+        if layer is None and settings.basis == "final"
+        else [],
         described=list(trace.described_memories(question.token, position, index=index))
         if wanted and layer is None
         else [],
@@ -333,10 +335,6 @@ def _events(trace: Trace, position: int) -> list[EventView]:
         return describe_events(trace.lm, trace.events(position))
     except Unsupported:
         return []  # events are those of FFN updates, and the model has none
-
-
-def _moves(trace: Trace, position: int, target: int) -> list[EventView]:
-    return describe_events(trace.lm, trace.rank_changes(target, position))
 
 
 def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:

@@ -401,13 +401,13 @@ def _finite(logits: Tensor, mask: Tensor) -> bool:
     return bool(torch.isfinite(logits.sum())) or bool(torch.isfinite(logits[mask.bool()]).all())
 
 
-def position_of(run: Run, position: int, row: int = 0) -> int:
-    """The column of a position, which counts from the row's first real token, or from its last if negative.
+def position_of(run: Run, position: int) -> int:
+    """The column of a position of the first prompt, counted from its first real token, or from its last if negative.
 
     Raises:
-        OutOfRange: the row has no such position.
+        OutOfRange: the prompt has no such position.
     """
-    real, position = run.attention_mask[row].nonzero()[:, 0], as_int("position", position)
+    real, position = run.attention_mask[0].nonzero()[:, 0], as_int("position", position)
     if not -len(real) <= position < len(real):
         raise OutOfRange(f"position {position}", why=f"the prompt has {len(real)} tokens, 0 to {len(real) - 1}")
     return int(real[position])

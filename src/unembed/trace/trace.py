@@ -220,10 +220,10 @@ class Trace(Displayed):
         return self._runs[key]
 
     def ranks_of(
-        self, token: str | int, point: StreamPoint = "resid_post", basis: Basis = "final", position: int | None = None
+        self, token: str | int, point: StreamPoint = "resid_post", position: int | None = None
     ) -> Int[Tensor, "layer pos"]:
         """The rank of a token at every layer, and at every position or at one; 1 is the top."""
-        return self.ranks_and_probabilities(token, point, basis, position)[0]
+        return self.ranks_and_probabilities(token, point, position=position)[0]
 
     def ranks_and_probabilities(
         self, token: str | int, point: StreamPoint = "resid_post", basis: Basis = "final", position: int | None = None

@@ -109,15 +109,14 @@ def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[T
 
 
 @torch.no_grad()
-def item_tokens(lm: Decoder, item: Item, seed: int = 0, top: int | None = None) -> Int[Tensor, " k"]:
+def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
     """The top learned tokens of an item that is a value, real or random, in the raw basis."""
-    k = RULES["value"].shown if top is None else top
     if item.what == "random value":
         vectors = random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
     else:
         layer, index = lm.memory(item.layer, item.index)
         vectors = written_values(lm, layer, torch.tensor([index]))
-    return read(lm, vectors, k, basis="raw", hidden=lm.unlisted).ids[0]
+    return read(lm, vectors, RULES["value"].shown, basis="raw", hidden=lm.unlisted).ids[0]
 
 
 def definitions(tokens: Sequence[str]) -> list[str | None]:
