@@ -4,7 +4,6 @@ from unembed.sweeps.checkpoint import CheckpointInterval as CheckpointInterval
 from unembed.sweeps.fast_kernels import Fast as Fast
 from unembed.sweeps.fast_kernels import fast_difference as fast_difference
 from unembed.sweeps.progress import Progress as Progress
-from unembed.sweeps.progress import to_stderr as to_stderr
 from unembed.sweeps.ray.workers import Ray as Ray
 from unembed.sweeps.reducers.distributions import Counts as Counts
 from unembed.sweeps.reducers.distributions import Histogram as Histogram

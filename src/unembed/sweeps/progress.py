@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,9 +65,3 @@ class Reporter:
         left = 0.0 if end else spent * (1 - share) / done if done > 0 else None
         rate = (tokens - tokens_before) / spent if spent > 0 else 0.0
         self._callback(Progress(batches, tokens, share, rate, left))
-
-
-def to_stderr(progress: Progress) -> None:
-    """Print the line, in a terminal over the previous one."""
-    sys.stderr.write(f"\r\x1b[K{progress.line()}" if sys.stderr.isatty() else f"{progress.line()}\n")
-    sys.stderr.flush()
