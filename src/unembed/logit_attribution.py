@@ -253,7 +253,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
         if target in targets and by in kinds:
             raise Unsupported(
                 f"an attribution by {by} under an edit of a layer's {target}",
-                why="the whole output is scaled, behind its parts",
+                why="the whole output is scaled, after its parts are added",
                 instead='Use by="component"',
             )
     return ("resid_pre", "resid_post", *writer_points(lm), *extra, *(["unedited_post"] if "stream" in targets else []))

@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_refused(corpus, tmp_path):
     Run(RECIPE, corpus, tmp_path, compiled=False).train(until=1)
     whole = (tmp_path / "checkpoint.pt").read_bytes()
     (tmp_path / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CheckpointFault, match="Delete it to begin anew"):
+    with pytest.raises(CheckpointFault, match="Delete it to start again"):
         Run(RECIPE, corpus, tmp_path, compiled=False)
 
 

@@ -100,7 +100,7 @@ def patch_pairs(
         corrupted: the prompts without it, in the same order.
         points: as in `patch`, but for coefficients, whose memories differ between pairs.
         metric: one for all pairs, or one for each.
-        attention_mask: of the clean and of the corrupted ids, 1 at real tokens; padding may stand on either side.
+        attention_mask: of the clean and of the corrupted ids, 1 at real tokens; padding may be on either side.
         positions: as in `patch`; they count from each prompt's first real token.
         alignment: as in `patch`, for every pair.
         direction: as in `patch`.

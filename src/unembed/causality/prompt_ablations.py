@@ -81,21 +81,13 @@ def ablate_prompts(
 ) -> PromptAblations:
     """`ablate` in each of several prompts, in padded batches.
 
+    The other arguments are those of `ablate`; positions count from each prompt's first real token.
+
     Args:
         lm: the model.
         prompts: texts, tokens of each, or ids (prompt, pos) with a mask.
-        heads: as in `ablate`, like all that is chosen.
-        memories: as in `ablate`.
-        components: as in `ablate`.
-        to: as in `ablate`.
         metric: one for all prompts, or one for each.
-        layers: as in `ablate`.
-        attention_mask: of the ids, 1 at real tokens; padding may stand on either side.
-        positions: as in `ablate`; they count from each prompt's first real token.
-        corpus: as in `ablate`.
-        mean_tokens: as in `ablate`.
-        by_position: as in `ablate`.
-        edits: changes that hold in all runs.
+        attention_mask: of the ids, 1 at real tokens; padding may be on either side.
         batch: rows in memory at once, of all prompts together.
 
     Raises:

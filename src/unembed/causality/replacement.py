@@ -90,7 +90,7 @@ def install(
         change_input(stack, block.module, _writing(changes), current)
     elif point == "resid_post":
         if block.handover != 1.0:
-            raise Unsupported(f"replacing resid_post of {block.path}", why="the model rescales it behind the block")
+            raise Unsupported(f"replacing resid_post of {block.path}", why="the model rescales it after the block")
         change_output(stack, block.module, _writing(changes), current)
     elif point == "mlp_out":
         assert ffn is not None

@@ -109,7 +109,7 @@ def made_clusters(
 
 @torch.no_grad()
 def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index: int) -> ClusterView:
-    """The cluster of a memory: what its members share, and which lie nearest.
+    """The cluster of a memory: what its members share, and which are nearest.
 
     Args:
         lm: the model.

@@ -92,7 +92,7 @@ class Labels:
         return [row | {"notes": json.loads(row["notes"])} for row in rows]
 
     def columns(self) -> dict[str, list[Any]]:
-        """The labels that are not withdrawn, as SQL sees them: by column, notes as text."""
+        """The labels that are not withdrawn, as SQL reads them: by column, notes as text."""
         rows = self.rows(of="all")
         return {name: [str(row[name]) if name == "notes" else row[name] for row in rows] for name in COLUMNS}
 

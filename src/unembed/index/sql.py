@@ -102,7 +102,7 @@ class Sql:
 
 
 def _create_labels(cursor: duckdb.DuckDBPyConnection, labels: Mapping[str, Sequence[Any]]) -> None:
-    """A table that only this cursor sees. Registering an Arrow table instead would import pandas: 0.4 s."""
+    """A table visible to this cursor only. Registering an Arrow table instead would import pandas: 0.4 s."""
     types = {"id": "BIGINT", "layer": "INTEGER", "index": "INTEGER"}
     columns = ", ".join(f'"{name}" {types.get(name, "VARCHAR")}' for name in labels)
     cursor.execute(f"CREATE TEMP TABLE labels ({columns})")

@@ -9,7 +9,7 @@ For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3)
 
 In the basis "frozen" e_w goes through the final norm at the run's own scale, so scores still add up. In the basis
 "final" the norm is applied as the model applies it; a score is then the change of the logit, and scores need not add
-up. Where a norm follows the FFN, v_i is the value behind that norm at the scale of the run: what reaches the stream.
+up. Where a norm follows the FFN, v_i is the value after that norm at the scale of the run: what reaches the stream.
 """
 
 from __future__ import annotations

@@ -70,5 +70,5 @@ def _cut(segment: Segment, length: int) -> Segment:
 
 
 def example_batches(examples: list[Segment], tokens_per_batch: int = 2048) -> Iterator[Batch]:
-    """The examples in batches of about one length."""
+    """The examples in batches of similar length."""
     return bucketed(iter(examples), tokens_per_batch, _AHEAD)

@@ -20,8 +20,8 @@ def router_tokens(
 ) -> tuple[Int[Tensor, "expert k"], Float[Tensor, "expert k"]]:
     """The tokens whose embeddings the router of a layer scores highest for each expert.
 
-    The score is the router's product with the token's embedding behind the layer's norm, less the mean over experts,
-    which no softmax sees. In later layers the stream holds more than the embedding: this is the direct path alone.
+    The score is the router's product with the token's embedding after the layer's norm, less the mean over experts,
+    which cancels in a softmax. In later layers the stream holds more than the embedding: this is the direct path alone.
 
     Args:
         lm: the model.

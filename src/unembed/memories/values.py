@@ -1,7 +1,7 @@
 """Values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
 
 A value is read in the `raw` basis by default, as the papers do: its length has no meaning until a coefficient
-multiplies it. Where a norm follows the FFN, the value is read behind that norm's gain (and centring): this is what
+multiplies it. Where a norm follows the FFN, the value is read after that norm's gain (and centring): this is what
 reaches the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
 """
 
@@ -300,5 +300,5 @@ class Values:
         return torch.from_numpy(edges).float(), torch.from_numpy(counts)
 
     def norm(self, layer: int, index: MemoryIndex) -> float:
-        """The length of a value as it reaches the stream: behind the gain of a norm that follows the FFN."""
+        """The length of a value as it reaches the stream: after the gain of a norm that follows the FFN."""
         return float(values_of(self._lm, [self._lm.memory(layer, index)]).norm())

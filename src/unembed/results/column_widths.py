@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
-    """Groups of adjacent columns that fit the width without breaking a word; a wider column is a group of its own.
+    """Groups of adjacent columns that fit the width without breaking a word; a wider column forms a group alone.
 
     Args:
         least: the width at which no word breaks, by column.

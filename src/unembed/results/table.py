@@ -22,7 +22,7 @@ from unembed.results.token_text import visible_html, visible_rich
 from unembed.validation import as_path, positive_int
 
 SCHEMA = "unembed.table/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 
 _SHOWN_ROWS = 40
 _REPR_ROWS = 8

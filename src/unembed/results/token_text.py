@@ -115,7 +115,7 @@ _LONGEST_CHARACTER = 4
 def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
     r"""The tokens, those that hold parts of one character joined, and how many tokens each piece is made of.
 
-    A byte that is not a character is `\xe5` in a token's text. Bytes that do not form one together stay apart.
+    A byte that is not a character is `\xe5` in a token's text. Bytes that do not form one together stay separate.
 
     >>> join_bytes([" city", "\\xe5", "\\x8c", "\\x97", "\\xff"])
     [(' city', 1), ('北', 3), ('\\xff', 1)]

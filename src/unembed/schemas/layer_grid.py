@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 SCHEMA = "unembed.emergence/2"
-"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 
 STAGES: tuple[StreamPoint, ...] = ("resid_mid", "resid_post")
 """The stream after attention, and after the FFN."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = "unembed.memory/1"
 SCHEMA_ON_PROMPT = "unembed.memory_on_prompt/1"
 SCHEMA_CONNECTIONS = "unembed.memory_connections/1"
-"""Names of the JSON forms; the number rises when a field changes its meaning or goes."""
+"""Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from unembed.trace.described_memories import DescribedMemory
 
 SCHEMA_TRACE = "unembed.trace/3"
 SCHEMA_EXPLAIN = "unembed.explain/3"
-"""Names of the JSON forms; the number rises when a field changes its meaning or goes."""
+"""Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
 
 
 _UPDATES = {"ffn": "FFN", "attention": "attention"}

@@ -110,7 +110,7 @@ class _SoftmaxInputs(TorchFunctionMode):
 
 @contextmanager
 def _eager_module(module: nn.Module) -> Iterator[None]:
-    """A context in which one attention module runs eagerly, with a config of its own and an additive mask."""
+    """A context in which one attention module runs eagerly, with its own config and an additive mask."""
     config = module.config
     own: Any = copy.copy(config)
     own._attn_implementation_internal = "eager"

@@ -226,7 +226,7 @@ def _left(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
 
 def _put_back_stream(new: Tensor, own: Tensor, block: Block) -> Tensor:
     if block.streams is not None or block.handover != 1.0:
-        why = "it has several" if block.streams is not None else "the model rescales it behind the block"
+        why = "it has several" if block.streams is not None else "the model rescales it after the block"
         raise Unsupported(f"replacing the stream at {block.path}", why=why, instead="Replace attn_out or mlp_out")
     return new.reshape(own.shape)
 

@@ -108,7 +108,7 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     if site.values.gated and not gated:
         raise Unsupported(
             f"the values of layer {layer} of {lm.name}",
-            why="a gate or norm stands between the mixed values and the out-projection, different at each position",
+            why="a gate or norm, different at each position, lies between the mixed values and the out-projection",
             instead="Use an attribution by source, which includes it",
         )
     values = run.at("values", layer)[0]
@@ -221,7 +221,7 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
 def _normed(
     vectors: list[Tensor], labels: list[str], norm: Norm | None, run: Run, point: str, layer: int
 ) -> list[Tensor]:
-    """The vectors behind a norm on the stream itself, its scale frozen, and its bias as a writer."""
+    """The vectors after a norm on the stream itself, its scale frozen, and its bias as a writer."""
     if norm is None:
         return vectors
     scale = norm.scale(run.at(point, layer))
@@ -241,7 +241,7 @@ def require_one_stream(lm: Decoder, what: str) -> None:
     if lm.structure.streams is not None:
         raise Unsupported(
             f"{what} of {lm.name}",
-            why=f"the model has {lm.structure.streams.count} streams, mixed anew at every position",
+            why=f"the model has {lm.structure.streams.count} streams, mixed differently at every position",
             instead="Attributions, readings and memories take the mixing into account",
         )
 
@@ -298,7 +298,7 @@ class Directions:
     steps: tuple[Mapping[str, Tensor], ...]
     """By layer, for what each point of a component holds ("attn_out", "mlp_out", "writer 0", ...)."""
     end: tuple[Float[Tensor, "*pos d_model"], ...]
-    """By layer, for what is added to the stream behind the block: an edit. Empty with several streams."""
+    """By layer, for what is added to the stream after the block: an edit. Empty with several streams."""
     constants: tuple[tuple[int, Float[Tensor, "*pos"]], ...]
     """By layer, what the biases of norms on the stream itself contribute."""
 
@@ -323,7 +323,7 @@ def directions(
 
     Args:
         lm: the model.
-        u: the direction, behind the last block and before the final norm.
+        u: the direction, after the last block and before the final norm.
         run: a run that captured `mixing_points(lm)`; its first row is used.
         column: the position, or all of them: then directions have positions in front where they differ.
     """

@@ -82,7 +82,7 @@ def _where(positions: str | int | Sequence[int]) -> Where:
 
 
 def set_coefficient(layer: int, index: MemoryIndex, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
-    """Give a memory this coefficient, whatever the input. Source: Geva et al. 2022, section 6.1."""
+    """Give a memory this coefficient on every input. Source: Geva et al. 2022, section 6.1."""
     return Edit("coefficient", "set", layer, index, to, _where(positions))
 
 
@@ -194,7 +194,7 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
         raise InvalidInput(f"a vector of {len(edit.vector)} numbers", why=f"the stream of {lm.name} has {lm.d_model}")
     block = lm.structure.blocks[edit.layer]
     if block.streams is not None or block.handover != 1.0:
-        what = f"it has {block.streams.count} streams" if block.streams else "the stream is rescaled behind this layer"
+        what = f"it has {block.streams.count} streams" if block.streams else "the stream is rescaled after this layer"
         raise Unsupported(f"an edit of the stream of {lm.name}", why=what, instead="Edit heads, memories or layers")
     if edit.action == "scale":
         raise Unsupported("scale on the stream", why="a vector is added or put in its place", instead="Use add or set")

@@ -60,7 +60,7 @@ class _Layers:
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """The modules' own tensors at the captured points, on the graph behind the logits."""
+    """The modules' own tensors at the captured points, in the graph of the logits."""
 
     lm: Decoder
     current: ForwardPass
@@ -260,7 +260,7 @@ def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Te
     Args:
         lm: the model.
         prompts: texts, or the tokens of each; with a mask, ids (batch, pos).
-        attention_mask: 1 at real tokens; padding may stand on either side.
+        attention_mask: 1 at real tokens; padding may be on either side.
 
     Raises:
         InvalidInput: one text instead of several, no prompts, or a mask of another shape.

@@ -37,7 +37,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointInterval:
-    """How often a sweep saves itself: after a number of batches or minutes, whichever comes first."""
+    """How often a sweep is saved: after a number of batches or minutes, whichever comes first."""
 
     batches: int | None = None
     minutes: float | None = 5.0

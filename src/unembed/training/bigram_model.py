@@ -1,11 +1,11 @@
 """A model without layers from the bigram counts of its text, instead of from the text itself.
 
 Without layers the prediction depends on the last token alone, so the loss over a text is the loss over its bigram
-counts: sum_i n_i KL(next tokens after i || softmax(e_i W_U)) and a constant. Every update sees all that ever followed
-its tokens, which takes minutes where batches of text take hours.
+counts: sum_i n_i KL(next tokens after i || softmax(e_i W_U)) and a constant. Every update uses all tokens that ever
+followed its tokens, which takes minutes where batches of text take hours.
 
-It begins from a truncated decomposition of the bigrams' pointwise mutual information, with token frequencies in one
-direction of their own.
+It begins from a truncated decomposition of the bigrams' pointwise mutual information, with token frequencies in a
+separate direction.
 
 Source: Elhage et al. 2021, "Zero-layer transformers"; Levy & Goldberg 2014 for the decomposition.
 """
@@ -32,7 +32,7 @@ _OVERSAMPLED = 16
 def bigram_counts(corpus: EncodedCorpus, d_vocab: int) -> tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]:
     """Pairs of adjacent tokens as `first * d_vocab + second`, sorted, and how often each occurs.
 
-    Documents stand in one line, each closed by the end-of-text token, as in training on batches.
+    Documents form one sequence, each ended by the end-of-text token, as in training on batches.
     """
     tokens = corpus.tokens.astype(np.int64)
     return np.unique(tokens[:-1] * d_vocab + tokens[1:], return_counts=True)
@@ -69,7 +69,7 @@ def fit_bigrams(
     E, U = network.wte.weight, network.lm_head.weight
     adam = torch.optim.Adam([E, U], lr=recipe.adam_lr, betas=(0.9, 0.98), eps=1e-10)
     ends = torch.searchsorted(first, torch.arange(d_vocab + 1))
-    # Rare tokens are drawn more often than they occur, and count for less: each has an embedding of its own to learn.
+    # Rare tokens are drawn more often than they occur, with a smaller weight: each has its own embedding to learn.
     drawn = followed.sqrt()
     curve = []
     for step in range(recipe.steps):

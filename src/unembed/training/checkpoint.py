@@ -41,9 +41,9 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, weights_only=True)
     except Exception as fault:
-        instead = f"Rename {previous(path)} to it, or delete both to begin anew"
+        instead = f"Rename {previous(path)} to it, or delete both to start again"
         raise CheckpointFault(
             f"checkpoint {path}",
             why=f"it is damaged or incomplete: {type(fault).__name__}: {fault}",
-            instead=instead if previous(path).exists() else "Delete it to begin anew",
+            instead=instead if previous(path).exists() else "Delete it to start again",
         ) from fault

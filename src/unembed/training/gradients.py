@@ -1,7 +1,7 @@
 """Loss and gradients of one batch: rows a few at a time, logits a few hundred tokens at a time.
 
-A batch is cut into two halves whose gradients are summed apart and added last, so its result has the same bits whether
-one process computes both halves or two processes one each.
+A batch is cut into two halves whose gradients are summed separately and added last, so its result has the same bits
+whether one process computes both halves or two processes one each.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Run:
             raise CheckpointFault(
                 f"checkpoint {self.checkpoint_path}",
                 why=f"it is not of this recipe: {fault}",
-                instead="Give another folder, or delete it to begin anew",
+                instead="Give another folder, or delete it to start again",
             ) from fault
         for name in ("loss.jsonl", "held_back.jsonl"):
             self._forget_rows_after(self.folder / name, self.step)

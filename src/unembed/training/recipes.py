@@ -19,12 +19,12 @@ class Phase:
     """A stretch of training with one setting, up to and without step `until`."""
 
     until: int
-    context: int  # tokens a row sees; divides WINDOW
+    context: int  # tokens in a row; divides WINDOW
     windows: int  # places in the text per batch; a batch holds windows * WINDOW tokens
     lr: tuple[float, float] = (1.0, 1.0)  # shares of the peak at its first step and at its end
-    repeated_windows: int = 0  # windows of the batch made to repeat themselves
+    repeated_windows: int = 0  # windows of the batch that repeat their first tokens
     periods: tuple[int, int] = (32, 256)  # shortest and longest repetition in them
-    rise: int = 0  # updates over which the rate rises from zero once more, where optimisers begin anew
+    rise: int = 0  # updates over which the rate rises from zero again, where the optimisers restart
     weight_decay: float = 0.05  # on hidden matrices, per unit of learning rate; none on embeddings, norms, biases
     sparsity: float = 0.0  # what a unit of the memories' spread costs, in nats
 
@@ -74,7 +74,7 @@ class Recipe:
 
 
 def save(recipe: Recipe, path: Path) -> None:
-    """Write a recipe as JSON: what a run, or the model that came of it, went through."""
+    """Write a recipe as JSON: the phases of a run, or of the model that it produced."""
     path.write_text(json.dumps(asdict(recipe), indent=1) + "\n")
 
 
@@ -88,13 +88,14 @@ def load(path: Path) -> Recipe:
 RECIPES: dict[str, Recipe] = {
     "wren": Recipe(
         Shape(n_layers=8, d_model=256, n_heads=8, d_head=32, d_mlp=1024, d_vocab=16_384, context=256),
-        # The rate stays at its peak, so that training can continue for as long as there is time; a branch that ends it
-        # (`decay`) takes it to zero.
+        # The rate stays at its peak, so that training can continue for any time; a final branch (`decay`) takes it to
+        # zero.
         (Phase(2_500, context=256, windows=16), Phase(60_000, context=256, windows=32)),
         warmup=200,
     ),
-    # The windows that repeat themselves are there so that induction heads form early; the last half of what either
-    # model reads is natural text alone, so that what its heads do then is what text calls for.
+    # Repeated windows let induction heads form early; the last half of either model's text is natural text alone, so
+    # that
+    # its heads end up fitted to text.
     # From bigram counts (`bigram_model`): `windows` are the tokens of a batch whose followers are predicted.
     "attn-0l": Recipe(
         Shape(n_layers=0, d_model=96, n_heads=8, d_head=12, d_mlp=0, d_vocab=16_384, context=512),

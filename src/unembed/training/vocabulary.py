@@ -39,8 +39,8 @@ def tokenizer_of(pieces: list[tuple[str, float]]) -> Tokenizer:
     """A Unigram tokenizer over the end-of-text token, the 256 bytes, and these pieces with their log-probabilities."""
     floor = min((score for _, score in pieces), default=0.0) - 20.0
     vocabulary = [(END_OF_TEXT, floor), *((piece, floor) for piece in BYTES), *pieces]
-    # Every character outside the vocabulary becomes bytes, so the unknown id is never produced; it needs no token of
-    # its own.
+    # Every character outside the vocabulary becomes bytes, so the unknown id is never produced; it needs no separate
+    # token.
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -80,7 +80,7 @@ def fit_vocabulary(counts: Counter[str], *, size: int, fragments: int = 2000, le
         rare = sorted((int(n), piece) for piece, n in zip(proposed, used, strict=True) if n < least)
         if not rare:
             return tokenizer
-        # Half at a time: what a dropped piece was used for goes to others, and may lift them over the line.
+        # Half at a time: the uses of a dropped piece pass to other pieces, which may then reach the threshold.
         for _, piece in rare[: max(50, len(rare) // 2)]:
             del proposed[piece]
 

@@ -24,7 +24,7 @@ FIRST_PIECE = 257  # ids before it: the end-of-text token and the 256 bytes, the
 
 @dataclass(frozen=True)
 class Milestone:
-    """How far a run has come, saved with the weights that ship."""
+    """The progress of a run, saved with the weights that ship."""
 
     step: int
     tokens: int
@@ -48,8 +48,8 @@ class Milestone:
 def copy_weights(network: Wren, folder: Path, tokenizer: Tokenizer) -> None:
     """Copy an exported model into a network of the same width and context, and at least as many layers.
 
-    Layers that the earlier model lacks stay as they were drawn: what they write begins at zero, so the network computes
-    what the earlier model did.
+    Layers that the earlier model lacks keep their random weights: what they write starts at zero, so the network
+    computes what the earlier model computed.
 
     Args:
         network: what the weights are copied into.
@@ -73,7 +73,7 @@ def copy_weights(network: Wren, folder: Path, tokenizer: Tokenizer) -> None:
         )
     state = model.transformer.state_dict()
     embeddings = _embeddings(state["wte.weight"], _tokenizer_of(folder), tokenizer)
-    network.wte.weight[: len(embeddings)].copy_(embeddings)  # the matrix may have rows that no token uses
+    network.wte.weight[: len(embeddings)].copy_(embeddings)  # the matrix may have rows without a token
     network.wpe.weight.copy_(state["wpe.weight"])
     network.ln_f.load_state_dict({key: state[f"ln_f.{key}"] for key in ("weight", "bias")})
     for index in range(config.n_layer):

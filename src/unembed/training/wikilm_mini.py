@@ -224,7 +224,7 @@ def _updates(
         state = checkpoint.load(saved)
         if state["made_for"] != made_for:
             raise CheckpointFault(
-                f"checkpoint {saved}", why="it is of another text or other sizes", instead="Delete it to begin anew"
+                f"checkpoint {saved}", why="it is of another text or other sizes", instead="Delete it to start again"
             )
         model.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])

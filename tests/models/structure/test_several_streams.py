@@ -147,7 +147,7 @@ def test_the_last_reading_is_the_models_own_and_sums_close_everywhere(
 def test_what_needs_one_stream_is_refused_by_name(name: str, models: dict[str, LanguageModel], tokens: Tensor) -> None:
     lm = models[name]
     seen = run(lm, tokens[:1], ["resid_pre", "resid_post", *writer_points(lm)])
-    with pytest.raises(Unsupported, match="4 streams, mixed anew"):
+    with pytest.raises(Unsupported, match="4 streams, mixed differently"):
         writers(lm, seen, "resid_post", 1)
     with pytest.raises(PointMissing, match="several streams"):
         run(lm, tokens, "resid_mid")

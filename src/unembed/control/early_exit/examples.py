@@ -1,7 +1,7 @@
 """Training examples for early exit: one prefix of each sentence, observed after every layer.
 
 An example is a position of a text. After each layer's FFN its stream is read through the model's own final norm and
-readout; the saturation layer is the first from which the final prediction stays first, whatever caused it.
+readout; the saturation layer is the first from which the final prediction stays first, whatever the cause.
 Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
 """
 

@@ -43,7 +43,7 @@ def debiased(
 
     Args:
         logits: the model's own.
-        announced: its logits behind each prefix.
+        announced: its logits after each prefix.
         decay: how fast a token loses probability.
         epsilon: the smallest factor.
     """
