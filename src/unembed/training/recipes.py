@@ -88,14 +88,12 @@ def load(path: Path) -> Recipe:
 RECIPES: dict[str, Recipe] = {
     "wren": Recipe(
         Shape(n_layers=8, d_model=256, n_heads=8, d_head=32, d_mlp=1024, d_vocab=16_384, context=256),
-        # The rate stays at its peak, so that training can continue for any time; a final branch (`decay`) takes it to
-        # zero.
+        # The rate stays at its peak, so that training can go on; a last branch (`decay`) lowers it to 0.
         (Phase(2_500, context=256, windows=16), Phase(60_000, context=256, windows=32)),
         warmup=200,
     ),
-    # Repeated windows let induction heads form early; the last half of either model's text is natural text alone, so
-    # that
-    # its heads end up fitted to text.
+    # Repeated windows let induction heads form early; the last half of what either model reads is natural text alone,
+    # to which its heads then adapt.
     # From bigram counts (`bigram_model`): `windows` are the tokens of a batch whose followers are predicted.
     "attn-0l": Recipe(
         Shape(n_layers=0, d_model=96, n_heads=8, d_head=12, d_mlp=0, d_vocab=16_384, context=512),
