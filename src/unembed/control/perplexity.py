@@ -42,7 +42,7 @@ def windows(
     """
     lm = require_decoder(lm)
     size = min(positive_int("window", window or 512, 2), lm.n_ctx or 10**9)
-    # No text has more than 16 characters a token on average, so only the start of a long file is tokenised.
+    # This much text suffices at up to 16 characters a token; the rest of a long file is not tokenised.
     ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
     if len(ids) < 2:
         raise InvalidInput("perplexity of a text of fewer than two tokens", instead="Give a longer text")

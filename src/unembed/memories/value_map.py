@@ -150,7 +150,7 @@ def _grouped(
         cluster = nearest
         sums = torch.zeros_like(means).index_add_(0, cluster, units)
         empty = torch.bincount(cluster, minlength=len(means)) == 0
-        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # goes to the worst fit
+        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # those that fit worst
         means = unit_rows(sums)
     _, cluster = _nearest(units, means)
     used, cluster = cluster.unique(return_inverse=True)
