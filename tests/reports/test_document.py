@@ -18,8 +18,9 @@ from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
 from unembed.reports.document.charts import draw
 from unembed.reports.document.files import prepared
 from unembed.reports.document.html import page
+from unembed.reports.document.intervals import Measured
 from unembed.reports.document.model import Reference
-from unembed.reports.document.numbers import as_written, format_number
+from unembed.reports.document.numbers import as_written, format_number, points
 from unembed.reports.document.svg import Scale, fitted
 from unembed.reports.document.terminal import summary
 from unembed.results import Table
@@ -255,6 +256,10 @@ def test_a_reference_has_as_many_values_as_places(wrong) -> None:
 )
 def test_there_is_one_minus_sign_and_one_way_to_write_percent(text: str, shown: str) -> None:
     assert as_written(text) == shown
+
+
+def test_a_difference_of_shares_is_in_points() -> None:
+    assert points(Measured(-0.133, -0.225, 0.036, 20)) == "−13.3 points [−22.5, 3.6]"
 
 
 def test_the_page_explains_why_a_finding_differs_and_escapes_corpus_text() -> None:

@@ -54,6 +54,11 @@ def percent(measured: Measured) -> str:
     return format_interval(measured, percent=True)
 
 
+def points(measured: Measured) -> str:
+    """A measured difference of shares in percentage points with its interval: `2.1 points [1.0, 3.2]`."""
+    return percent(measured).replace(" %", " points", 1)
+
+
 def signed(measured: Measured) -> str:
     """A measured number with its sign and its interval, two decimals: `+0.12 [+0.10, +0.14]`."""
     return f"{measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]".replace("-", "−")

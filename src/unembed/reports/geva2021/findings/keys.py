@@ -15,7 +15,7 @@ from unembed.reports.document.intervals import (
     rank_correlation,
     share_of,
 )
-from unembed.reports.document.numbers import format_interval, percent
+from unembed.reports.document.numbers import format_interval, percent, points
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
 
@@ -52,8 +52,8 @@ def judge_covered(covered: Measured, by_chance: Measured, **_: Any) -> Judgement
 def judge_shallow_to_semantic(semantic_rises: Measured, shallow_falls: Measured, upper: int, **_: Any) -> Judgement:
     """Kinds of patterns in lower and upper layers."""
     here = (
-        f"From the layers below {upper} to those from it on, prefixes in semantic patterns change by "
-        f"{percent(semantic_rises)} and those in shallow ones by {percent(_minus(shallow_falls))}."
+        f"From the layers below {upper} to layer {upper} and above, the share of prefixes in semantic patterns changes "
+        f"by {points(semantic_rises)} and that of prefixes in shallow ones by {points(_minus(shallow_falls))}."
     )
     return Judgement(here, verdict_of(above(semantic_rises, 0), above(shallow_falls, 0)))
 

@@ -13,7 +13,7 @@ from unembed.reports.document.intervals import (
     paired_difference,
     share_of,
 )
-from unembed.reports.document.numbers import format_percent, percent
+from unembed.reports.document.numbers import format_percent, percent, points
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.sections.refinement import breakdown, judge_compositions
@@ -67,8 +67,8 @@ def judge_growth(
     if steep is None or flat is None or growth is None:
         return Judgement("The model has too few layers to compare growth.", "cannot be told")
     here = (
-        f"The share of decided predictions grows by {percent(steep)} a layer from layer {upper} on and by "
-        f"{percent(flat)} below it."
+        f"The share of decided predictions grows by {points(steep)} a layer from layer {upper} on and by "
+        f"{points(flat)} below it."
     )
     return Judgement(here, verdict_of(above(growth, 0), above(steep, 0)))
 
@@ -77,7 +77,7 @@ def judge_rise(steps: list[Measured], rise: Measured, **_: Any) -> Judgement:
     """The residual's probability of the prediction, layer by layer."""
     falls = sum(step.high < 0 for step in steps)
     here = (
-        f"The residual's probability of the prediction rises by {percent(rise)} on average from the first layer "
+        f"The residual's probability of the prediction rises by {points(rise)} on average from the first layer "
         "to the last, and falls from one layer to the "
         f"next in {falls} of {len(steps)} steps."
     )
@@ -123,7 +123,8 @@ def explain_growth(m: Measurements) -> str | None:
         return None
     return (
         f"With {n_layers} layers instead of 16, {format_percent(match)} of the predictions are decided where layer "
-        f"{upper} begins: at most {format_percent(left)} a layer is left to grow, less than twice the growth below."
+        f"{upper} begins, so that the share can grow by {format_percent(left)} a layer at most, less than twice the "
+        "growth below."
     )
 
 

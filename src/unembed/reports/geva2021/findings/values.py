@@ -47,8 +47,8 @@ def _agreement(m: Measurements) -> Numbers:
 def judge_agreement_rises(low: Measured, high: Measured, last: Measured, upper: int, **_: Any) -> Judgement:
     """The agreement rate in lower and upper layers."""
     here = (
-        f"{percent(low)} of the values agree in the layers below {upper}, {percent(high)} from it on, and "
-        f"{percent(last)} in the last."
+        f"{percent(low)} of the values agree in the layers below {upper}, {percent(high)} in layer {upper} and "
+        f"above, and {percent(last)} in the last."
     )
     return Judgement(here, verdict_of(below(low, 0.005), above(high, low.high), above(last, 0.01)))
 

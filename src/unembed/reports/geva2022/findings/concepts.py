@@ -10,7 +10,7 @@ from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of
 from unembed.reports.document.intervals import Measured, difference_of, mean_of, paired_difference, ratio_of
-from unembed.reports.document.numbers import format_interval, format_percent, percent
+from unembed.reports.document.numbers import format_interval, format_percent, percent, points
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES, Measurements
 from unembed.reports.geva2022.published import GPT2_VOCAB
 from unembed.reports.geva2022.sections.concepts import WITH_STOP_WORDS
@@ -64,7 +64,7 @@ def judge_stop_words(in_updates: Measured, in_values: Measured, difference: Meas
     """What stop words add."""
     here = (
         f"Stop words and punctuation add {percent(in_updates)} of the top tokens of updates and {percent(in_values)} "
-        f"of those of values, a difference of {percent(difference)}."
+        f"of those of values, a difference of {points(difference)}."
     )
     return Judgement(here, verdict_of(above(difference, 0.05)))
 

@@ -7,7 +7,7 @@ import numpy as np
 from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
 from unembed.reports.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
-from unembed.reports.document.numbers import format_interval, percent
+from unembed.reports.document.numbers import format_interval, percent, points
 from unembed.reports.geva2022.findings.thresholds import AT_LEAST, FEWEST
 from unembed.reports.geva2022.measurements import Measurements
 
@@ -136,7 +136,7 @@ def judge_settled(before: Measured, last: Measured, lead: Measured) -> Judgement
     """When predictions settle."""
     here = (
         f"{percent(before)} of the predictions settle before the last layer and {percent(last)} in it, "
-        f"{percent(lead)} more than in the next most frequent layer."
+        f"{points(lead)} more than in the next most frequent layer."
     )
     return Judgement(here, verdict_of(above(before, 0.5), above(lead, 0)))
 

@@ -9,7 +9,7 @@ import numpy as np
 from unembed.memories.event_scores import candidate_scores
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of
 from unembed.reports.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
-from unembed.reports.document.numbers import format_interval, format_number, format_percent, percent
+from unembed.reports.document.numbers import format_interval, format_number, format_percent, percent, points
 from unembed.reports.geva2022.findings.thresholds import AT_LEAST, FEWEST
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.sections.layers import EASY, SHORT, frequent, frequently_active, is_rare, top_ids
@@ -134,7 +134,7 @@ def judge_groups(rare: np.ndarray, common: np.ndarray, seed: int) -> Judgement:
     lead = difference_of(rare, common, seed=seed)
     here = (
         f"{len(rare)} extreme values promote rare tokens, at {rare.mean():.0%} of the depth on average; {len(common)} "
-        f"promote common ones, at {common.mean():.0%}, a difference of {percent(lead)} of the depth."
+        f"promote common ones, at {common.mean():.0%}, a difference of {points(lead)}."
     )
     return Judgement(here, verdict_of(above(lead, 0), bool(rare.mean() >= 0.5)))
 
