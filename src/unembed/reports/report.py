@@ -29,14 +29,12 @@ class Study:
 
     Attributes:
         paper: citation.
-        module: where `run(lm, corpus, work, **options) -> Report` stands.
-        asks: its requirements of a model, in words.
+        module: the module that has `run(lm, corpus, work, **options) -> Report`.
         shipped: whether it reads the text that comes with the package where none is given.
     """
 
     paper: str
     module: str
-    asks: str
     shipped: bool = True
 
 
@@ -44,19 +42,16 @@ STUDIES: Mapping[str, Study] = {
     "geva2021": Study(
         "Geva, Schuster, Berant, Levy: Transformer Feed-Forward Layers Are Key-Value Memories. EMNLP 2021.",
         "unembed.reports.geva2021",
-        "feed-forward layers with memories, and a corpus",
         shipped=False,
     ),
     "geva2022": Study(
         "Geva, Caciularu, Wang, Goldberg: Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in "
         "the Vocabulary Space. EMNLP 2022.",
         "unembed.reports.geva2022",
-        "feed-forward layers with memories, and a corpus",
     ),
     "elhage2021": Study(
         "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021.",
         "unembed.reports.elhage2021",
-        "attention heads, and a corpus",
     ),
 }
 """Every report by name; a study is one row here and one module."""
