@@ -1,5 +1,7 @@
 """Memories and heads that erase: found by their weights, and checked on text against the stream itself."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -75,3 +77,13 @@ def test_random_heads_are_the_baseline_of_negative_shares() -> None:
         shares.append(float(-values.real.clamp_max(0).sum() / values.abs().sum()))
     assert mean == pytest.approx(float(torch.tensor(shares).mean()), abs=0.03)
     assert deviation == pytest.approx(float(torch.tensor(shares).std()), rel=0.4)
+
+
+def test_listed_memories_and_heads_are_rows_of_one_table(tmp_path: Path) -> None:
+    found = memory_management(tiny("gpt2"), top=3)
+    rows = list(found.to_table())
+    assert [(row["layer"], row["memory"]) for row in rows[:3]] == [(m.layer, m.index) for m in found.memories]
+    assert [(row["layer"], row["head"]) for row in rows[3:]] == [(h.layer, h.head) for h in found.erasing_heads]
+    assert all((row["memory"] is None) != (row["head"] is None) for row in rows)
+    found.save(tmp_path / "found")
+    assert list(unembed.open_result(tmp_path / "found").to_table()) == rows

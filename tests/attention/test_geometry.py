@@ -1,9 +1,12 @@
 """Virtual weights and subspaces against dense computation."""
 
+from pathlib import Path
+
 import pytest
 import scipy.linalg
 import torch
 
+import unembed
 from tests.conftest import tiny
 from unembed.attention.geometry import subspaces, virtual_weights, writers_and_readers
 
@@ -59,3 +62,13 @@ def test_subspaces_against_scipy() -> None:
     angles = scipy.linalg.subspace_angles(*bases)
     assert found.overlap[i, j].item() == pytest.approx((torch.tensor(angles).cos() ** 2).mean().item(), rel=1e-6)
     assert found.overlap[i, i].item() == pytest.approx(1.0)
+
+
+def test_virtual_weights_are_a_table_of_later_readers_that_saves(tmp_path: Path) -> None:
+    found = virtual_weights(tiny("gpt2"))
+    table = found.to_table()
+    assert len(table) == int((~found.ratio.isnan()).sum()) and table.column_names[:3] == ["writer", "reader", "ratio"]
+    assert table["ratio"] == sorted(table["ratio"], reverse=True)
+    assert table["over_chance"][0] == table["ratio"][0] / found.chance
+    found.save(tmp_path / "weights")
+    assert unembed.open_result(tmp_path / "weights").to_table().to_dict() == table.to_dict()

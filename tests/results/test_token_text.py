@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unembed.results import character_at, join_bytes, visible, visible_html, visible_rich, whole_character
+from unembed.results import character_at, characters, join_bytes, visible, visible_html, visible_rich, whole_character
 
 SHOWN = {
     " January": "·January",
@@ -141,3 +141,7 @@ def _read_back(shown: str) -> str:
         return simple.get(match[0], match[0])
 
     return re.sub(r"⟨U\+(?P<point>[0-9A-F]+)⟩|⟨0x(?P<byte>[0-9A-F]{2})⟩|.", one, shown, flags=re.DOTALL)
+
+
+def test_every_position_of_a_character_has_it_as_its_head() -> None:
+    assert characters([" city", "\\xe5", "\\x8c", "\\x97", "\\xff"]) == [" city", *"北北北", "\\xff"]

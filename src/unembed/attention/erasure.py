@@ -6,7 +6,8 @@ Source: Elhage et al. 2021, "The residual stream as a communication channel": me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,6 +26,9 @@ from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import run
 from unembed.validation import positive_int
@@ -82,8 +86,8 @@ class ErasingHead:
     on_text: ErasureOnText | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryManagement:
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryManagement(Displayed):
     """Memories and heads that remove what earlier layers wrote.
 
     Attributes:
@@ -103,6 +107,23 @@ class MemoryManagement:
     heads: Float[Tensor, "layer head"]
     erasing_heads: tuple[ErasingHead, ...]
     chance: tuple[float, float]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each listed memory, then for each listed head; a cell of the other kind is empty."""
+        parts: list[ErasingMemory | ErasingHead] = [*self.memories, *self.erasing_heads]
+        columns: dict[str, list[Any]] = {
+            "layer": [part.layer for part in parts],
+            "memory": [part.index if isinstance(part, ErasingMemory) else None for part in parts],
+            "head": [part.head if isinstance(part, ErasingHead) else None for part in parts],
+            "cosine": [part.cosine if isinstance(part, ErasingMemory) else None for part in parts],
+            "negative_share": [part.negative_share if isinstance(part, ErasingHead) else None for part in parts],
+        }
+        for field in fields(ErasureOnText):
+            if any(part.on_text is not None for part in parts):
+                columns[field.name] = [part.on_text and getattr(part.on_text, field.name) for part in parts]
+        below = f"{sum(self.counts):,} of {self.n_memories:,} memories have a cosine below {self.threshold:.3f}"
+        return Table(f"Memories and heads that erase; {below}", columns, self.provenance)
 
     @property
     def head_threshold(self) -> float:
@@ -168,6 +189,7 @@ def memory_management(
         heads,
         tuple(erasing),
         _random_negative_share(lm),
+        lm.provenance(basis=basis),
     )
 
 

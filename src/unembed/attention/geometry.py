@@ -6,6 +6,7 @@ Source: Elhage et al. 2021, "The residual stream as a communication channel", "v
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,6 +23,9 @@ from unembed.attention.folded_weights import (
 )
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +115,8 @@ def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp
     return matrix * site.multiplier
 
 
-@dataclass(frozen=True, eq=False)
-class VirtualWeights:
+@dataclass(frozen=True, eq=False, repr=False)
+class VirtualWeights(Displayed):
     """||W_out W_in||_F / (||W_out|| ||W_in||) of every writer and every later reader; NaN where the reader is earlier.
 
     `chance` is what writers and readers in random directions have: 1 / sqrt(d_model).
@@ -122,6 +126,22 @@ class VirtualWeights:
     readers: tuple[str, ...]
     ratio: Float[Tensor, "writer reader"]
     chance: float
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each writer and later reader, the largest ratio first."""
+        found = [
+            (writer, reader, ratio)
+            for writer, row in zip(self.writers, self.ratio.tolist(), strict=True)
+            for reader, ratio in zip(self.readers, row, strict=True)
+            if ratio == ratio  # NaN where the reader is earlier
+        ]
+        found.sort(key=lambda row: row[2], reverse=True)
+        columns: dict[str, list[Any]] = {
+            name: [row[i] for row in found] for i, name in enumerate(("writer", "reader", "ratio"))
+        }
+        columns["over_chance"] = [row[2] / self.chance for row in found]
+        return Table(f"Virtual weights (random directions: {self.chance:.3g})", columns, self.provenance)
 
 
 @torch.no_grad()
@@ -142,8 +162,9 @@ def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = Tru
     )
     ratio = torch.where(before.to(ratio.device), ratio, torch.nan)
     return VirtualWeights(
-        tuple(s.label for s in writers), tuple(s.label for s in readers), ratio, float(lm.d_model) ** -0.5
-    )
+        tuple(s.label for s in writers), tuple(s.label for s in readers), ratio, float(lm.d_model) ** -0.5,
+        lm.provenance(basis=basis),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb, log
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,12 +19,15 @@ from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
 from unembed.stream.run import prepare
 from unembed.validation import positive_int
 
 
-@dataclass(frozen=True, eq=False)
-class TermImportance:
+@dataclass(frozen=True, eq=False, repr=False)
+class TermImportance(Displayed):
     """How much of the loss each order of path takes away, in nats a token, patterns frozen.
 
     Attributes:
@@ -52,6 +56,19 @@ class TermImportance:
     n_tokens: int
     error: float | None
     corpus: str
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each order of path, the direct path (order 0) first; losses in nats a token."""
+        steps = [self.direct_reduction, *self.reductions.tolist()]
+        columns: dict[str, list[Any]] = {
+            "order": list(range(len(steps))),
+            "paths": list(self.n_terms),
+            "loss": self.losses.tolist(),
+            "reduction": steps,
+            "reduction_per_path": [step / max(1, n) for step, n in zip(steps, self.n_terms, strict=True)],
+        }
+        return Table(f"Loss by order of path, over {self.n_tokens:,} tokens", columns, self.provenance)
 
     @property
     def reductions(self) -> Float[Tensor, " order"]:
@@ -135,7 +152,7 @@ def term_importance(
     repeated, new = (torch.cat(side) for side in zip(*gains, strict=True))
     return TermImportance(
         losses / count, by_layer / count, without_layer / count, log(lm.d_vocab), repeated, new, n_terms, loss, count,
-        error, source,
+        error, source, lm.provenance(corpus=source),
     )  # fmt: skip
 
 

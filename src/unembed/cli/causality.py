@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from unembed import LanguageModel
     from unembed.causality import Metric, Patching
+    from unembed.results import Table
 
 Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
 _POINTS: dict[Point, PatchPoint] = {
@@ -84,7 +85,7 @@ def patch(
         output.deliver(table)
         return
     show(lambda width: _heat_map(found, width), plain=output.plain)
-    output.deliver(table.head(12))
+    output.deliver(_with_characters(table.head(12), found))
     if point in _ON_THE_PAGE:
         print(f"In the explorer (unembed serve): {_address(clean, corrupted, point, found.direction)}", file=sys.stderr)
 
@@ -301,13 +302,24 @@ def _address(clean: str, corrupted: str, point: str, direction: str) -> str:
     return "#/compare?" + urlencode({"prompt": clean, "other": corrupted, "point": point, "direction": direction})
 
 
+def _with_characters(table: Table, found: Patching) -> Table:
+    """The table with characters in place of the bytes of which tokens hold parts; JSON and CSV hold bytes."""
+    from unembed.results import Table, characters
+
+    if "token" not in table or "position" not in table:
+        return table
+    texts = dict(zip(found.positions, characters(found.tokens), strict=True))
+    columns = {name: table[name] for name in table.column_names}
+    return Table(table.title, {**columns, "token": [texts[n] for n in columns["position"]]}, table.provenance)
+
+
 def _heat_map(found: Patching, width: int) -> RenderableType:
     """Layers down, positions or heads across; the colour is the fraction recovered."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    from unembed.results import visible
+    from unembed.results import characters, visible
 
     values = found.recovered
     if values.dim() == 3:  # memories: the strongest at each layer and position
@@ -315,7 +327,7 @@ def _heat_map(found: Patching, width: int) -> RenderableType:
     if found.point in ("z", "pattern"):
         heads = [f"H{i}" for i in range(values.shape[1])]
     else:
-        heads = [visible(token)[:8] for token in found.tokens]
+        heads = [visible(text)[:8] for text in characters(found.tokens)]
     cell = max(5, min(8, max(map(len, heads))))
     fit = max(1, (width - 7) // (cell + 1))
     title = f"Fraction of {found.metric} recovered by patching {found.point}, tokens aligned {found.alignment}"

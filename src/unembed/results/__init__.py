@@ -4,7 +4,8 @@ Owns the provenance (which model, corpus, basis, dtype, seed and version a numbe
 CSV, Parquet, HTML, terminal), results as files, and the one function that makes token text visible. Computes nothing
 and depends on no model.
 
-Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `join_bytes`, `character_at`, `visible_rich`,
+Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `join_bytes`, `character_at`, `characters`,
+`visible_rich`,
 `visible_html`, `whole_character`, `check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
 """
 
@@ -18,6 +19,7 @@ from unembed.results.provenance import Provenance as Provenance
 from unembed.results.records import Records as Records
 from unembed.results.table import Table as Table
 from unembed.results.token_text import character_at as character_at
+from unembed.results.token_text import characters as characters
 from unembed.results.token_text import join_bytes as join_bytes
 from unembed.results.token_text import visible as visible
 from unembed.results.token_text import visible_html as visible_html

@@ -142,6 +142,15 @@ def character_at(tokens: Sequence[str], position: int) -> str:
     raise IndexError(position)
 
 
+def characters(tokens: Sequence[str]) -> list[str]:
+    r"""For each token its text, or the character of which it holds a part: the heads of columns of positions.
+
+    >>> characters([" city", "\\xe5", "\\x8c", "\\x97"])
+    [' city', '北', '北', '北']
+    """
+    return [text for text, count in join_bytes(tokens) for _ in range(count)]
+
+
 def whole_character(before: str, token: str, after: str = "") -> tuple[str, str]:
     r"""A token in its text, joined with the parts of its neighbours that belong to the same character.
 

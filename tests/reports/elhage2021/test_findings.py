@@ -34,7 +34,11 @@ def stream(
 ) -> dict[str, Any]:
     memories = () if memory is None else (ErasingMemory(0, 5, cosine, memory),)
     heads = () if head is None else (ErasingHead(1, 2, negative, head),)
-    return {"found": MemoryManagement(memories, (1, 0), -0.6, 100, torch.zeros(2, 4), heads, (0.32, 0.05))}
+    return {
+        "found": MemoryManagement(
+            memories, (1, 0), -0.6, 100, torch.zeros(2, 4), heads, (0.32, 0.05), Provenance("tiny", None, "float32")
+        )
+    }
 
 
 PAIR = ((0, 2), (1, 3))

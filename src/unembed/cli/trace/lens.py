@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.cli.trace.prompts import Cut, Prompts, PromptsFile, prompts_of
+
+if TYPE_CHECKING:
+    from unembed.results import Table
 
 
 @grouped
@@ -46,4 +49,17 @@ def lens(
         edits=edits.edits(lm),
         show_unlearned=show_unlearned,
     )
-    output.deliver(table)
+    output.deliver(_with_characters(table) if output.for_terminal else table)
+
+
+def _with_characters(table: Table) -> Table:
+    """The table with characters in place of the bytes of which input tokens hold parts; JSON and CSV hold bytes."""
+    from unembed.results import Table, characters
+
+    inputs: dict[int, dict[int, str]] = {}
+    for row in table.rows():
+        inputs.setdefault(row["prompt"], {})[row["position"]] = row["input"]
+    texts = {n: dict(zip(tokens, characters(list(tokens.values())), strict=True)) for n, tokens in inputs.items()}
+    shown = [texts[n][at] for n, at in zip(table["prompt"], table["position"], strict=True)]
+    columns = {("input_token" if name == "input" else name): table[name] for name in table.column_names}
+    return Table(table.title, {**columns, "input_token": shown}, table.provenance)
