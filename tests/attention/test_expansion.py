@@ -136,6 +136,9 @@ def test_term_importance_of_tokens_given() -> None:
     lm = tiny("gpt2", torch.float64)
     tokens = torch.randint(3, 97, (5, 12), generator=torch.Generator().manual_seed(0))
     found = unembed.circuits(lm).term_importance(tokens)
+    table = found.to_table()
+    assert table["order"] == list(range(len(found.losses))) and table["loss"] == found.losses.tolist()
+    assert sum(table["reduction"]) == pytest.approx(found.uniform - table["loss"][-1])
     logits = lm.run(tokens).logits[:, :-1]
     expected = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     assert found.loss == pytest.approx(float(expected)) and found.n_tokens == 55
