@@ -95,11 +95,15 @@ def test_ctrl_c_lets_answers_end_and_a_second_one_does_not(answering, wren) -> N
 def test_a_server_that_fails_ends_serving(answering, wren, monkeypatch) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
 
+    failed = []
+
     def fail(_server, _session) -> None:
+        failed.append(True)
         raise OSError
 
     answering(fail)
     serve(wren, port=0, browser=False)
+    assert failed == [True]
 
 
 def test_a_restart_on_the_same_port_has_the_same_link_and_a_free_port_another(

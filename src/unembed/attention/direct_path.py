@@ -35,7 +35,7 @@ class DirectPath(Displayed):
         tokens: the tokens compared one by one, most frequent first.
         occurrences: how often each occurs.
         spearman: rank correlation of each token's direct-path logits with the counts of what follows it.
-        partial: the same with token frequency held fixed (partial rank correlation).
+        partial: the same, controlling for token frequency (partial rank correlation).
         frequency: rank correlation of the counts with token frequency alone: the baseline of `spearman`.
         ceiling: rank correlation of the counts in one half of the text with those in the other.
         cross_entropy: of softmax(direct path) on the second half of the corpus, nats a token.

@@ -5,8 +5,8 @@ Source: Elhage et al. 2021, "The residual stream as a communication channel", "v
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -134,13 +134,15 @@ class VirtualWeights(Displayed):
             (writer, reader, ratio)
             for writer, row in zip(self.writers, self.ratio.tolist(), strict=True)
             for reader, ratio in zip(self.readers, row, strict=True)
-            if ratio == ratio  # NaN where the reader is earlier
+            if not math.isnan(ratio)  # the reader is not earlier than the writer
         ]
         found.sort(key=lambda row: row[2], reverse=True)
-        columns: dict[str, list[Any]] = {
-            name: [row[i] for row in found] for i, name in enumerate(("writer", "reader", "ratio"))
+        columns = {
+            "writer": [writer for writer, _, _ in found],
+            "reader": [reader for _, reader, _ in found],
+            "ratio": [ratio for *_, ratio in found],
+            "over_chance": [ratio / self.chance for *_, ratio in found],
         }
-        columns["over_chance"] = [row[2] / self.chance for row in found]
         return Table(f"Virtual weights (random directions: {self.chance:.3g})", columns, self.provenance)
 
 
@@ -162,9 +164,12 @@ def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = Tru
     )
     ratio = torch.where(before.to(ratio.device), ratio, torch.nan)
     return VirtualWeights(
-        tuple(s.label for s in writers), tuple(s.label for s in readers), ratio, float(lm.d_model) ** -0.5,
+        tuple(s.label for s in writers),
+        tuple(s.label for s in readers),
+        ratio,
+        float(lm.d_model) ** -0.5,
         lm.provenance(basis=basis),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, eq=False)

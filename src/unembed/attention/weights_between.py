@@ -171,16 +171,7 @@ def readers_by_layer(
     *,
     inputs: Collection[Input] = get_args(Input),
 ) -> list[VirtualWeight]:
-    """The `top` readers of each kind and input in every layer, unsorted.
-
-    Args:
-        lm: the model.
-        part: the writer.
-        top: how many of each kind, input and layer.
-        basis: "raw" or "folded".
-        centre: leave out what a norm before every reader subtracts.
-        inputs: the inputs of later heads and memories to compare with what the part writes.
-    """
+    """The `top` readers of each kind in every layer, for each of `inputs`, unsorted; else as `readers_of`."""
     check_basis(basis)
     rows, at = written_by(lm, part, basis, centre), part.location(lm)
     found: list[VirtualWeight] = []
@@ -223,16 +214,7 @@ def writers_by_layer(
     *,
     inputs: Collection[Input] = get_args(Input),
 ) -> list[VirtualWeight]:
-    """The `top` writers of each kind in every layer, unsorted.
-
-    Args:
-        lm: the model.
-        part: the reader.
-        top: how many of each kind, input and layer.
-        basis: "raw" or "folded".
-        centre: leave out what a norm before every reader subtracts.
-        inputs: the inputs of the part to compare with what earlier heads and memories write.
-    """
+    """The `top` writers of each kind in every layer, for each of the part's `inputs`, unsorted."""
     check_basis(basis)
     at = part.location(lm)
     found: list[VirtualWeight] = []

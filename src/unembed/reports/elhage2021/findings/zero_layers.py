@@ -54,9 +54,10 @@ def judge_direct_path(
     """The direct path compared with bigram counts."""
     own, bigrams, unigrams = losses
     return Judgement(
-        f"With token frequency held fixed, its logits correlate by rank with bigram counts by {signed(partial)}. "
-        f"Without, by {spearman:.2f}; token frequency alone reaches {frequency:.2f}, the other half of the text "
-        f"{ceiling:.2f}. Cross-entropy: {own:.2f} nats, bigrams {bigrams:.2f}, frequencies {unigrams:.2f}.",
+        f"Controlling for token frequency, the rank correlation of its logits with bigram counts is {signed(partial)}; "
+        f"without that control it is {spearman:.2f}. Token frequency alone reaches {frequency:.2f}, the "
+        f"other half of the text {ceiling:.2f}. Cross-entropy: {own:.2f} nats, "
+        f"bigrams {bigrams:.2f}, frequencies {unigrams:.2f}.",
         verdict_of(above(partial, PARTIAL)),
     )
 
@@ -78,12 +79,11 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "The direct path of a model with layers represents bigram statistics that its more general rules do not: a "
         "residual of the bigram table. Only a model without layers approximates the table itself.",
         _BIGRAMS,
-        "Rank correlation of the direct path's logits with bigram counts, token frequency held fixed, weighted by "
-        "occurrences.",
+        "Rank correlation of the direct path's logits with bigram counts, controlling for token frequency and weighted "
+        "by occurrences.",
         "in words",
         f"The mean over the 200 most frequent tokens, weighted by occurrences, is above {PARTIAL:g}, with its "
-        "interval: random embeddings give 0, and token frequency is held fixed because it alone correlates with the "
-        "counts.",
+        "interval: random embeddings give 0, and token frequency alone already correlates with the counts.",
         _direct_path, judge_direct_path,
     ),
 )  # fmt: skip

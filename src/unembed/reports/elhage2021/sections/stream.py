@@ -40,7 +40,7 @@ def direct_path_section(circuits: Circuits, found: DirectPath, provenance: Prove
         "Rank correlation with the counts of what follows a token",
         {
             "predictor": [
-                "direct path, token frequency held fixed",
+                "direct path, controlling for token frequency",
                 "direct path",
                 "frequencies of tokens",
                 "counts of the other half of the corpus",
