@@ -105,6 +105,8 @@ Each document keeps its own licence. No text of WikiText is among them. The weig
 
 
 def _percent(share: float) -> str:
+    if share < 0.001:
+        return "< 0.1 %"
     return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
 
 
@@ -149,5 +151,4 @@ def closing(recipe: Recipe) -> str:
 
 A small model of little text, made to look into. It knows few facts and states wrong ones fluently, forgets what it said
 a few sentences ago, and carries the views of its sources, books before 1923 and encyclopedias among them. Nothing was
-filtered or tuned for safety. Do not use what it writes. {recipe.limits}
-"""
+filtered or tuned for safety. Do not use what it writes. {recipe.limits}""".rstrip() + "\n"
