@@ -147,8 +147,11 @@ def curve_text(path: Path, *, n_points: int = 12) -> str:
 
 def closing(recipe: Recipe) -> str:
     """What it is not good for."""
-    return f"""## Limits
+    return (
+        f"""## Limits
 
 A small model of little text, made to look into. It knows few facts and states wrong ones fluently, forgets what it said
 a few sentences ago, and carries the views of its sources, books before 1923 and encyclopedias among them. Nothing was
-filtered or tuned for safety. Do not use what it writes. {recipe.limits}""".rstrip() + "\n"
+filtered or tuned for safety. Do not use what it writes. {recipe.limits}""".rstrip()
+        + "\n"
+    )
