@@ -1,7 +1,7 @@
 /** Asking the server: the newest question of a channel wins, answers are kept, failures are typed. */
 
 const PAGE = Math.random().toString(36).slice(2, 12);
-const kept = new Map();
+const answers = new Map();
 const running = new Map();
 const KEPT = 240;
 const listeners = [];
@@ -56,7 +56,7 @@ export const remove = (path) => ask(path, { method: "DELETE" }, "", path, "", tr
 /** A prompt's trace: from what is kept, or streamed; `on(trace so far)` while layers are still to come. */
 export async function trace(prompt, edits, { channel = "trace", on = (_part) => {} } = {}) {
   const key = `trace ${JSON.stringify([prompt, edits])}`;
-  const found = kept.get(key);
+  const found = answers.get(key);
   if (found) return (cancel(channel), keep(key, found));
   const part = { stages: [] };
   let whole = null;
@@ -80,7 +80,7 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
 
 /** Forget answers whose key holds a text, after something was written. */
 export function forget(part) {
-  for (const key of kept.keys()) if (key.includes(part)) kept.delete(key);
+  for (const key of answers.keys()) if (key.includes(part)) answers.delete(key);
 }
 
 /**
@@ -88,7 +88,7 @@ export function forget(part) {
  * panes are about.
  */
 export const file = (name) =>
-  kept.get(name) ||
+  answers.get(name) ||
   keep(
     name,
     fetch(new URL(`../${name}.json`, import.meta.url)).then((answer) => answer.json()),
@@ -96,14 +96,14 @@ export const file = (name) =>
 export const example = () => file("example");
 
 function keep(key, body) {
-  kept.delete(key);
-  kept.set(key, body);
-  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  answers.delete(key);
+  answers.set(key, body);
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
   return body;
 }
 
 async function ask(path, init, key, channel, what, fresh) {
-  if (key && !fresh && kept.has(key)) return (running.get(channel)?.abort.abort(), keep(key, kept.get(key)));
+  if (key && !fresh && answers.has(key)) return (running.get(channel)?.abort.abort(), keep(key, answers.get(key)));
   const response = await begin(path, init, channel, what);
   try {
     const body = await response.answer.json();

@@ -45,11 +45,11 @@ export function architecture(el, { model, at = null, view = null }) {
   const number = (x) => view && !dense && h("small", {}, fixed(x, digits, true));
   const here = (n, part) => at !== null && at.layer === n && at.part === part;
   const box = (n, [part, name, stage], x) => {
-    const said = `Layer ${n} ${name}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
+    const spokenLabel = `Layer ${n} ${name}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
     const props = {
       class: `part ${view ? shade(x, most) : ""}${here(n, part) ? " on" : ""}`,
-      title: said,
-      "aria-label": said,
+      title: spokenLabel,
+      "aria-label": spokenLabel,
       "aria-current": here(n, part) && "true",
     };
     const text = [h("span", { class: "what", data: { short: name[0] } }, dense ? name[0] : name), number(x)];

@@ -32,11 +32,11 @@ export function shade(m, most) {
 }
 
 /**
- * The first few of some contexts, and the others when asked for; tokens shaded by `coefficients`, which `said` names.
+ * The first few of some contexts, and the others when asked for; tokens shaded by `coefficients`, which `quantity` names.
  * With a
  * `source`, the token that the last one reads, that one is marked and named too.
  */
-export function contexts(box, rows, first, said = "coefficient") {
+export function contexts(box, rows, first, quantity = "coefficient") {
   const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);
   let shown = first;
   box.draw = () =>
@@ -45,7 +45,7 @@ export function contexts(box, rows, first, said = "coefficient") {
       rows.slice(0, shown).map((r) => {
         const last = r.tokens.length - 1;
         const from = Math.max(0, Math.min(last - Number(length), (r.source ?? last) - 2));
-        const title = (i) => (i in r.coefficients ? `${said} ${r.coefficients[i].toPrecision(4)}` : undefined);
+        const title = (i) => (i in r.coefficients ? `${quantity} ${r.coefficients[i].toPrecision(4)}` : undefined);
         return h(
           "div",
           { class: "trigger" },

@@ -327,12 +327,12 @@ export function written(el, name) {
 
 /** What am I looking at: a text by its name, read when it is asked for. */
 export function about(name) {
-  const said = h("p", { class: "why" });
+  const aboutText = h("p", { class: "why" });
   return h(
     "details",
-    { ontoggle: () => written(said, name) },
+    { ontoggle: () => written(aboutText, name) },
     h("summary", { class: "faint" }, "What am I looking at?"),
-    said,
+    aboutText,
   );
 }
 

@@ -2,7 +2,7 @@
 import { button, fill, h, textBox } from "./dom.js";
 import { pane } from "./parts.js";
 import { edits, setEdits } from "./state.js";
-import { said } from "./tray.js";
+import { editsInWords } from "./tray.js";
 
 /** They stand in the tray, or where edits are made when the tray is empty. */
 export function presets(page) {
@@ -16,15 +16,15 @@ export function presets(page) {
 
   const read = () =>
     pane(list, async () => {
-      const { presets: kept, persistent } = await api.get("/presets", {}, { fresh: true });
+      const { presets: savedPresets, persistent } = await api.get("/presets", {}, { fresh: true });
       fill(
         list,
-        kept.map((one) =>
+        savedPresets.map((one) =>
           h(
             "li",
             {},
             button(
-              [h("b", { dir: "auto" }, one.name), h("span", { class: "faint" }, ` ${said(one.edits)}`)],
+              [h("b", { dir: "auto" }, one.name), h("span", { class: "faint" }, ` ${editsInWords(one.edits)}`)],
               () => load(one),
               { title: "Put these edits into the tray" },
             ),
@@ -37,12 +37,12 @@ export function presets(page) {
       );
       fill(
         note,
-        !kept.length && "None is saved yet. ",
+        !savedPresets.length && "None is saved yet. ",
         !persistent && "Without an index they last until the server stops.",
       );
     });
 
-  const write = (asked) => asked.then(read, api.fail);
+  const write = (request) => request.then(read, api.fail);
 
   function save() {
     if (!name.value.trim() || !edits().length) return name.focus();

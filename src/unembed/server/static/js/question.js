@@ -5,7 +5,7 @@ import { token, visible } from "./islands/tokens.js";
 import { state, turn } from "./state.js";
 
 /** What the API takes, as the address holds it. */
-export const asked = () => ({
+export const questionQuery = () => ({
   token: state().token,
   against: state().single ? "" : state().against,
   alone: state().single ? "true" : "",

@@ -209,7 +209,7 @@ async function drawn(page, { title, el }) {
   const { drawing } = await import("./saving/drawing.js");
   const svg = drawing(el, { title, lines: [cited(page)] });
   const { width, height } = svg.viewBox.baseVal;
-  return { text: new XMLSerializer().serializeToString(svg), width, height, said: cited(page), title };
+  return { text: new XMLSerializer().serializeToString(svg), width, height, description: cited(page), title };
 }
 
 const escaped = (text) => h("p", { text }).innerHTML;
@@ -239,7 +239,7 @@ async function savePage(page, figure, rows) {
 }
 
 /** A drawing in pixels, two for each of the screen's, with where it comes from in the file. */
-async function asPng({ text, width, height, said, title }) {
+async function asPng({ text, width, height, description, title }) {
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   await image.decode();
@@ -250,13 +250,13 @@ async function asPng({ text, width, height, said, title }) {
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(image.src);
   const blob = await new Promise((done) => canvas.toBlob(done));
-  return commented(new Uint8Array(await blob.arrayBuffer()), { Title: title, Description: said });
+  return commented(new Uint8Array(await blob.arrayBuffer()), { Title: title, Description: description });
 }
 
 /** A PNG with texts in it, after its first chunk (PNG specification, 11.3.3.4: keyword, no compression, UTF-8). */
 function commented(png, texts) {
-  const chunks = Object.entries(texts).map(([keyword, said]) => {
-    const body = new TextEncoder().encode(`iTXt${keyword}\0\0\0\0\0${said}`);
+  const chunks = Object.entries(texts).map(([keyword, description]) => {
+    const body = new TextEncoder().encode(`iTXt${keyword}\0\0\0\0\0${description}`);
     const chunk = new Uint8Array(body.length + 8);
     const view = new DataView(chunk.buffer);
     view.setUint32(0, body.length - 4);

@@ -23,7 +23,7 @@ const scope = (e) =>
 export const name = (e) => idOf(e, e.target);
 
 /** Some edits in words. */
-export const said = (list) => list.map((e) => `${name(e)} ${verb(e)}`).join(", ");
+export const editsInWords = (list) => list.map((e) => `${name(e)} ${verb(e)}`).join(", ");
 
 /** What the edits were before each change, and what was undone. */
 const past = [];

@@ -13,7 +13,7 @@ import { visible } from "./tokens.js";
 
 const H = 190;
 const QUARTERS = [1, 0.75, 0.5, 0.25, 0];
-const said = (p) => `${Number((100 * p).toPrecision(2))} %`;
+const asPercent = (p) => `${Number((100 * p).toPrecision(2))} %`;
 
 export function mount(el, data, options = {}) {
   let move = (_i) => {};
@@ -39,7 +39,7 @@ export function mount(el, data, options = {}) {
         s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(v), y2: y(v), class: "rule" }),
         text(PAD.left - 8, y(v) + 4, label, "end"),
       );
-    if (next.probability) for (const p of QUARTERS) rule(p, said(p));
+    if (next.probability) for (const p of QUARTERS) rule(p, asPercent(p));
     else for (let rank = 1; rank <= next.size; rank *= 10) rule(rank, rank.toLocaleString("en"));
     const every = Math.ceil(n / 16);
     for (let i = 0; i < n; i += every) svg.append(text(x(i), H - 8, next.layers[i], "middle"));
@@ -65,7 +65,7 @@ export function mount(el, data, options = {}) {
             s(
               "title",
               {},
-              `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${said(one.probabilities[i])}, ` +
+              `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${asPercent(one.probabilities[i])}, ` +
                 `after layer ${next.layers[i]}`,
             ),
           ),
@@ -94,7 +94,7 @@ export function mount(el, data, options = {}) {
 
 function described(data) {
   const lines = data.series.map(
-    (one) => `${visible(one.name)}: ${(data.probability ? one.probabilities.map(said) : one.ranks).join(", ")}`,
+    (one) => `${visible(one.name)}: ${(data.probability ? one.probabilities.map(asPercent) : one.ranks).join(", ")}`,
   );
   return `${data.probability ? "Probability" : "Rank"} after each layer. ${lines.join(". ")}`;
 }

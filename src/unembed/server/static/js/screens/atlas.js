@@ -460,7 +460,7 @@ export function render(root, page) {
       return true;
     },
     destroy: () => map?.destroy(),
-    code: asked,
+    code: codeQuery,
     exported: () =>
       atlas && {
         name: "atlas",
@@ -481,7 +481,7 @@ export function render(root, page) {
       },
   };
 
-  function asked() {
+  function codeQuery() {
     const { query } = state();
     if (!query) return ["from unembed.memories.value_map import value_map", "", "print(value_map(lm))"];
     const index = model.can.index ? "index" : "None";

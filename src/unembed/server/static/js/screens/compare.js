@@ -44,7 +44,7 @@ export function render(root, page) {
   const mapTable = h("div");
   const parts = h("div", { class: "stack" });
   const texts3 = h("div", { class: "three" });
-  const said = h("p", { class: "soft", role: "status" });
+  const statusLine = h("p", { class: "soft", role: "status" });
   const target = textBox("Target token", { size: 10, onchange: () => turn({ token: target.value }) });
   const rival = textBox("Compared with", { size: 10, onchange: () => turn({ against: rival.value }) });
   fill(
@@ -90,7 +90,7 @@ export function render(root, page) {
         "div",
         { class: "two" },
         card("Heads and memories of the cell", null, parts),
-        card("Continuations", button("Continue all three", run, { class: "btn small" }), said, texts3),
+        card("Continuations", button("Continue all three", run, { class: "btn small" }), statusLine, texts3),
       ),
     ),
   );
@@ -113,7 +113,7 @@ export function render(root, page) {
     texts.clean.value = first();
     texts.corrupted.value = second();
     found = inside = null;
-    for (const el of [parts, texts3, said]) fill(el);
+    for (const el of [parts, texts3, statusLine]) fill(el);
     const settled = waiting(both, map);
     await pane(both, async () => {
       view = await api.post("/comparison", query(), { channel: "comparison", what: "Comparing" });
@@ -258,10 +258,12 @@ export function render(root, page) {
       const at = cell();
       if (!at) return fill(parts, h("p", { class: "faint" }, "Choose a cell of the map."));
       const { direction } = state();
-      const asked = { ...query(), direction, position: found.positions[at[1]] };
+      const patchQuery = { ...query(), direction, position: found.positions[at[1]] };
       const kinds = [["z", "heads"], ...(model.can.memories ? [["coefficients", "memories"]] : [])];
       const answers = await Promise.all(
-        kinds.map(([point]) => api.post("/patching", { ...asked, point, top: 12 }, { channel: `patching ${point}` })),
+        kinds.map(([point]) =>
+          api.post("/patching", { ...patchQuery, point, top: 12 }, { channel: `patching ${point}` }),
+        ),
       );
       inside = Object.fromEntries(kinds.map(([, name], i) => [name, answers[i]]));
       drawParts(at);
@@ -363,7 +365,7 @@ export function render(root, page) {
   /** What follows both prompts, and the patched one. */
   async function run() {
     const at = found && cell();
-    if (!at) return fill(said, "Choose a cell of the map first: it is patched while the text is continued.");
+    if (!at) return fill(statusLine, "Choose a cell of the map first: it is patched while the text is continued.");
     const picked = parseId(state().patched);
     const whole = (layer) => `layer ${layer}, ${POINTS.find(([p]) => p === found.point)[1].toLowerCase()}`;
     const names = {
@@ -381,7 +383,7 @@ export function render(root, page) {
     fill(boxes.clean, h("span", { class: "given" }, view.clean.prompt));
     fill(boxes.corrupted, h("span", { class: "given" }, view.corrupted.prompt));
     fill(boxes.patched, h("span", { class: "given" }, view[into()].prompt));
-    fill(said);
+    fill(statusLine);
     const point = picked ? (picked.kind === "head" ? "z" : "coefficients") : found.point;
     try {
       await api.stream(
@@ -401,8 +403,8 @@ export function render(root, page) {
         { channel: "patched", what: "Generating" },
       );
     } catch (error) {
-      if (error.code === "superseded") fill(said, "Stopped.");
-      else fill(said, [error.message, error.why, error.fix].filter(Boolean).join(". "));
+      if (error.code === "superseded") fill(statusLine, "Stopped.");
+      else fill(statusLine, [error.message, error.why, error.fix].filter(Boolean).join(". "));
     }
     return undefined;
   }

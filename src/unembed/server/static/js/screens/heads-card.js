@@ -108,7 +108,7 @@ export function headCard(t, own) {
 
   /** The pattern as a triangle, by weight or by contribution. */
   function weights(found) {
-    const [map, told] = [h("div"), h("p", { class: "faint", role: "status" })];
+    const [map, statusLine] = [h("div"), h("p", { class: "faint", role: "status" })];
     const drawMap = () => {
       const rows = found[measure];
       const norms = measure === "norms";
@@ -120,7 +120,7 @@ export function headCard(t, own) {
         format: norms ? (x) => `carries ${num(x * unit)}` : undefined,
       });
       fill(
-        told,
+        statusLine,
         hideFirst &&
           "The first column is hidden; the last row gives it " +
             `${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
@@ -145,7 +145,7 @@ export function headCard(t, own) {
       ),
       map,
       tickBox("leave out the first position", hideFirst, (on) => ((hideFirst = on), drawMap())),
-      told,
+      statusLine,
       asTable("As a table", ["destination", "source", "weight", "contribution"], () =>
         found.weights.flatMap((r, d) => r.map((w, i) => [named(d), named(i), w, found.norms[d][i]])),
       ),

@@ -67,7 +67,7 @@ const SPEED = 2e10;
 const UNASKED = 60;
 
 /**
- * Texts in which the head does most: one reading of the corpus serves all heads of its layer. `{card, draw(asked)}`
+ * Texts in which the head does most: one reading of the corpus serves all heads of its layer. `{card, draw(readNow)}`
  *
  * With an index at hand they are found on arrival, unless the model is so large that it would be busy for minutes.
  */
@@ -77,11 +77,11 @@ export function topContexts(t) {
   const { n_layers, d_model, device, can } = t.model;
   const quick = device !== "cpu" || (12 * n_layers * d_model ** 2 * WINDOWS * LENGTH) / SPEED < UNASKED;
   const start = button("Find examples", () => draw(true), { class: "btn small" });
-  const draw = (asked = can.index && quick) =>
+  const draw = (readNow = can.index && quick) =>
     pane(texts, async () => {
       const [layer, head] = t.chosen;
       t.api.cancel("examples");
-      start.hidden = asked || read.has(layer);
+      start.hidden = readNow || read.has(layer);
       if (!start.hidden) return fill(texts, h("p", { class: "faint" }, reason()));
       let found = null;
       try {

@@ -29,7 +29,7 @@ export function matrixPane(t) {
   const total = model.n_layers * model.n_heads;
   let kind = "induction";
   const grid = h("div", {}, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
-  const said = h("p", { class: "faint" });
+  const noteLine = h("p", { class: "faint" });
   const table = h("div");
   const many = h("span", {}, `${total} of ${total}`);
   const few = h("input", {
@@ -52,7 +52,7 @@ export function matrixPane(t) {
     const names = (layer, index) => nameOf({ layer, index }, "head");
     matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names }, { onpick: choose });
     fill(
-      said,
+      noteLine,
       top < total && `Top ${top} of ${total} heads: `,
       `${definition}. `,
       kind === "eigenvalues"
@@ -79,7 +79,7 @@ export function matrixPane(t) {
     segmented("Score", KINDS, kind, (value) => ((kind = value), draw())),
     grid,
     worded("show top", h("span", { style: { flex: "1" } }, few), many),
-    said,
+    noteLine,
     about("heads"),
     table,
     model.can.shared_keys &&

@@ -3,7 +3,7 @@ import { fill, h, textBox } from "../dom.js";
 import { labels } from "../labels.js";
 import { nameOf } from "../names.js";
 import { card, pane, positionHere, prompt } from "../parts.js";
-import { asked, QUESTION, questionPicker } from "../question.js";
+import { QUESTION, questionPicker, questionQuery } from "../question.js";
 import { activeEdits, differ, idOf, parseId, state } from "../state.js";
 import * as tray from "../tray.js";
 import { headCard } from "./heads-card.js";
@@ -44,7 +44,7 @@ export function render(root, page) {
     calledBy: (layer, head) => nameOf({ layer, index: head }, "head") || t.role(layer, head),
     /** The question at a position of the patterns' text: the address's own where that text is the prompt. */
     question(position, text = t.text) {
-      const { token, against, alone } = text === prompt() ? asked() : {};
+      const { token, against, alone } = text === prompt() ? questionQuery() : {};
       return {
         prompt: text,
         edits: activeEdits(),

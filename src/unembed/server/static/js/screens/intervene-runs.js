@@ -3,7 +3,7 @@ import { ending, fill, h } from "../dom.js";
 import { card, pane } from "../parts.js";
 import * as tray from "../tray.js";
 
-const made = (r) => (r.edits.length ? tray.said(r.edits) : "no edits");
+const made = (r) => (r.edits.length ? tray.editsInWords(r.edits) : "no edits");
 
 /** `{el, draw}` */
 export function runsPane(api, restore) {

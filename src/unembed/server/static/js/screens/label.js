@@ -91,9 +91,9 @@ export function render(root, page) {
   const load = (number) =>
     pane(stage, async () => {
       note.hidden = true;
-      const asked = settings();
+      const filters = settings();
       const last = item?.number ?? -1; // before anything is awaited: two loads must not go two items on
-      queue = await api.get("/annotations/queue", { ...asked, author: who.value }, { channel: "queue", fresh: true });
+      queue = await api.get("/annotations/queue", { ...filters, author: who.value }, { channel: "queue", fresh: true });
       progress.textContent =
         `${queue.done.length} of ${queue.items} ${what}s done${who.value ? ` by ${who.value}` : ""}. The queue is ` +
         "blind: some items are random controls.";
@@ -106,7 +106,7 @@ export function render(root, page) {
         item = null;
         fill(stage, empty("The queue is done", "Thank you. Another seed draws another queue."));
       } else {
-        item = await api.get(`/annotations/queue/${next}`, asked, { channel: "item" });
+        item = await api.get(`/annotations/queue/${next}`, filters, { channel: "item" });
         draft = readDraft();
         draw();
       }

@@ -25,7 +25,7 @@ export function render(root, page) {
     "aria-label": "Threshold",
     oninput: () => move(Number(slider.value)),
   });
-  const said = h("p", { class: "soft", role: "status" });
+  const statusLine = h("p", { class: "soft", role: "status" });
   const words = h("div");
   const curve = h("div");
   const rest = h("div");
@@ -44,7 +44,7 @@ export function render(root, page) {
           h("span", { style: { flex: "1" } }, slider),
           h("span", { class: "faint" }, "exits at once"),
         ),
-        said,
+        statusLine,
         words,
         h("div", { class: "two" }, curve, rest),
         about("exit"),
@@ -54,7 +54,7 @@ export function render(root, page) {
 
   /** The whole curve comes in one answer; to move along it asks nothing. */
   const ask = () =>
-    pane(said, async () => {
+    pane(statusLine, async () => {
       found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
       slider.max = String(found.curve.rows.length - 1);
       drawCurve(found.curve.rows);
@@ -70,7 +70,7 @@ export function render(root, page) {
     slider.value = String(at);
     place();
     fill(
-      said,
+      statusLine,
       at === 0
         ? "Every token goes through all layers."
         : [

@@ -35,13 +35,13 @@ export function render(root, page) {
     "aria-label": "How much of each memory is left",
     oninput: () => drawDial(),
   });
-  const said = h("span", { class: "faint" });
+  const dialText = h("span", { class: "faint" });
   const line = h(
     "label",
     { class: "row" },
     h("span", { class: "faint" }, "off"),
     h("span", { style: { flex: "1" } }, dial),
-    said,
+    dialText,
   );
   fill(
     root,
@@ -54,7 +54,7 @@ export function render(root, page) {
 
   function drawDial() {
     line.hidden = !what.value;
-    said.textContent = { 0: "× 0: off", 1: "× 1: unchanged" }[dial.value] ?? `× ${dial.value}`;
+    dialText.textContent = { 0: "× 0: off", 1: "× 1: unchanged" }[dial.value] ?? `× ${dial.value}`;
   }
   drawDial();
   if (!activeEdits().length)

@@ -17,7 +17,7 @@ import {
   waiting,
   written,
 } from "../parts.js";
-import { asked, inWords, QUESTION, questionPicker } from "../question.js";
+import { inWords, QUESTION, questionPicker, questionQuery } from "../question.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
 import { span } from "../timing.js";
 import { isHead, ORDERS, PLAIN_HEAD, plainRows, ranked, updatesTable } from "../updates.js";
@@ -133,7 +133,7 @@ export function render(root, page) {
         `/traces/${data.id}/layers/${layer()}`,
         {
           position: positionHere(data.tokens.length),
-          ...asked(),
+          ...questionQuery(),
           order: state().coverage ? "size" : state().sort,
           memories: !model.can.memories ? 0 : state().coverage ? MOST : wanted,
           top: 10,

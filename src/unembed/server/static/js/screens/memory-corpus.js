@@ -75,11 +75,11 @@ export function distribution(el, usual, marked) {
   const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
   const box = h("div");
   const below = usual.counts.reduce((sum, n, i) => sum + (usual.edges[i + 1] <= marked ? n : 0), 0);
-  const said = `Coefficients of ${usual.sampled.toLocaleString("en")} sampled tokens, heights logarithmic`;
+  const histogramCaption = `Coefficients of ${usual.sampled.toLocaleString("en")} sampled tokens, heights logarithmic`;
   histogram.mount(box, {
     ...usual,
     marks: marked === null ? [] : [{ value: marked, name: `here ${num(marked)}` }],
-    label: said,
+    label: histogramCaption,
   });
   fill(
     el,
@@ -88,7 +88,7 @@ export function distribution(el, usual, marked) {
     h(
       "p",
       { class: "faint" },
-      `${said}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ` +
+      `${histogramCaption}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ` +
         `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
     ),
     asTable("As a table", ["from", "to", "tokens"], () =>

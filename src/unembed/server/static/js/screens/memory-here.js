@@ -4,7 +4,7 @@
 import { button, fill, fixed, h, num, numberBox, percent, places } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { failure, prompt } from "../parts.js";
-import { asked, asText, inWords } from "../question.js";
+import { asText, inWords, questionQuery } from "../question.js";
 import { activeEdits, state } from "../state.js";
 import * as tray from "../tray.js";
 
@@ -13,7 +13,7 @@ const PAUSE = 40;
 
 /** A memory on the prompt: its coefficients, and its effect on the question at the chosen position. */
 export async function onPrompt(api, { layer, index }, channel = "here") {
-  const { token: target, against, alone } = asked();
+  const { token: target, against, alone } = questionQuery();
   const at = (position) =>
     api.post(
       `/memories/${layer}/${index}/activations`,

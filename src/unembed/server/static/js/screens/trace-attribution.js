@@ -1,7 +1,7 @@
 /** The logit, or the difference of two, as a sum of writers: by component, head, memory or source token. */
 import { fill, h, many, num, segmented, tickBox } from "../dom.js";
 import { attribution, card, effectsTable, pane } from "../parts.js";
-import { asked, inWords } from "../question.js";
+import { inWords, questionQuery } from "../question.js";
 import { state, turn } from "../state.js";
 import { ORDERS, updatesTable } from "../updates.js";
 
@@ -42,7 +42,7 @@ export function attributionPane(t, { api, live }) {
     await pane(books, async () => {
       const { attributions } = await api.get(
         `/traces/${data.id}/attribution`,
-        { ...asked(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
+        { ...questionQuery(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
         { channel: "attribution" },
       );
       attribution(books, attributions[0], data.tokens);
@@ -56,7 +56,7 @@ export function attributionPane(t, { api, live }) {
     await pane(books, async () => {
       const { rows } = await api.get(
         `/traces/${data.id}/effects`,
-        { ...asked(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
+        { ...questionQuery(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
         { channel: "attribution" },
       );
       fill(

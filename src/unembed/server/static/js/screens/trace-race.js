@@ -21,7 +21,7 @@ export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 export function race(t, { layer, ask }) {
   const lines = h("div");
   const lanes = h("div", { class: "lanes" });
-  const told = h("p", { class: "told soft" });
+  const eventSentence = h("p", { class: "told soft" });
   const notes = h("div");
   const scale = segmented(
     "Scale",
@@ -95,7 +95,7 @@ export function race(t, { layer, ask }) {
 
   /** One lane for each kind of event, under the chart's layers; a marker says its sentence. */
   function drawLanes(events, moves) {
-    const say = (e) => () => (told.textContent = e.sentence);
+    const say = (e) => () => (eventSentence.textContent = e.sentence);
     const left = [...events, ...moves];
     fill(
       lanes,
@@ -126,14 +126,19 @@ export function race(t, { layer, ask }) {
           : null;
       }),
     );
-    told.textContent = left.length
+    eventSentence.textContent = left.length
       ? left[0].sentence
       : t.model.can.events
         ? "No event at this position."
         : "Events are those of FFN updates, and this model has none.";
   }
 
-  return { el: card("Token rank by layer", scale, lines, lanes, told, notes), lines, draw, at: (n) => chart?.at(n) };
+  return {
+    el: card("Token rank by layer", scale, lines, lanes, eventSentence, notes),
+    lines,
+    draw,
+    at: (n) => chart?.at(n),
+  };
 }
 
 /** Where one of two passes the other for good. */

@@ -2,7 +2,7 @@
 import { architecture } from "../architecture.js";
 import { afterPaint, button, fill, h, within } from "../dom.js";
 import { about, card, failure, pane, prompt, waiting } from "../parts.js";
-import { QUESTION, asked as question } from "../question.js";
+import { QUESTION, questionQuery as question } from "../question.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
 import * as tour from "../tour.js";
@@ -25,7 +25,7 @@ export function render(root, page) {
   const { api } = page;
   const t = { model: page.model, data: null, plain: null, view: null, spread: null, followed: null };
   let example = null;
-  const asked = promptPane(page, run);
+  const promptBox = promptPane(page, run);
   const predicted = predictionPane(t);
   const model = h("div");
   const inspector = h("div", { class: "stack" });
@@ -48,7 +48,7 @@ export function render(root, page) {
     h(
       "div",
       { class: "stack" },
-      asked.el,
+      promptBox.el,
       predicted.el,
       card("Where in the model", null, model, about("architecture")),
       lens.el,
@@ -86,8 +86,8 @@ export function render(root, page) {
     const text = prompt();
     const [drawn, finished] = ["trace", "whole trace"].map(timed);
     const settled = waiting(lens.host);
-    const before = asked.value;
-    const name = () => asked.show(before, anew); // with the grid: a frame of its own would take time from the model
+    const before = promptBox.value;
+    const name = () => promptBox.show(before, anew); // with the grid: a frame of its own would take time from the model
     t.spread = t.followed = null;
     try {
       const [bundled, traced, plain] = await read(name, drawn);
@@ -97,7 +97,7 @@ export function render(root, page) {
       Object.assign(t, { model: example ? example.model : page.model, data: traced, plain });
       page.tokens = t.data.tokens.map((one) => one.token);
       page.crumbs();
-      asked.showTokens(t.data.tokens.length, t.model.n_ctx);
+      promptBox.showTokens(t.data.tokens.length, t.model.n_ctx);
       lens.drawControls();
       draw();
       performance.mark("unembed-grid");
@@ -124,8 +124,8 @@ export function render(root, page) {
     const { tokens, limit } = await api.get("/tokenize", { text }, { channel: "tokenize" });
     if (!limit || tokens.length <= limit) return;
     const windows = { first: tokens.slice(0, limit), last: tokens.slice(-limit) };
-    const keep = ([end, kept]) =>
-      button(`Keep the ${end} ${limit} of ${tokens.length} tokens`, () => go({ prompt: kept.join("") }), {
+    const keep = ([end, remaining]) =>
+      button(`Keep the ${end} ${limit} of ${tokens.length} tokens`, () => go({ prompt: remaining.join("") }), {
         class: "btn",
       });
     lens.host.append(h("div", { class: "row" }, Object.entries(windows).map(keep)));
@@ -293,9 +293,9 @@ export function render(root, page) {
       if (differs(...DRAWN) || (now.only && differs("layers"))) draw();
       if (differs("metric")) spreads();
       if (differs("position", "sort", ...QUESTION)) {
-        const asked = position(); // the server reads while the ring moves
+        const requested = position(); // the server reads while the ring moves
         lens.select();
-        return asked;
+        return requested;
       }
       if (differs("layers")) lens.mark();
       if (differs("layer", "stage", "layers")) {
