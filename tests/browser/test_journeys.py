@@ -224,7 +224,10 @@ def test_a_server_that_dies_is_reported(opened, lm):
     expect(page.locator(".pair .text span:not(.given)").first).to_be_visible()
     once.stop()
     opened.allowed.append("Failed to load")
-    expect(page.get_by_role("main").get_by_text("the server does not answer")).to_be_visible()
+    continuations = page.get_by_role("region", name="Continuations")
+    expect(continuations.get_by_text("the server stopped in the middle")).to_be_visible()
+    continuations.get_by_role("button", name="Try again").click()
+    expect(continuations.get_by_text("the server does not answer")).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [390, 768, 2560])
