@@ -16,6 +16,7 @@ from tests import run_time_checks
 
 install_import_hook("unembed", f"{run_time_checks.__name__}.checked")
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -30,12 +31,25 @@ from tests.families import D_VOCAB, FAMILIES, build
 from unembed.language_model import LanguageModel, load
 
 
+_SHARED: list[torch.Tensor] = []
+
+
 @cache
 def tiny(name: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
-    """The tiny model of a family, opened once a session. Tests must not change it."""
+    """The tiny model of a family, opened once a session. A test that changes it fails: `build` gives one of its own."""
     lm = load(build(name, dtype))
     lm.name = name
+    _SHARED.extend(lm.hf.parameters())
     return lm
+
+
+@pytest.fixture(autouse=True)
+def shared_models_are_unchanged() -> Iterator[None]:
+    """A test that writes into a shared model changes what the tests after it measure, so it fails itself."""
+    before = [parameter._version for parameter in _SHARED]
+    yield
+    changed = sum(p._version != version for p, version in zip(_SHARED, before, strict=False))
+    assert not changed, f"the test changed {changed} parameters of shared models; use load(build(name)) instead"
 
 
 @pytest.fixture(params=list(FAMILIES))

@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
+from tests.families import build
 from unembed.attention.bigrams import Bigrams
 from unembed.attention.direct_path import average_ranks, direct_path
 from unembed.attention.folded_weights import embedding
@@ -183,7 +184,7 @@ def test_matching_is_that_of_the_circuit_turned_by_the_offset(dtype: torch.dtype
 
 
 def test_a_head_that_looks_at_itself_has_a_current_token_score() -> None:
-    lm = tiny("gpt2")
+    lm = unembed.load(build("gpt2"))
     with torch.no_grad():
         c_attn = lm.hf.transformer.h[0].attn.c_attn
         c_attn.weight[:, : 2 * lm.d_model] = 0.0
