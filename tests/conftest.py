@@ -30,7 +30,6 @@ settings.load_profile("ci")
 from tests.families import D_VOCAB, FAMILIES, build
 from unembed.language_model import LanguageModel, load
 
-
 _SHARED: list[torch.Tensor] = []
 
 
