@@ -145,12 +145,8 @@ class Attribution(Displayed):
         return self.contribution.shape[0]
 
     def _row(self, i: int) -> Row:
-        kind, layer, index, source = (
-            self.kinds[int(self.kind[i])],
-            int(self.layer[i]),
-            int(self.index[i]),
-            int(self.source[i]),
-        )
+        kind = self.kinds[int(self.kind[i])]
+        layer, index, source = (int(column[i]) for column in (self.layer, self.index, self.source))
         if layer < 0 or index < 0:
             label = kind if layer < 0 else f"{kind} {layer}"
         else:
@@ -272,7 +268,6 @@ def attribution(
     """The logit of a token at a position (or its difference to another) as the sum of its writers' contributions.
 
     Args:
-        lm: the model.
         tokens: a prompt, or a run that captured `points_needed(lm, by)` and its logits.
         token: the token whose logit is attributed.
         position: the position whose prediction is attributed; the last by default.
@@ -323,11 +318,12 @@ def attribution(
     logit = seen.logits[0, column, target]
     linear = _biases(lm, target, other, columns, u.dtype)
     logit = logit - seen.logits[0, column, other] if other is not None else logit
+    after_linear = logit - (last.to(u.dtype) @ u + linear.to(u))
     if lm.structure.logit_softcap is not None:
-        columns.add("soft cap", logit - _uncapped(lm, last, target, other, u, linear))
+        columns.add("soft cap", after_linear)
     elif hasattr(lm.structure.head, "band_scores"):
         # An adaptive softmax gives log-probabilities: the token's score in its band less what normalises the bands.
-        columns.add("band normalisers", logit - _uncapped(lm, last, target, other, u, linear))
+        columns.add("band normalisers", after_linear)
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
 
@@ -429,10 +425,6 @@ def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtyp
     return total
 
 
-def _uncapped(lm: Decoder, last: Tensor, target: int, other: int | None, u: Tensor, biases: Tensor) -> Tensor:
-    return last.to(u.dtype) @ u + biases.to(u)
-
-
 def _or_none(number: int) -> int | None:
     return None if number < 0 else number
 
@@ -479,28 +471,14 @@ def _closed(
 
 
 @torch.no_grad()
-def memory_contributions_at(
-    lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
-) -> list[Float[Tensor, " d_mlp"]]:
-    """What each memory of some layers adds at one position to a logit, or to a difference of two: m_i (v_i . u).
-
-    The same numbers as the memories' rows of `attribution(..., by="memory")`, for models of which only some layers have
-    memories too. The run must have captured the coefficients, the last resid_post and `mixing_points(lm)`.
-
-    Raises:
-        Unsupported: a layer has no memories.
-    """
-    target, other = pair(lm, token, against)
-    return _contributions_along(lm, seen, layers, position, logit_direction(lm, target, other))
-
-
-@torch.no_grad()
 def memory_contributions_per_unit(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
 ) -> list[Float[Tensor, " d_mlp"]]:
     """What a coefficient of 1 of each memory of some layers adds to a logit, or to a difference of two: v_i . u.
 
-    Times the coefficients of the run it is what `memory_contributions_at` returns, for a run like that one.
+    Times the coefficients of the run: the memories' rows of `attribution(..., by="memory")`, for models of which only
+    some layers have memories too. The run must have captured the coefficients, the last resid_post and
+    `mixing_points(lm)`.
 
     Raises:
         Unsupported: a layer has no memories.
@@ -518,19 +496,13 @@ def memory_contributions_over_average(
     """What each memory of some layers adds to a token's logit beyond what it adds to the average token's.
 
     A constant added to all logits changes no probability, so this part alone raises the token. The run as for
-    `memory_contributions_at`.
+    `memory_contributions_per_unit`.
 
     Raises:
         Unsupported: a layer has no memories.
     """
-    return _contributions_along(lm, seen, layers, position, logit_direction(lm, token) - average_direction(lm))
-
-
-def _contributions_along(
-    lm: Decoder, seen: Run, layers: Sequence[int], position: int, direction: Float[Tensor, " d_model"]
-) -> list[Float[Tensor, " d_mlp"]]:
     column = position_of(seen, position)
-    pulled = _pulled(lm, seen, layers, column, direction)
+    pulled = _pulled(lm, seen, layers, column, logit_direction(lm, token) - average_direction(lm))
     return [_of_memories(lm, seen, n, column, pulled.ffn(n))[0] for n in layers]
 
 
@@ -544,9 +516,7 @@ def _pulled(
 
 
 @torch.no_grad()
-def memory_contributions(
-    lm: Decoder, seen: Run, token: str | int, against: str | int | None = None
-) -> Float[Tensor, "layer pos d_mlp"]:
+def memory_contributions(lm: Decoder, seen: Run, token: str | int) -> Float[Tensor, "layer pos d_mlp"]:
     """Every memory's contribution to a token's logit at every position of the first row: m_i (v_i . u).
 
     The run must have captured the coefficients, the last resid_post and `mixing_points(lm)`.
@@ -556,9 +526,7 @@ def memory_contributions(
 
     Memory: the result; each value matrix is read once.
     """
-    target = lm.single_token(token)
-    other = None if against is None else lm.single_token(against)
-    pulled = directions(lm, logit_direction(lm, target, other), seen)
+    pulled = directions(lm, logit_direction(lm, lm.single_token(token)), seen)
     last = seen.at("resid_post", lm.n_layers - 1)[0]
     scale = final_scale(lm, last)
     m = seen["coefficients"][:, 0]

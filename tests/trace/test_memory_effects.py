@@ -8,7 +8,7 @@ import torch
 from tests.conftest import tiny
 from unembed.errors import OutOfRange
 from unembed.stream.interventions import set_coefficient
-from unembed.trace.memory_effects import memory_effects, memory_effects_by_layer
+from unembed.trace.memory_effects import ScoredMemories
 from unembed.trace.usual_coefficients import UsualCoefficients, usual_coefficients
 
 
@@ -24,8 +24,8 @@ def test_the_deviation_is_the_effect_without_that_of_the_mean_coefficient(name: 
     lm = tiny(name)
     trace, usual = lm.trace(tokens[0]), measured(lm)
     question, layers = trace.question(), list(range(lm.n_layers))
-    found = memory_effects(
-        lm, trace.run, question, len(trace) - 1, layers, lm.n_layers * lm.d_mlp, usual, order="deviation"
+    found = ScoredMemories(lm, trace.run, question, len(trace) - 1, layers, usual).largest(
+        lm.n_layers * lm.d_mlp, "deviation"
     )
     rows = {(row.layer, row.index): row for row in (*found.rows, *found.always_on)}
     direct = {
@@ -50,9 +50,9 @@ def test_by_layer_are_the_layers_own_largest_and_then_those_always_on(order, tok
     lm = tiny("llama")
     trace, usual = lm.trace(tokens[0]), measured(lm)
     question, layers = trace.question(), list(range(lm.n_layers))
-    by_layer = memory_effects_by_layer(lm, trace.run, question, 3, layers, 4, usual, order=order)
+    by_layer = ScoredMemories(lm, trace.run, question, 3, layers, usual).largest_by_layer(4, order)
     for n, rows in zip(layers, by_layer, strict=True):
-        alone = memory_effects(lm, trace.run, question, 3, [n], 4, usual, order=order)
+        alone = ScoredMemories(lm, trace.run, question, 3, [n], usual).largest(4, order)
         assert [(r.index, r.always_on) for r in rows] == [(r.index, r.always_on) for r in alone.rows + alone.always_on]
         assert [r.index for r in rows if r.always_on] == [3 + n]
         sizes = {
@@ -68,11 +68,10 @@ def test_without_means_there_is_no_deviation(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     trace = lm.trace(tokens[0])
     usual = UsualCoefficients({}, {})
-    found = memory_effects(lm, trace.run, trace.question(), 3, [0], 5, usual, order="deviation")
+    scored = ScoredMemories(lm, trace.run, trace.question(), 3, [0], usual)
+    found = scored.largest(5, "deviation")
     assert all(row.deviation is None for row in found.rows)
-    assert [r.index for r in found.rows] == [
-        r.index for r in memory_effects(lm, trace.run, trace.question(), 3, [0], 5, usual).rows
-    ]
+    assert [r.index for r in found.rows] == [r.index for r in scored.largest(5).rows]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])
@@ -80,7 +79,7 @@ def test_one_memory_is_its_row_of_the_list(name: str, tokens: torch.Tensor) -> N
     lm = tiny(name)
     trace = lm.trace(tokens[0], edits=[set_coefficient(1, 5, to=0.0)])
     question = trace.question(position=3)
-    rows = memory_effects(lm, trace.run, question, 3, [1], lm.d_mlp, usual_coefficients(lm, None)).rows
+    rows = ScoredMemories(lm, trace.run, question, 3, [1], usual_coefficients(lm, None)).largest(lm.d_mlp).rows
     row = next(r for r in rows if r.index == 7)
     assert trace.memory_effect(1, 7, question, 3) == row
     silent = trace.memory_effect(1, 5, question, 3)

@@ -58,7 +58,6 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
     """The memories with a label; letter case is ignored.
 
     Args:
-        lm: the model.
         rows: labels of its index, as `Index.labels` lists them.
         name: the name.
 

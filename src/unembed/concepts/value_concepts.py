@@ -36,7 +36,6 @@ def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
     """The classes of a model's vocabulary, computed once for each loaded model.
 
     Args:
-        lm: the model.
         embedding: whether to add clusters of the rows of W_E (average linkage, cosine, one cluster for 20 tokens on
             average) as classes; when None, for vocabularies up to `LARGEST_CLUSTERED`.
 
@@ -129,7 +128,6 @@ def vector_concepts(
     """The concepts of any stream vectors.
 
     Args:
-        lm: the model.
         vectors: directions of the stream.
         labels: a name for each; numbers when None.
         layers: the layer of each; None where they belong to no layer.
@@ -185,7 +183,6 @@ def value_concepts(
     """The concepts of some memories' values; of a random sample of every layer if none are named.
 
     Args:
-        lm: the model.
         memories: layer and index of each; drawn when None.
         per_layer: how many to draw from each layer.
         layers: from which layers to draw; all when None.

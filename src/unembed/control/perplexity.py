@@ -65,7 +65,6 @@ def perplexity(
     """Perplexity over the windows' tokens, under edits or under another way of scoring.
 
     Args:
-        lm: the model.
         rows: what `windows` returned.
         edits: changes that hold at every position.
         scores: logits by another rule than the model's own (a filter, a debiasing).

@@ -74,7 +74,6 @@ def contrast_vector(lm: Decoder, positive: str, negative: str, layer: int) -> Fl
     """The stream after a layer at the last token of one prompt, less that of another: a direction to steer along.
 
     Args:
-        lm: the model.
         positive: the prompt that the vector leads to.
         negative: the prompt that it leads away from.
         layer: after which layer; give the same one to `unembed.add_vector`.
@@ -112,7 +111,6 @@ def steer(
     """A prompt continued with and without edits.
 
     Args:
-        lm: the model.
         prompt: the text to continue.
         edits: what to change; at least one.
         max_new_tokens: length of the continuations.

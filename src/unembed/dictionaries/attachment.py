@@ -47,7 +47,6 @@ def attach(
     """A dictionary at a layer and point of a model.
 
     Args:
-        lm: the model.
         dictionary: a dictionary, one for each layer of a cross-layer transcoder, or what `open_dictionary` opens.
         layer: the layer that it reads; its own when None.
         point: the capture point that it reads; its own when None.

@@ -34,7 +34,6 @@ def feature_attribution(
     """The logit of a token at a position (or its difference to another) by feature.
 
     Args:
-        lm: the model.
         parts: each layer that is read, and its dictionary.
         tokens: the prompt.
         token: the token whose logit is split.

@@ -46,7 +46,6 @@ def train_dictionary(
     """A TopK dictionary of a point's activations over a corpus, which is read again from the start if it is short.
 
     Args:
-        lm: the model.
         corpus: texts, or what `open_corpus` opens.
         layer: whose activations are read.
         point: the capture point.

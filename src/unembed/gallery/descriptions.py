@@ -50,7 +50,6 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
     """The descriptions that are saved for a model: with an index of it, else with an embedded model; empty if none are.
 
     Args:
-        lm: the model.
         index_folder: the folder of an index of this model.
 
     Raises:

@@ -87,7 +87,6 @@ def rank_memories(
     """Memories ranked by evidence.
 
     Args:
-        lm: the model.
         known: triggers and text of an index; without it only concepts are judged, for which the weights suffice.
         top: how many memories; a gated memory may come once for each pole.
         layers: only these; all when None.

@@ -89,9 +89,7 @@ def sub_update_effects(
     """Effects of the sub-updates of one FFN update on a token.
 
     Args:
-        lm: the model.
         tokens: one prompt, text or ids.
-        layer: the layer.
         token: the token w, as text or id.
         position: the position; the last by default.
         indices: which memories; the `top` dominant ones when None.

@@ -277,7 +277,6 @@ def event_sample(
     """Events and scores over up to `n` random prefixes of a corpus.
 
     Args:
-        lm: the model.
         corpus: what `unembed.open_corpus` takes; the shipped text when None.
         n: how many prefixes (the paper: 2,000, and 10,000 for the saturation tables).
         seed: of the draw of prefixes and of the random sub-updates.

@@ -49,7 +49,6 @@ def norm_overlap(
     """For each vector, the overlap of its top tokens read raw and through the final norm (gain and bias included).
 
     Args:
-        lm: the model.
         vectors: of the stream; the norm takes each as if it were the whole stream.
         top: tokens compared.
         hidden: tokens left out of both readings (never learned ones).
@@ -95,7 +94,6 @@ def value_norm_overlaps(
     """`norm_overlap` of a layer's values, of as many random vectors like them, and of each with the other.
 
     Args:
-        lm: the model.
         layer: whose values.
         per_layer: how many of them to draw; all when None.
         seed: of both draws.

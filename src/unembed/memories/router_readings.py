@@ -24,7 +24,6 @@ def router_tokens(
     which cancels in a softmax. In later layers the stream holds more than the embedding: this is the direct path alone.
 
     Args:
-        lm: the model.
         layer: with experts.
         k: tokens for each expert.
         show_unlearned: include tokens that the model never learned.

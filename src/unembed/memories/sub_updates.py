@@ -66,11 +66,8 @@ def token_scores(
     """The score that each sub-update of a position adds to a token.
 
     Args:
-        lm: the model.
         run: a run that captured coefficients and, for "frozen", the last resid_post.
-        layer: the layer.
         position: the position.
-        token: the token.
         basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its contribution to the logit, through both norms.
         index: the memories to score; all when None.
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
-from unembed.memories.values import written_values
+from unembed.memories.values import Values, memories_at, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.vocabulary import check_unicode
 from unembed.stream.run import run
 from unembed.validation import as_str, as_tuple, positive_int
 
+PREVIEWED, CONTEXT = 8, 8
+"""Tokens shown of each value, and tokens shown before the one on which it fires."""
 LISTED = 30
 """A value promotes a word if the word is among its 30 top tokens, as many as the papers show to annotators."""
 
@@ -88,14 +89,12 @@ def words_of(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int = 8) -> list[RankedValue]:
+def promoting(lm: Decoder, words: Sequence[str], top: int = 5) -> list[RankedValue]:
     """The values that promote each word most: highest score e_w . v among those that list the word in their top 30.
 
     Args:
-        lm: the model.
         words: words; every single-token form counts.
         top: values for each word.
-        preview: tokens to show of each value.
 
     Raises:
         InvalidInput: a word is not a token, or no value promotes it.
@@ -104,10 +103,10 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5, *, preview: int =
     """
     lm = require_decoder(lm)
     top = positive_int("top", top)
-    return [found for word in as_tuple("words", words) for found in _promoting_one(lm, word, top, preview)]
+    return [found for word in as_tuple("words", words) for found in _promoting_one(lm, word, top)]
 
 
-def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[RankedValue]:
+def _promoting_one(lm: Decoder, word: str, top: int) -> list[RankedValue]:
     ids = torch.tensor(word_forms(lm, as_str("word", word)), device=lm.device)
     columns = lm.weights.W_U[:, ids]
     scores = torch.cat([written_values(lm, n).to(columns) @ columns for n in _memory_layers(lm)]).float()
@@ -115,7 +114,7 @@ def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[Ranke
     candidates = best.topk(min(40 * top + 200, best.numel())).indices
     found: list[RankedValue] = []
     for chunk in candidates.split(64):
-        found += _confirmed(lm, word, chunk, ids, form, best, preview)
+        found += _confirmed(lm, word, chunk, ids, form, best)
         if len(found) >= top:
             return found[:top]
     if not found:
@@ -128,27 +127,17 @@ def _promoting_one(lm: Decoder, word: str, top: int, preview: int) -> list[Ranke
 
 
 def _confirmed(
-    lm: Decoder,
-    word: str,
-    chunk: Int[Tensor, " candidate"],
-    ids: Tensor,
-    form: Tensor,
-    best: Tensor,
-    preview: int,
+    lm: Decoder, word: str, chunk: Int[Tensor, " candidate"], ids: Tensor, form: Tensor, best: Tensor
 ) -> list[RankedValue]:
     """Those candidates, in order, that list the word among their top tokens."""
     found = []
-    starts = np.cumsum([0, *(lm.n_memories_of(n) for n in range(lm.n_layers))])
-    for at in chunk.tolist():
-        layer = int(np.searchsorted(starts, at, side="right")) - 1
-        index = at - int(starts[layer])
-        listed, _ = lm_top(lm, layer, index)
+    for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
+        listed = Values(lm).top(layer, index, LISTED)[0].tolist()
         token = int(ids[form[at]])
         if token in listed:
-            shown = tuple(lm.token_strings(listed[:preview]))
-            score = float(best[at])
-            text = lm.token_strings([token])[0]
-            found.append(RankedValue(layer, index, word, text, listed.index(token) + 1, score, shown))
+            text, *top_tokens = lm.token_strings([token, *listed[:PREVIEWED]])
+            rank, score = listed.index(token) + 1, float(best[at])
+            found.append(RankedValue(layer, index, word, text, rank, score, tuple(top_tokens)))
     return found
 
 
@@ -163,26 +152,16 @@ def _memory_layers(lm: Decoder) -> tuple[int, ...]:
     return lm.memory_layers
 
 
-def lm_top(lm: Decoder, layer: int, index: int) -> tuple[list[int], list[float]]:
-    """Ids and raw scores of a value's top tokens."""
-    from unembed.memories.values import Values
-
-    ids, scores = Values(lm).top(layer, index, LISTED)
-    return ids.tolist(), scores.tolist()
-
-
 @torch.no_grad()
 def firing(
-    lm: Decoder, memories: Sequence[tuple[int, int]], texts: Sequence[str], top: int = 3, *, context: int = 8
+    lm: Decoder, memories: Sequence[tuple[int, int]], texts: Sequence[str], top: int = 3
 ) -> dict[tuple[int, int], tuple[str, ...]]:
     """For each memory, the ends of the prefixes on which its coefficient was highest, at most one from each text.
 
     Args:
-        lm: the model.
         memories: layer and index of each.
         texts: texts to search.
         top: prefixes for each memory.
-        context: tokens shown before the last one.
     """
     memories = [lm.memory(*m) for m in memories]
     layers = sorted({layer for layer, _ in memories})
@@ -193,7 +172,7 @@ def firing(
         m = run(lm, ids, "coefficients", logits=False, layers=layers)
         for layer, index in memories:
             value, at = m.at("coefficients", layer)[0, :, index].max(dim=0)
-            tokens = lm.token_strings(ids[0, max(0, int(at) - context) : int(at) + 1])
+            tokens = lm.token_strings(ids[0, max(0, int(at) - CONTEXT) : int(at) + 1])
             seen[layer, index].append((float(value), "".join(tokens[:-1]) + f"[{tokens[-1]}]"))
     return {
         m: tuple(text for value, text in sorted(found, reverse=True)[:top] if value > 0) for m, found in seen.items()
@@ -211,14 +190,8 @@ def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool
     Memory: one score for each memory, and one layer's values.
     """
     direction = lm.weights.W_U[:, lm.single_token(token)]
-    layers = _memory_layers(lm)
-    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in layers]
-    starts = torch.tensor([lm.n_memories_of(n) for n in range(lm.n_layers)]).cumsum(0)
+    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in _memory_layers(lm)]
     scores = torch.cat([row.float().cpu() for row in rows])
     best = scores.topk(min(positive_int("top", top), len(scores)), largest=not lowest)
-    found = torch.searchsorted(starts, best.indices, right=True)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.long), starts])[found]
-    return [
-        ScoredValue(n, i, s)
-        for n, i, s in zip(found.tolist(), (best.indices - offsets).tolist(), best.values.tolist(), strict=True)
-    ]
+    memories = memories_at(lm, best.indices).tolist()
+    return [ScoredValue(n, i, score) for (n, i), score in zip(memories, best.values.tolist(), strict=True)]

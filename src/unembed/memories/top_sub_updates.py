@@ -72,7 +72,6 @@ def top_sub_updates(
     All values are read in one pass. The run must have captured the coefficients.
 
     Args:
-        lm: the model.
         run: a run of one prompt.
         layers: the layers.
         position: the position, from 0.
@@ -113,7 +112,6 @@ def sub_updates_at(
     """The sub-updates of chosen memories at a position, in the order given; all values are read in one pass.
 
     Args:
-        lm: the model.
         run: a run of one prompt that captured the coefficients.
         memories: layers, and the memories of each.
         position: the position, from 0.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unembed.errors import Unsupported
 from unembed.memories.clustering.unit_vectors import unit_rows
-from unembed.memories.values import values_of
+from unembed.memories.values import memories_at, values_of
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, positive_int
@@ -68,7 +68,6 @@ def value_map(
     """The map of a model's values. The same model and seed give the same map.
 
     Args:
-        lm: the model.
         max_points: values shown at most; of more, evenly spaced ones over all layers.
         seed: of the first means of k-means.
         progress: called with steps done and steps in all; an exception that it raises ends the work.
@@ -81,14 +80,11 @@ def value_map(
     """
     lm = require_decoder(lm)
     shown = positive_int("max_points", max_points)
-    sizes = [_n_memories(lm, layer) for layer in range(lm.n_layers)]
-    total = sum(sizes)
+    total = sum(lm.n_memories_of(layer) for layer in range(lm.n_layers))
     if not total:
         raise Unsupported(f"{lm.name} has no values to map", why="no layer has an FFN without experts")
     rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    layer = np.searchsorted(bounds, rows, side="right") - 1
-    memory = np.column_stack([layer, rows - bounds[layer]])
+    memory = memories_at(lm, torch.from_numpy(rows)).numpy()
     units = unit_rows(values_of(lm, memory).float().cpu())
     report = progress or (lambda _done, _of: None)
     n_clusters = int(np.clip(round((len(rows) / 2) ** 0.5), 1, 160))
@@ -110,12 +106,6 @@ def value_map(
         total,
         lm.provenance(seed=seed, notes={"values": total, "shown": len(rows), "clusters": len(means)}),
     )
-
-
-def _n_memories(lm: Decoder, layer: int) -> int:
-    """Memories of a layer; 0 where it has no FFN, or one of experts."""
-    site = lm.structure.blocks[layer].feed_forward
-    return 0 if site is None else lm.n_memories_of(layer)
 
 
 def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:

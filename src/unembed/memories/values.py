@@ -43,6 +43,13 @@ def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> 
     return torch.cat(found)[order.argsort()]
 
 
+def memories_at(lm: Decoder, numbers: Int[Tensor, " memory"]) -> Int[Tensor, "memory 2"]:
+    """Layer and index of memories that are numbered through all layers, from the lowest up."""
+    starts = torch.tensor([0, *(lm.n_memories_of(n) for n in range(lm.n_layers))]).cumsum(0)
+    layer = torch.searchsorted(starts, numbers, right=True) - 1
+    return torch.stack([layer, numbers - starts[layer]], dim=1)
+
+
 @dataclass(frozen=True, eq=False)
 class ValueReadings:
     """The top tokens of every value of some layers; a layer with fewer memories than another ends in rows of -1."""
@@ -74,7 +81,6 @@ def value_readings(
     """The k top tokens of all values, exactly.
 
     Args:
-        lm: the model.
         k: tokens for each value.
         layers: which layers; all when None.
         basis: "raw" (the papers' E v) or "final" (the value through the final norm, as if it were the whole stream).

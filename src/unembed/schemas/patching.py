@@ -81,7 +81,6 @@ def comparison_view(
     """Two prompts side by side.
 
     Args:
-        lm: the model.
         clean: the trace of the prompt with the behaviour.
         corrupted: the trace of the prompt without it.
         prompts: their texts.

@@ -104,7 +104,6 @@ def head_sources_view(
     """What a head adds to a question's logits at a position, split by source token.
 
     Args:
-        lm: the model.
         trace: of the prompt.
         layer: of the head.
         head: the head.

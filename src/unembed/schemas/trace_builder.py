@@ -96,7 +96,6 @@ def trace_view(
     """What `unembed trace` shows, and its provenance.
 
     Args:
-        lm: the model.
         settings: where to look, and how to read.
         layer: only this layer.
         memories: how many with the largest effects on the question; 10 when None, none when 0.

@@ -41,7 +41,6 @@ def sweep(
     Ctrl-C the current batch ends and the sweep saves before it stops. A finished checkpoint gives its result at once.
 
     Args:
-        lm: the model.
         corpus: what `open_corpus` opens or takes, or a corpus that is tokenised already.
         reducers: running statistics; the results are in the same order.
         engine: "local", this process; "ray", or a `Ray` with settings: workers on a Ray cluster.

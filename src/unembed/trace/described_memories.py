@@ -48,7 +48,6 @@ def described_memories(
     A memory is listed only if the token is among the 100 that it promotes most.
 
     Args:
-        lm: the model.
         run: a run of one prompt that captured the coefficients and the last resid_post.
         token: the predicted token.
         position: the column of the run.

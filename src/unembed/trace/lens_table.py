@@ -32,7 +32,6 @@ def logit_lens(
     """The likeliest tokens of the stream at one point of every layer, for many prompts.
 
     Args:
-        lm: the model.
         prompts: texts, or token ids.
         point: where the stream is read.
         top: tokens of each reading.

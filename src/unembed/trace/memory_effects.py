@@ -71,106 +71,6 @@ class MemoryEffects(Displayed):
         return Table("Memories by their effect on the question", columns, self.provenance)
 
 
-@torch.no_grad()
-def memory_effects(
-    lm: Decoder,
-    run: Run,
-    question: Question,
-    position: int,
-    layers: Sequence[int],
-    top: int,
-    usual: UsualCoefficients,
-    *,
-    order: MemoryOrder = "effect",
-    k: int = 10,
-    show_unlearned: bool = False,
-) -> MemoryEffects:
-    """The memories of some layers with the largest effects on a question at a position.
-
-    Args:
-        lm: the model.
-        run: a run of one prompt that captured the coefficients and the last resid_post.
-        question: the two tokens.
-        position: the column of the run.
-        layers: layers that have memories.
-        top: how many to list, not counting those that are always on.
-        usual: which memories are always on, and how large coefficients usually are.
-        order: what the list is ranked by.
-        k: how many tokens of each value to list.
-        show_unlearned: include tokens that the model never learned.
-
-    Raises:
-        Unsupported: a layer has no memories.
-    """
-    scored = [_scored(lm, run, question, position, n, usual) for n in layers]
-    listed = _largest(scored, [one.sizes(order) for one in scored], False, positive_int("top", top))
-    apart = _largest(scored, [one.sizes(order) for one in scored], True, None)
-    rows = _rows(lm, run, scored, listed + apart, position, usual, k, show_unlearned)
-    sizes = sum(float(one.effects.double().sum()) for one in scored)
-    shown = sum(row.score or 0.0 for row in rows.values())
-    return MemoryEffects(
-        question,
-        [rows[key] for key in listed],
-        [rows[key] for key in apart],
-        _most(scored),
-        sum(len(one.effects) for one in scored),
-        sum(int(one.active.sum()) for one in scored) - sum(row.coefficient != 0 for row in rows.values()),
-        sizes - shown,
-        lm.provenance(basis="frozen"),
-    )
-
-
-@torch.no_grad()
-def memory_effects_by_layer(
-    lm: Decoder,
-    run: Run,
-    question: Question,
-    position: int,
-    layers: Sequence[int],
-    top: int,
-    usual: UsualCoefficients,
-    *,
-    order: MemoryOrder = "effect",
-    k: int = 10,
-    show_unlearned: bool = False,
-) -> list[list[SubUpdate]]:
-    """For each layer its memories with the largest effects on a question, then as many that are always on.
-
-    The arguments as for `memory_effects`; `top` counts the memories of one layer.
-
-    Raises:
-        Unsupported: a layer has no memories.
-    """
-    top = positive_int("top", top)
-    scored = [_scored(lm, run, question, position, n, usual) for n in layers]
-    chosen = [
-        [key for apart in (False, True) for key in _largest([one], [one.sizes(order)], apart, top)] for one in scored
-    ]
-    rows = _rows(lm, run, scored, [key for keys in chosen for key in keys], position, usual, k, show_unlearned)
-    return [[rows[key] for key in keys] for keys in chosen]
-
-
-@torch.no_grad()
-def memory_effect(
-    lm: Decoder,
-    run: Run,
-    question: Question,
-    position: int,
-    memory: tuple[int, int],
-    usual: UsualCoefficients,
-    *,
-    k: int = 10,
-    show_unlearned: bool = False,
-) -> SubUpdate:
-    """One memory's sub-update at a position, silent or not, with its effect on a question.
-
-    Raises:
-        Unsupported: the layer has no memories.
-    """
-    scored = [_scored(lm, run, question, position, memory[0], usual)]
-    return _rows(lm, run, scored, [memory], position, usual, k, show_unlearned)[memory]
-
-
 @dataclass(frozen=True, eq=False)
 class _Scored:
     """The memories of one layer at a position, by the numbers that they are ranked by."""
@@ -180,14 +80,14 @@ class _Scored:
     norms: Float[Tensor, " d_mlp"]
     effects: Float[Tensor, " d_mlp"]
     deviations: Float[Tensor, " d_mlp"] | None
-    always: Bool[Tensor, " d_mlp"]
+    always_on: Bool[Tensor, " d_mlp"]
 
     @property
     def active(self) -> Bool[Tensor, " d_mlp"]:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """What the memories are ranked by; silent ones are not candidates unless they deviate."""
+        """What the memories are ranked by; -1 for silent ones, which are not candidates unless they deviate."""
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)
@@ -200,64 +100,115 @@ class _Scored:
         return torch.where(self.active, sizes, -1.0)
 
 
-def _scored(lm: Decoder, run: Run, question: Question, position: int, layer: int, usual: UsualCoefficients) -> _Scored:
-    of_unit = memory_contributions_per_unit(lm, run, [layer], position, question.token, question.against)
-    per_unit = of_unit[0].float().cpu()
-    coefficients = run.at("coefficients", layer)[0, position].float().cpu()
-    mean = usual.mean.get(layer)
-    return _Scored(
-        layer,
-        coefficients,
-        lm.weights.W_out[layer].float().norm(dim=-1).cpu(),
-        coefficients * per_unit,
-        None if mean is None else (coefficients - mean) * per_unit,
-        usual.always_on.get(layer, torch.zeros(len(per_unit), dtype=torch.bool)),
-    )
+class ScoredMemories:
+    """The memories of some layers at one position, each with its effect on a question."""
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        lm: Decoder,
+        run: Run,
+        question: Question,
+        position: int,
+        layers: Sequence[int],
+        usual: UsualCoefficients,
+        *,
+        top_tokens: int = 10,
+        show_unlearned: bool = False,
+    ) -> None:
+        """Score every memory of the layers.
+
+        Args:
+            run: a run of one prompt that captured the coefficients and the last resid_post.
+            question: the two tokens.
+            position: the column of the run.
+            layers: layers that have memories.
+            usual: which memories are always on, and how large coefficients usually are.
+            top_tokens: how many tokens of each value to list.
+            show_unlearned: include tokens that the model never learned.
+
+        Raises:
+            Unsupported: a layer has no memories.
+        """
+        self._lm, self._run, self._question, self._position, self._usual = lm, run, question, position, usual
+        self._top_tokens, self._show_unlearned = top_tokens, show_unlearned
+        per_unit = memory_contributions_per_unit(lm, run, layers, position, question.token, question.against)
+        self._layers = {n: self._scored(n, one.float().cpu()) for n, one in zip(layers, per_unit, strict=True)}
+
+    def _scored(self, layer: int, per_unit: Float[Tensor, " d_mlp"]) -> _Scored:
+        coefficients = self._run.at("coefficients", layer)[0, self._position].float().cpu()
+        mean = self._usual.mean.get(layer)
+        return _Scored(
+            layer,
+            coefficients,
+            self._lm.weights.W_out[layer].float().norm(dim=-1).cpu(),
+            coefficients * per_unit,
+            None if mean is None else (coefficients - mean) * per_unit,
+            self._usual.always_on.get(layer, torch.zeros(len(per_unit), dtype=torch.bool)),
+        )
+
+    def largest(self, top: int, order: MemoryOrder = "effect") -> MemoryEffects:
+        """The `top` largest of all layers, and every memory that is always on."""
+        scored = list(self._layers.values())
+        listed = _largest(scored, order, False, positive_int("top", top))
+        always_on = _largest(scored, order, True, None)
+        rows = self._rows(listed + always_on)
+        total = sum(float(one.effects.double().sum()) for one in scored)
+        return MemoryEffects(
+            self._question,
+            [rows[key] for key in listed],
+            [rows[key] for key in always_on],
+            _most(scored),
+            sum(len(one.effects) for one in scored),
+            sum(int(one.active.sum()) for one in scored) - sum(row.coefficient != 0 for row in rows.values()),
+            total - sum(row.score or 0.0 for row in rows.values()),
+            self._lm.provenance(basis="frozen"),
+        )
+
+    def largest_by_layer(self, top: int, order: MemoryOrder = "effect") -> list[list[SubUpdate]]:
+        """For each layer its `top` largest, then as many that are always on."""
+        top = positive_int("top", top)
+        chosen = [
+            [key for always_on in (False, True) for key in _largest([one], order, always_on, top)]
+            for one in self._layers.values()
+        ]
+        rows = self._rows([key for keys in chosen for key in keys])
+        return [[rows[key] for key in keys] for keys in chosen]
+
+    def one(self, layer: int, index: int) -> SubUpdate:
+        """One memory's sub-update, silent or not."""
+        return self._rows([(layer, index)])[layer, index]
+
+    def _rows(self, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], SubUpdate]:
+        """The sub-updates of some memories; all values are read in one pass."""
+        chosen = [(n, [i for layer, i in keys if layer == n]) for n in self._layers]
+        scores = [self._layers[n].effects[index].tolist() for n, index in chosen]
+        found = sub_updates_at(
+            self._lm, self._run, chosen, self._position, scores, k=self._top_tokens, show_unlearned=self._show_unlearned
+        )
+        return {(row.layer, row.index): self._compared(row) for rows in found for row in rows}
+
+    def _compared(self, row: SubUpdate) -> SubUpdate:
+        layer, usual = self._layers[row.layer], self._usual.usual.get(row.layer)
+        size = 0.0 if usual is None else float(usual[row.index])
+        return replace(
+            row,
+            times_usual=abs(row.coefficient) / size if size > 0 else None,
+            deviation=None if layer.deviations is None else float(layer.deviations[row.index]),
+            always_on=bool(layer.always_on[row.index]),
+        )
 
 
-def _largest(
-    scored: Sequence[_Scored], sizes: Sequence[Float[Tensor, " d_mlp"]], apart: bool, top: int | None
-) -> list[tuple[int, int]]:
+def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top: int | None) -> list[tuple[int, int]]:
     """Layer and index of the largest of those that are always on, or of the others; all of them when `top` is None."""
-    among = torch.cat([torch.where(one.always == apart, size, -1.0) for one, size in zip(scored, sizes, strict=True)])
+    sizes = torch.cat([torch.where(one.always_on == always_on, one.sizes(order), -1.0) for one in scored])
     names = [(one.layer, i) for one in scored for i in range(len(one.effects))]
-    count = int((among >= 0).sum()) if top is None else min(top, int((among >= 0).sum()))
-    return [names[i] for i in among.topk(count).indices.tolist()]
-
-
-def _rows(
-    lm: Decoder,
-    run: Run,
-    scored: Sequence[_Scored],
-    keys: Sequence[tuple[int, int]],
-    position: int,
-    usual: UsualCoefficients,
-    k: int,
-    show_unlearned: bool,
-) -> dict[tuple[int, int], SubUpdate]:
-    """The sub-updates of some memories; all values are read in one pass."""
-    by_layer = {one.layer: one for one in scored}
-    chosen = [(n, [i for layer, i in keys if layer == n]) for n in by_layer]
-    scores = [by_layer[n].effects[index].tolist() for n, index in chosen]
-    found = sub_updates_at(lm, run, chosen, position, scores, k=k, show_unlearned=show_unlearned)
-    return {(row.layer, row.index): _compared(row, by_layer[row.layer], usual) for part in found for row in part}
+    candidates = int((sizes >= 0).sum())
+    count = candidates if top is None else min(top, candidates)
+    return [names[i] for i in sizes.topk(count).indices.tolist()]
 
 
 def _most(scored: Sequence[_Scored]) -> tuple[int, int, float] | None:
-    best = max(
-        (float(one.max()), layer.layer, int(one.argmax()))
-        for layer in scored
-        for one in [torch.where(layer.always, -torch.inf, layer.effects)]
-    )
-    return (best[1], best[2], best[0]) if best[0] > 0 else None
-
-
-def _compared(row: SubUpdate, layer: _Scored, usual: UsualCoefficients) -> SubUpdate:
-    known = usual.usual.get(row.layer)
-    size = 0.0 if known is None else float(known[row.index])
-    return replace(
-        row,
-        times_usual=abs(row.coefficient) / size if size > 0 else None,
-        deviation=None if layer.deviations is None else float(layer.deviations[row.index]),
-        always_on=bool(layer.always[row.index]),
-    )
+    largest = [(one.layer, torch.where(one.always_on, -torch.inf, one.effects).max(dim=0)) for one in scored]
+    effect, layer, index = max((float(most.values), layer, int(most.indices)) for layer, most in largest)
+    return (layer, index, effect) if effect > 0 else None

@@ -32,7 +32,6 @@ def question(
     """The question about a prediction, with tokens chosen where none is named.
 
     Args:
-        lm: the model.
         logits: of the prediction.
         token: the token to explain; the most likely one when None.
         against: the token it is compared with; when None the runner-up, the most likely token other than `token`.

@@ -81,7 +81,6 @@ class StreamReadings:
         """Read nothing yet.
 
         Args:
-            lm: the model.
             run_with: returns a run of the prompt that captured these points.
             before_ffn: the point that FFNs read.
             hidden: tokens to leave out of lists and ranks; None lists every token.

@@ -27,13 +27,7 @@ from unembed.results.display import Displayed
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.described_memories import DescribedMemory, described_memories
-from unembed.trace.memory_effects import (
-    MemoryEffects,
-    MemoryOrder,
-    memory_effect,
-    memory_effects,
-    memory_effects_by_layer,
-)
+from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, ScoredMemories
 from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
 from unembed.trace.question import Question, question
 from unembed.trace.readings import TOP, Readings, StreamReadings
@@ -58,7 +52,6 @@ class Trace(Displayed):
         """Run the prompt and capture the stream and the coefficients.
 
         Args:
-            lm: the model.
             tokens: one prompt.
             edits: changes to make in the run.
             show_unlearned: also list and rank tokens that the model never learned; by default they are left out of
@@ -273,7 +266,6 @@ class Trace(Displayed):
         """The dominant sub-updates of one FFN update, largest contribution first.
 
         Args:
-            layer: the layer.
             position: the position; the last by default.
             top: how many.
             token: a token to score each for.
@@ -360,23 +352,10 @@ class Trace(Displayed):
             Unsupported: no layer, or one of those chosen, has memories.
             OutOfRange: no such layer or position.
         """
-        column, every = position_of(self.run, position), range(self.lm.n_layers)
-        chosen = [self.lm.layer(n) for n in (every if layers is None else layers)]
-        with_memories = [n for n in chosen if self.run.has("coefficients", n)] if layers is None else chosen
-        if not with_memories:
+        chosen = self._with_memories() if layers is None else [self.lm.layer(n) for n in layers]
+        if not chosen:
             self.lm.feed_forward(0)  # raises with the reason
-        found = memory_effects(
-            self.lm,
-            self.run,
-            question or self.question(position=position),
-            column,
-            with_memories,
-            top,
-            usual_coefficients(self.lm, index),
-            order=order,
-            k=top_tokens,
-            show_unlearned=self.show_unlearned,
-        )
+        found = self._scored_memories(chosen, question, position, index, top_tokens).largest(top, order)
         return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
 
     def memory_effects_by_layer(
@@ -400,20 +379,7 @@ class Trace(Displayed):
         """
         if not (chosen := [self.lm.layer(n) for n in as_tuple("layers", layers)]):
             return []
-        for n in chosen:
-            self.lm.feed_forward(n)
-        return memory_effects_by_layer(
-            self.lm,
-            self.run,
-            question or self.question(position=position),
-            position_of(self.run, position),
-            chosen,
-            top,
-            usual_coefficients(self.lm, index),
-            order=order,
-            k=top_tokens,
-            show_unlearned=self.show_unlearned,
-        )
+        return self._scored_memories(chosen, question, position, index, top_tokens).largest_by_layer(top, order)
 
     def memory_effect(
         self,
@@ -434,16 +400,24 @@ class Trace(Displayed):
             OutOfRange: no such memory or position.
         """
         layer, memory = self.lm.memory(layer, memory)
-        return memory_effect(
+        return self._scored_memories([layer], question, position, index, top_tokens).one(layer, memory)
+
+    def _scored_memories(
+        self, layers: Sequence[int], question: Question | None, position: int, index: Index | None, top_tokens: int
+    ) -> ScoredMemories:
+        return ScoredMemories(
             self.lm,
             self.run,
             question or self.question(position=position),
             position_of(self.run, position),
-            (layer, memory),
+            layers,
             usual_coefficients(self.lm, index),
-            k=top_tokens,
+            top_tokens=top_tokens,
             show_unlearned=self.show_unlearned,
         )
+
+    def _with_memories(self) -> list[int]:
+        return [n for n in range(self.lm.n_layers) if self.run.has("coefficients", n)]
 
     def described_memories(
         self, token: str | int | None = None, position: int = -1, top: int = 3, *, index: Index | None = None
@@ -465,10 +439,9 @@ class Trace(Displayed):
         """
         column = position_of(self.run, position)
         target = int(self.prediction[column]) if token is None else self.lm.single_token(token)
-        layers = [n for n in range(self.lm.n_layers) if self.run.has("coefficients", n)]
         descriptions = memory_descriptions(self.lm, None if index is None else index.path)
         top = positive_int("top", top)
-        found = described_memories(self.lm, self.run, target, column, layers, descriptions, top)
+        found = described_memories(self.lm, self.run, target, column, self._with_memories(), descriptions, top)
         title = f"Described memories that promote {self.lm.token_strings([target])[0]!r}"
         return described_records(title, found, self.provenance)
 
@@ -521,7 +494,6 @@ class Trace(Displayed):
         """What each head of a layer writes at a position, the longest vector first.
 
         Args:
-            layer: the layer.
             position: the position; the last by default.
             token: a token to score each for.
             against: score the difference of the token's logit to this one's.
@@ -541,9 +513,8 @@ class Trace(Displayed):
         self, token: str | int, position: int = -1, against: str | int | None = None, by: By = "component"
     ) -> Attribution:
         """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
-        found = attribution(
-            self.lm, self.run_with(points_needed(self.lm, by, self.edits)), token, position, against, by
-        )
+        run = self.run_with(points_needed(self.lm, by, self.edits))
+        found = attribution(self.lm, run, token, position, against, by)
         return replace(
             found,
             provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes),

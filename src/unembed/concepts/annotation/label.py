@@ -12,7 +12,6 @@ class Label:
     """A name that someone gives to a memory or a head.
 
     Attributes:
-        layer: the layer.
         index: the memory, or the head.
         label: a name or a sentence.
         author: a person, or a program and its settings.

@@ -79,7 +79,6 @@ def annotation_queue(
     """What to annotate, in a random order that depends on the seed alone.
 
     Args:
-        lm: the model.
         what: keys or values.
         per_layer: memories drawn from each layer.
         random_per_layer: random vectors for each layer, among values only.

@@ -101,7 +101,6 @@ def examples(
     """One random prefix of each of n random sentences, observed after every layer.
 
     Args:
-        lm: the model.
         corpus: what `unembed.corpus.open_corpus` takes.
         n: the largest number of sentences; fewer if the corpus has fewer.
         seed: for the choice of sentences and positions.

@@ -31,7 +31,6 @@ def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
     """A rule by confidence alone, which needs no training; it never exits early until `at` sets a threshold.
 
     Args:
-        lm: the model.
         method: "margin", "entropy" or "agreement".
 
     Raises:
@@ -59,7 +58,6 @@ def fit(
     """Fit an exit rule.
 
     Args:
-        lm: the model.
         corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
         method: "sub_updates"; "representation", "update" or "both" (classifiers); "margin", "entropy" or "agreement".
         n: how many examples to draw from a corpus.

@@ -48,7 +48,6 @@ def table_6(
     rules use the same examples), test. "oracle" exits at the saturation layer.
 
     Args:
-        lm: the model.
         found: the examples.
         seeds: of the splits.
         methods: rows.

@@ -143,7 +143,6 @@ def evaluate(
     """Generate and score continuations in every arm.
 
     Args:
-        lm: the model.
         prompts: what to continue.
         arms: ways of generating.
         scorer: scores how toxic a continuation is.

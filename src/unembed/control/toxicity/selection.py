@@ -93,7 +93,6 @@ def by_scorer(
     """Random values among those whose top tokens score below a threshold, as the paper's API-graded ten.
 
     Args:
-        lm: the model.
         scorer: scores the 30 top tokens of each value.
         n: how many.
         below: the threshold.
@@ -188,7 +187,6 @@ def greedy(
     unwanted text, less those added to the wanted text.
 
     Args:
-        lm: the model.
         unwanted: windows of text to be made unlikely, such as toxic comments.
         clean: windows whose perplexity is the price.
         wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.

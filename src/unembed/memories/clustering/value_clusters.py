@@ -212,7 +212,6 @@ def cluster_values(
     """All values of a model in clusters of similar directions.
 
     Args:
-        lm: the model.
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
         layers: which layers; all when None.
         linkage: "average", or "complete" for small models.
