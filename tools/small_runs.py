@@ -16,8 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.two_processes import TwoProcesses
 from tools.value_coherence import Coherence, contexts, judged
 from unembed.training import encoding, export
+from unembed.training.gradients import OneProcess
 from unembed.training.loop import Run
 from unembed.training.networks import Shape
 from unembed.training.recipes import WINDOW, Phase, Recipe
@@ -45,7 +47,8 @@ def small_run(
     recipe: Recipe, text: EncodedCorpus, held_back: EncodedCorpus, folder: Path, *, processes: int, compiled: bool
 ) -> dict[str, float]:
     """Train, export into `folder/model`, and return the last measurement on held-back text."""
-    run = Run(recipe, text, folder, held_back=held_back, compiled=compiled, processes=processes)
+    engine = TwoProcesses if processes > 1 else OneProcess
+    run = Run(recipe, text, folder, held_back=held_back, compiled=compiled, engine=engine)
     try:
         run.train()
     finally:

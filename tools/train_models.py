@@ -7,9 +7,64 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from unembed.errors import UnembedError
-from unembed.training.recipes import RECIPES
-from unembed.training.shipped_models import train
+import torch
+from tokenizers import Tokenizer
+
+from tools.decay_branch import branch
+from tools.two_processes import TwoProcesses
+from tools.warm_start import begin_from, milestone_of
+from unembed.errors import InvalidInput, UnembedError
+from unembed.training.gradients import OneProcess
+from unembed.training.loop import Progress, Run
+from unembed.training.recipes import RECIPES, Recipe
+from unembed.training.shipped_models import encoded_text, finished, recipe_of, train
+
+
+def train_model(
+    name: str,
+    *,
+    corpus: Path,
+    out: Path,
+    until: int | None = None,
+    tokenizer: Path | None = None,
+    start: Path | None = None,
+    decay: int | None = None,
+    processes: int = 1,
+    compiled: bool = True,
+    recipe: Recipe | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """What `unembed.training.train` does, with the settings of a developer.
+
+    Args:
+        name: the model.
+        corpus: a folder of `*.jsonl.xz`.
+        out: where everything goes.
+        until: stop after this many updates; the next call continues from there.
+        tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
+        start: an exported model whose weights a run without a checkpoint begins from (see `warm_start`).
+        decay: make this many updates in the branch `<name>-decay/` (see `decay_branch`). A branch that was stopped
+            continues.
+        processes: 1, or 2 of one thread each, which on two processor cores is faster and gives the same bits.
+        compiled: whether the loss goes through `torch.compile`.
+        recipe: sizes and phases other than those of the shipped model.
+        progress: called with a row of the loss curve every ten updates.
+    """
+    recipe = recipe or recipe_of(name)
+    text, held_back = encoded_text(corpus, out, recipe.shape.d_vocab, tokenizer)
+    if not recipe.shape.n_layers:
+        if decay is not None:
+            raise InvalidInput(f"branching {name}", why="it is made from bigram counts, in one go of a few minutes")
+        return train(name, corpus=corpus, out=out, until=until, recipe=recipe, progress=progress)
+    if decay is not None:
+        recipe, name = branch(recipe, out, name, decay), f"{name}-decay"
+    engine = TwoProcesses if processes > 1 else OneProcess
+    run = Run(recipe, text, out / name, held_back=held_back, compiled=compiled, engine=engine)
+    if start is not None and not run.checkpoint_path.exists():
+        begin_from(run, start, Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
+    folder = finished(run, out, until, progress)
+    milestone_of(run).save(folder)
+    return folder
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,20 +84,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-compile", action="store_true", help="do without a C++ compiler, at about half the speed")
     given = parser.parse_args(arguments)
 
+    if given.threads is not None:
+        torch.set_num_threads(given.threads)
+
     def show(row: dict[str, Any]) -> None:
         print(" ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
 
     for name in given.names or RECIPES:
         try:
-            folder = train(
+            folder = train_model(
                 name,
                 corpus=given.corpus,
                 out=given.out,
                 until=given.until,
                 tokenizer=given.tokenizer,
-                begin_from=given.begin_from,
+                start=given.begin_from,
                 decay=given.decay,
-                threads=given.threads,
                 processes=given.processes,
                 compiled=not given.no_compile,
                 progress=show,

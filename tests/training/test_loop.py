@@ -175,16 +175,6 @@ def test_a_run_is_measured_on_held_back_text_at_its_end(corpus, tmp_path):
     assert row["bits_per_byte"] == pytest.approx(row["held_back"] / np.log(2) / 3, rel=1e-3)
 
 
-def test_a_branch_repeats_the_trunk_up_to_its_start_and_then_falls_to_zero():
-    branch = RECIPE.with_decay(4, 5)
-    assert branch.steps == 9
-    assert [branch.lr_factor(step) for step in range(4)] == [RECIPE.lr_factor(step) for step in range(4)]
-    assert [branch.lr_factor(step) for step in range(4, 9)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
-    assert branch.phase(5).windows == RECIPE.phase(4).windows
-    falling = replace(RECIPE, phases=(Phase(10, 64, 1, lr=(1.0, 0.0)),)).with_decay(5, 2)
-    assert [falling.lr_factor(step) for step in range(2, 7)] == pytest.approx([0.8, 0.7, 0.6, 0.5, 0.25])
-
-
 def test_the_learning_rate_rises_stays_and_falls_to_zero():
     recipe = replace(RECIPE, phases=(Phase(15, 64, 1), Phase(20, 64, 1, lr=(1.0, 0.0))), warmup=4)
     factors = [recipe.lr_factor(step) for step in range(20)]

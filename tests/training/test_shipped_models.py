@@ -8,13 +8,13 @@ import random
 
 import pytest
 import torch
-from tools.train_models import main
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from unembed.errors import CheckpointFault, CorpusUnreadable, InvalidInput
-from unembed.training import recipes, train
+from unembed.errors import CorpusUnreadable, InvalidInput
+from unembed.training import train
 from unembed.training.networks import Shape
 from unembed.training.recipes import Phase, Recipe
+from unembed.training.shipped_models import encoded_text
 
 TINY = Recipe(Shape(1, 8, 2, 4, 16, 8192, 512), (Phase(2, 512, 1), Phase(4, 512, 1, lr=(1.0, 0.0))), warmup=1)
 
@@ -36,9 +36,10 @@ def test_one_model_from_text_to_a_folder_that_opens(corpus, tmp_path):
     rows = []
     whole = train("tiny", corpus=corpus, out=tmp_path / "a", recipe=TINY, compiled=False, progress=rows.append)
     # Unigram training adds in the order its threads finish, so the second run takes the first one's vocabulary.
-    again = {"corpus": corpus, "out": tmp_path / "b", "tokenizer": tmp_path / "a" / "tokenizer"}
-    train("tiny", **again, recipe=TINY, compiled=False, until=1)
-    resumed = train("tiny", **again, recipe=TINY, compiled=False)
+    again = {"corpus": corpus, "out": tmp_path / "b", "recipe": TINY, "compiled": False}
+    encoded_text(corpus, tmp_path / "b", TINY.shape.d_vocab, tmp_path / "a" / "tokenizer")
+    train("tiny", **again, until=1)
+    resumed = train("tiny", **again)
     assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
     model = AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a" / "tokenizer")
@@ -61,28 +62,3 @@ def test_an_empty_corpus_leaves_no_half_made_text(tmp_path):
     with pytest.raises(CorpusUnreadable):
         train("wren", corpus=tmp_path / "empty", out=tmp_path / "out")
     assert not (tmp_path / "out" / "text" / "train.npz").exists()
-
-
-def test_the_command_names_what_is_wrong_and_fails(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert main(["--corpus", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 1
-    assert "no training text in" in capsys.readouterr().err
-
-
-def test_a_branch_leaves_the_trunk_as_it_was(corpus, tmp_path):
-    call = {"corpus": corpus, "out": tmp_path, "recipe": TINY, "compiled": False}
-    train("tiny", **call, until=2)
-    trunk = (tmp_path / "tiny" / "checkpoint.pt").read_bytes()
-    train("tiny", **call, decay=3, until=3)
-    branch = train("tiny", **call, decay=3)
-    assert (tmp_path / "tiny" / "checkpoint.pt").read_bytes() == trunk
-    assert branch == tmp_path / "tiny-decay" / "model"
-    walked = recipes.load(tmp_path / "tiny-decay" / "recipe.json")
-    assert walked == TINY.with_decay(2, 3)
-    assert walked.steps == 5
-    assert AutoModelForCausalLM.from_pretrained(branch).config.n_layer == 1
-
-
-def test_a_branch_needs_a_trunk(corpus, tmp_path):
-    with pytest.raises(CheckpointFault, match="Train tiny first"):
-        train("tiny", corpus=corpus, out=tmp_path, recipe=TINY, compiled=False, decay=3)

@@ -73,6 +73,32 @@ class Gradients:
         return nats / len(flat)
 
 
+class OneProcess:
+    """The gradients of batches: both halves one after the other, in this process."""
+
+    def __init__(self, network: Wren | AttentionOnly, *, compiled: bool) -> None:
+        self.network, self._gradients = network, Gradients(network, compiled=compiled)
+
+    def add(self, rows: Tensor, *, sparsity: float) -> Objective:
+        """Write the gradients of the batch's mean into `grad` of the parameters."""
+        first, second = rows.tensor_split(N_HALVES)
+        a = self._gradients.add(first, sparsity=sparsity, share=len(first) / len(rows))
+        grads = gradients_of(self.network)
+        self.network.zero_grad(set_to_none=True)
+        b = self._gradients.add(second, sparsity=sparsity, share=len(second) / len(rows))
+        for parameter, grad in zip(self.network.parameters(), grads, strict=True):
+            parameter.grad = grad + parameter.grad if parameter.grad is not None else grad
+        return Objective(a.nats + b.nats, a.spread + b.spread)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def gradients_of(network: Wren | AttentionOnly) -> list[Tensor]:
+    """The gradient of every parameter; zeros where there is none."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in network.parameters()]
+
+
 def final_stream(network: Wren | AttentionOnly, ids: Tensor, with_spread: bool) -> tuple[Tensor, Tensor | None]:
     """What the unembedding reads (batch, pos, d_model), and the memories' mean spread over layers if requested."""
     spread: list[Tensor] = []

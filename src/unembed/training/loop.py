@@ -15,18 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from unembed.errors import CheckpointFault, InvalidInput
+from unembed.errors import CheckpointFault
 from unembed.sweeps.interrupt import deferred_interrupt
 from unembed.training import checkpoint
-from unembed.training.gradients import Objective, mean_nats
+from unembed.training.gradients import Objective, OneProcess, mean_nats
 from unembed.training.muon import Muon
 from unembed.training.networks import AttentionOnly, Wren, build
-from unembed.training.processes import OneProcess, TwoProcesses
 from unembed.training.recipes import WINDOW, Phase, Recipe
-from unembed.training.warm_start import Milestone, copy_weights
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
 Progress = Callable[[dict[str, Any]], None]
@@ -47,7 +44,7 @@ class Run:
         *,
         held_back: EncodedCorpus | None = None,
         compiled: bool = True,
-        processes: int = 1,
+        engine: type[OneProcess] = OneProcess,
     ) -> None:
         """Draw the weights from the recipe's seed, or read the checkpoint.
 
@@ -57,7 +54,7 @@ class Run:
             folder: where checkpoint and curves are written.
             held_back: the text on which the run is measured.
             compiled: whether the network goes through `torch.compile`.
-            processes: 1, or 2 that share the work on processor cores; the bits of the result are the same.
+            engine: computes the gradients of a batch.
 
         Raises:
             CheckpointFault: the checkpoint is damaged, or of another recipe or vocabulary.
@@ -70,37 +67,14 @@ class Run:
             torch.manual_seed(recipe.seed)
             self.network: Wren | AttentionOnly = build(recipe.shape)
         self.muon, self.adam = _optimisers(self.network, recipe)
-        self.windows = self._windows(pass_=0, place=0)
+        self.windows = self.windows_at(pass_=0, place=0)
         if self.checkpoint_path.exists():
             self._restore()
-        self._gradients = (TwoProcesses if processes > 1 else OneProcess)(self.network, compiled=compiled)
+        self._gradients = engine(self.network, compiled=compiled)
 
     def close(self) -> None:
-        """End the second process."""
+        """End what the engine started."""
         self._gradients.close()
-
-    def begin_from(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """Take the weights of an exported model, and its position in the text if it has the same vocabulary.
-
-        Raises:
-            InvalidInput: the model has other sizes than the recipe, or none of its tokenizers is found.
-        """
-        if not isinstance(self.network, Wren):
-            raise InvalidInput(
-                f"beginning from {folder}", why="the recipe is attention-only", instead="Train it from random weights"
-            )
-        copy_weights(self.network, folder, tokenizer)
-        milestone = Milestone.load(folder)
-        if milestone is not None and milestone.vocabulary == self.corpus.vocabulary:
-            self.step = self.began = milestone.step
-            self.n_tokens = milestone.tokens
-            self.windows = self._windows(pass_=milestone.pass_, place=milestone.place, rows=milestone.rows)
-
-    @property
-    def milestone(self) -> Milestone:
-        """The progress of the run."""
-        windows = self.windows
-        return Milestone(self.step, self.n_tokens, windows.pass_, windows.place, windows.rows, self.corpus.vocabulary)
 
     @property
     def checkpoint_path(self) -> Path:
@@ -159,7 +133,7 @@ class Run:
         if phase.windows != self.windows.rows:
             # The same position in the text, counted in batches of the new size.
             place = self.windows.place * self.windows.rows // phase.windows
-            self.windows = self._windows(pass_=self.windows.pass_, place=place, rows=phase.windows)
+            self.windows = self.windows_at(pass_=self.windows.pass_, place=place, rows=phase.windows)
         if isinstance(self.network, Wren):
             self._begin_new_positions(phase)
         factor = self.recipe.lr_factor(self.step, began=self.began)
@@ -201,7 +175,7 @@ class Run:
             self.adam.load_state_dict(state["adam"])
             self.step, self.n_tokens = state["step"], state["tokens"]
             self.began = state.get("began", 0)
-            self.windows = self._windows(pass_=state["pass_"], place=state["place"], rows=state["rows"])
+            self.windows = self.windows_at(pass_=state["pass_"], place=state["place"], rows=state["rows"])
         except (KeyError, RuntimeError, ValueError) as fault:
             raise CheckpointFault(
                 f"checkpoint {self.checkpoint_path}",
@@ -211,7 +185,8 @@ class Run:
         for name in ("loss.jsonl", "held_back.jsonl"):
             self._forget_rows_after(self.folder / name, self.step)
 
-    def _windows(self, *, pass_: int, place: int, rows: int | None = None) -> Windows:
+    def windows_at(self, *, pass_: int, place: int, rows: int | None = None) -> Windows:
+        """The windows from a place of the text on, `rows` in a batch."""
         rows = rows or self.recipe.phases[0].windows
         return Windows(self.corpus, rows=rows, width=WINDOW, seed=self.recipe.seed, pass_=pass_, place=place)
 

@@ -6,7 +6,7 @@ The recipe of the shipped weights themselves is in their `recipe.json`.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unembed.training.networks import Shape
@@ -47,18 +47,6 @@ class Recipe:
     def steps(self) -> int:
         """Updates in all."""
         return self.phases[-1].until
-
-    def with_decay(self, start: int, updates: int) -> Recipe:
-        """This recipe up to update `start`, then `updates` more with a rate that falls to zero in a straight line."""
-        phase = self.phase(start)
-        before = [other for other in self.phases if other.until <= start]
-        first = before[-1].until if before else 0
-        begin, end = phase.lr
-        now = begin + (end - begin) * (start - first) / (phase.until - first)
-        if start > first:
-            before.append(replace(phase, until=start, lr=(begin, now)))
-        decay = replace(phase, until=start + updates, lr=(now, 0.0), rise=0)
-        return replace(self, phases=(*before, decay))
 
     def phase(self, step: int) -> Phase:
         """The setting for the update after `step` updates."""

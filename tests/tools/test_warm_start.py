@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tools.warm_start import Milestone, begin_from, copy_weights, milestone_of
 
 from unembed.errors import InvalidInput
 from unembed.training.export import save
@@ -16,7 +17,6 @@ from unembed.training.loop import Run
 from unembed.training.networks import Shape, Wren, build
 from unembed.training.recipes import Phase, Recipe
 from unembed.training.vocabulary import save_tokenizer, tokenizer_of
-from unembed.training.warm_start import Milestone, copy_weights
 from unembed.training.windows import EncodedCorpus
 
 EARLIER = tokenizer_of([(" the", -1.0), (" ki", -2.0), ("ng", -2.0), ("s", -3.0)])
@@ -78,8 +78,8 @@ def test_a_run_continues_at_the_place_of_the_earlier_one_with_its_rate_risen_ane
     recipe = Recipe(SHAPE, (Phase(50, 64, 2),), warmup=4)
     Milestone(step=7, tokens=7168, pass_=0, place=7, rows=2, vocabulary="v").save(folder)
     run = Run(recipe, corpus, tmp_path, compiled=False)
-    run.begin_from(folder, EARLIER)
-    assert run.milestone == Milestone.load(folder)
+    begin_from(run, folder, EARLIER)
+    assert milestone_of(run) == Milestone.load(folder)
     assert recipe.lr_factor(7, began=run.began) == 0.25
     run.train(until=9)
     assert (run.step, run.n_tokens) == (9, 9 * 1024)
@@ -91,4 +91,4 @@ def test_an_attention_only_recipe_is_refused(earlier, tmp_path):
     corpus = EncodedCorpus(tokens, np.array([2000]), np.array(["a"]), np.array([2000]))
     run = Run(Recipe(replace(SHAPE, d_mlp=0), (Phase(5, 64, 1),)), corpus, tmp_path, compiled=False)
     with pytest.raises(InvalidInput, match="attention-only"):
-        run.begin_from(earlier[1], EARLIER)
+        begin_from(run, earlier[1], EARLIER)

@@ -14,34 +14,13 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
-from unembed.training.gradients import N_HALVES, Gradients, Objective
+from unembed.training.gradients import N_HALVES, Gradients, Objective, OneProcess, gradients_of
 
 if TYPE_CHECKING:
     from unembed.training.networks import AttentionOnly, Wren
 
 
-class OneProcess:
-    """Both halves one after the other, in this process."""
-
-    def __init__(self, network: Wren | AttentionOnly, *, compiled: bool) -> None:
-        self.network, self._gradients = network, Gradients(network, compiled=compiled)
-
-    def add(self, rows: Tensor, *, sparsity: float) -> Objective:
-        """Write the gradients of the batch's mean into `grad` of the parameters."""
-        first, second = rows.tensor_split(N_HALVES)
-        a = self._gradients.add(first, sparsity=sparsity, share=len(first) / len(rows))
-        grads = _gradients_of(self.network)
-        self.network.zero_grad(set_to_none=True)
-        b = self._gradients.add(second, sparsity=sparsity, share=len(second) / len(rows))
-        for parameter, grad in zip(self.network.parameters(), grads, strict=True):
-            parameter.grad = grad + parameter.grad if parameter.grad is not None else grad
-        return Objective(a.nats + b.nats, a.spread + b.spread)
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-class TwoProcesses:
+class TwoProcesses(OneProcess):
     """The first half in this process, the second in another that reads the same weights; one thread each."""
 
     def __init__(self, network: Wren | AttentionOnly, *, compiled: bool) -> None:
@@ -65,7 +44,7 @@ class TwoProcesses:
         a = self._gradients.add(first, sparsity=sparsity, share=len(first) / len(rows))
         b = Objective(*self._pipe.recv())
         for parameter, grad, other in zip(
-            self.network.parameters(), _gradients_of(self.network), self._second, strict=True
+            self.network.parameters(), gradients_of(self.network), self._second, strict=True
         ):
             parameter.grad = grad + other
         return Objective(a.nats + b.nats, a.spread + b.spread)
@@ -76,10 +55,6 @@ class TwoProcesses:
         self._process.join()
 
 
-def _gradients_of(network: Wren | AttentionOnly) -> list[Tensor]:
-    return [torch.zeros_like(p) if p.grad is None else p.grad for p in network.parameters()]
-
-
 def _serve(pipe: Connection, network: Wren | AttentionOnly, grads: list[Tensor], compiled: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides when to stop, and closes the pipe
     torch.set_num_threads(1)
@@ -88,7 +63,7 @@ def _serve(pipe: Connection, network: Wren | AttentionOnly, grads: list[Tensor],
         try:
             rows, sparsity, share = pipe.recv()
             objective = gradients.add(torch.from_numpy(rows), sparsity=sparsity, share=share)
-            for mine, computed in zip(grads, _gradients_of(network), strict=True):
+            for mine, computed in zip(grads, gradients_of(network), strict=True):
                 mine.copy_(computed)
             network.zero_grad(set_to_none=True)
             pipe.send(tuple(objective))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tools.two_processes import TwoProcesses
 
+from unembed.training.gradients import OneProcess
 from unembed.training.networks import Shape, build
-from unembed.training.processes import OneProcess, TwoProcesses
 
 
 @pytest.mark.parametrize("d_mlp", [32, 0], ids=["wren", "attention only"])

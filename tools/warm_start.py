@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from unembed.errors import InvalidInput
+from unembed.training.loop import Run
 from unembed.training.networks import Wren
 
 MILESTONE = "milestone.json"
@@ -42,6 +43,30 @@ class Milestone:
         """What `save` wrote; None where there is no such file."""
         path = folder / MILESTONE
         return cls(**json.loads(path.read_text())) if path.exists() else None
+
+
+def milestone_of(run: Run) -> Milestone:
+    """The progress of a run."""
+    windows = run.windows
+    return Milestone(run.step, run.n_tokens, windows.pass_, windows.place, windows.rows, run.corpus.vocabulary)
+
+
+def begin_from(run: Run, folder: Path, tokenizer: Tokenizer) -> None:
+    """Give a run the weights of an exported model, and its position in the text if it has the same vocabulary.
+
+    Raises:
+        InvalidInput: the model has other sizes than the recipe, or none of its tokenizers is found.
+    """
+    if not isinstance(run.network, Wren):
+        raise InvalidInput(
+            f"beginning from {folder}", why="the recipe is attention-only", instead="Train it from random weights"
+        )
+    copy_weights(run.network, folder, tokenizer)
+    milestone = Milestone.load(folder)
+    if milestone is not None and milestone.vocabulary == run.corpus.vocabulary:
+        run.step = run.began = milestone.step
+        run.n_tokens = milestone.tokens
+        run.windows = run.windows_at(pass_=milestone.pass_, place=milestone.place, rows=milestone.rows)
 
 
 @torch.no_grad()
