@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import BASES, Basis
-from unembed.validation import positive_int
+from unembed.validation import one_of, positive_int
 
 ROWS, COLUMNS = 1024, 4096
 """Vectors and tokens per block. Blocks of vocabulary columns read W_U once for all vectors, and their scores stay in
@@ -52,8 +52,7 @@ def logits_of(
 
     Memory: as large as what it returns; read many vectors with `read`, which works by chunks.
     """
-    if basis not in BASES:
-        raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
+    one_of("basis", basis, BASES)
     structure = lm.structure
     if basis == "raw":
         factored = getattr(structure.head, "band_scores", None)  # adaptive softmax: W_U is a product, not formed here
@@ -235,8 +234,7 @@ class _Readout:
 
     @classmethod
     def of(cls, lm: Decoder, basis: Basis) -> "_Readout":
-        if basis not in BASES:
-            raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
+        one_of("basis", basis, BASES)
         linear = basis != "final" or isinstance(lm.structure.head, nn.Linear)
         return cls(lm, basis, lm.weights.W_U if linear else None)
 

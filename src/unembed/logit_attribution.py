@@ -35,7 +35,7 @@ from unembed.stream.decomposition import (
 )
 from unembed.stream.interventions import Edit, Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, run
-from unembed.validation import positive_int
+from unembed.validation import one_of, positive_int
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
         PointMissing: no layer has the parts.
         Unsupported: an edit scales attention or FFN as a whole, so that their parts do not add up.
     """
-    if by not in BY:
-        raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
+    one_of("by", by, BY)
     extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "values"], "memory": ["coefficients"]}[by]
     for point in extra:
         if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)):
@@ -282,8 +281,7 @@ def attribution(
     Memory: layers * d_mlp contributions for "memory", layers * heads * positions for "source".
     Source: Elhage et al. 2021, "Transformers as sums of paths"; Geva et al. 2022, Eq. 2.
     """
-    if by not in BY:
-        raise InvalidInput(f"by {by!r}", why=f"it is not one of {', '.join(BY)}")
+    one_of("by", by, BY)
     edits = as_edits(edits)
     target, other = pair(lm, token, against)
     seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by, edits), edits)
@@ -443,14 +441,7 @@ def _closed(
     kind = torch.cat([torch.full(p[4].shape, p[0], dtype=torch.long) for p in parts])
     layer = torch.cat([torch.full(p[4].shape, p[1], dtype=torch.long) for p in parts])
     index, source, contribution = (torch.cat(column) for column in zip(*(p[2:] for p in parts), strict=True))
-    total = float(contribution.double().sum())
-    error = abs(total - logit) / max(abs(logit), float(contribution.abs().max()), 1e-30)
-    if not error <= tolerance(lm):
-        raise SumNotProved(
-            f"the attribution of token {target} in {lm.name}",
-            why=f"the contributions give {total:.5g}, the model gives {logit:.5g} (relative error {error:.1e})",
-            instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
-        )
+    total, error = proved_sum(lm, contribution, logit, f"the attribution of token {target} in {lm.name}")
     return Attribution(
         target,
         other,
@@ -468,6 +459,23 @@ def _closed(
         lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in edits]} if edits else None),
         experts=tuple(map(lm.experts_of, range(lm.n_layers))),
     )
+
+
+def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, what: str) -> tuple[float, float]:
+    """The sum of the contributions, and its relative error against the logit.
+
+    Raises:
+        SumNotProved: the error is larger than the tolerance of the model's dtype.
+    """
+    total = float(contribution.double().sum())
+    error = abs(total - logit) / max(abs(logit), float(contribution.abs().max()), 1e-30)
+    if not error <= tolerance(lm):
+        raise SumNotProved(
+            what,
+            why=f"the contributions give {total:.5g}, the model gives {logit:.5g} (relative error {error:.1e})",
+            instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
+        )
+    return total, error
 
 
 @torch.no_grad()

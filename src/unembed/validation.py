@@ -77,6 +77,16 @@ def as_str(name: str, value: object) -> str:
     return value
 
 
+def one_of(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse a value that is not among those allowed.
+
+    Raises:
+        InvalidInput: it is another one.
+    """
+    if value not in (names := tuple(allowed)):
+        raise InvalidInput(f"{name} {_short_repr(value)}", why=f"it is not one of {', '.join(names)}")
+
+
 def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
     """The items of a list as a tuple. A string is refused: it would be split into letters.
 

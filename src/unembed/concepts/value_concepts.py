@@ -80,15 +80,13 @@ class VectorConcepts(Displayed):
 
     def to_table(self) -> Table:
         """One row for each concept of each vector: kind, score, its tokens, evidence."""
-        columns: dict[str, list] = {name: [] for name in ("vector", "layer", "concept", "kind", "score")}
-        columns |= {"n_tokens": [], "class_size": [], "tokens": [], "evidence": []}
+        names = ("vector", "layer", "concept", "kind", "score", "n_tokens", "class_size", "tokens", "evidence")
+        rows = []
         for label, layer, found in zip(self.labels, self.layers, self.concepts, strict=True):
             for c in found:
-                row = (label, layer, c.name, c.kind, c.score, len(c.members), c.class_size)
-                row += (self.lm.token_strings(list(c.members)), c.evidence)
-                for column, value in zip(columns.values(), row, strict=True):
-                    column.append(value)
-        return Table(f"Concepts in the top {self.ids.shape[1]} tokens", columns, self.provenance)
+                texts = self.lm.token_strings(list(c.members))
+                rows.append((label, layer, c.name, c.kind, c.score, len(texts), c.class_size, texts, c.evidence))
+        return Table.of_rows(f"Concepts in the top {self.ids.shape[1]} tokens", names, rows, self.provenance)
 
     def by_layer(self) -> Table:
         """For each layer the mean share of tokens in a concept, in all and by kind, and concepts per vector."""

@@ -12,25 +12,15 @@ from importlib.resources import files
 import numpy as np
 from jaxtyping import Float, Int
 
-LEXICOGRAPHERS = (
-    *(
-        "adjective",
-        "adjective of relation",
-        "adverb",
-        "top noun",
-        "act",
-        "animal",
-        "artifact",
-        "attribute",
-        "body part",
-    ),
-    *("cognition", "communication", "event", "feeling", "food", "group", "location", "motive", "object", "person"),
-    *("phenomenon", "plant", "possession", "process", "quantity", "relation", "shape", "state", "substance", "time"),
-    *("verb of body", "verb of change", "verb of cognition", "verb of communication", "verb of competition"),
-    *("verb of consumption", "verb of contact", "verb of creation", "verb of emotion", "verb of motion"),
-    *("verb of perception", "verb of possession", "verb of social life", "verb of being", "verb of weather"),
-    "participial adjective",
+_FILE_NAMES = (
+    "adjective, adjective of relation, adverb, top noun, act, animal, artifact, attribute, body part, cognition, "
+    "communication, event, feeling, food, group, location, motive, object, person, phenomenon, plant, possession, "
+    "process, quantity, relation, shape, state, substance, time, verb of body, verb of change, verb of cognition, "
+    "verb of communication, verb of competition, verb of consumption, verb of contact, verb of creation, verb of "
+    "emotion, verb of motion, verb of perception, verb of possession, verb of social life, verb of being, verb of "
+    "weather, participial adjective"
 )
+LEXICOGRAPHERS = tuple(_FILE_NAMES.split(", "))
 """Names of WordNet's 45 lexicographer files, by number."""
 
 _RULES = {

@@ -23,6 +23,7 @@ from unembed.memories.token_ranking import RankedValue as RankedValue
 from unembed.memories.token_ranking import firing as firing
 from unembed.memories.token_ranking import promoting as promoting
 from unembed.memories.token_ranking import words_of as words_of
+from unembed.memories.values import Values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis
 from unembed.results import Provenance, Table
@@ -182,8 +183,6 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
 
 def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
     """The edited memories, how they are changed, and the tokens they promote."""
-    from unembed.memories.values import Values
-
     memories = [e for e in edits if e.target == "coefficient"]
     columns = {
         "layer": [e.layer for e in memories],

@@ -17,7 +17,7 @@ from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
 from unembed.corpus.segmentation import sentence_segments, window_segments
 from unembed.corpus.segments import Batch, Document, Encoder, Segment
 from unembed.errors import CorpusUnreadable, InvalidInput
-from unembed.validation import as_str, as_tuple, positive_int
+from unembed.validation import as_str, as_tuple, one_of, positive_int
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,7 @@ def open_corpus(
         ("errors", errors, ("strict", "replace", "ignore")),
         ("markup", markup, ("auto", "wikitext", "plain")),
     ):
-        if value not in allowed:
-            raise InvalidInput(f"{name}={value!r}", why=f"it is not one of {', '.join(allowed)}")
+        one_of(name, value, allowed)
     if window is not None:
         window = positive_int("window", window, 2)
     if overlap is not None and (positive_int("overlap", overlap, 0) < 0 or (window is not None and overlap >= window)):

@@ -33,7 +33,7 @@ from unembed.stream.capture_points import require_point
 from unembed.stream.hooks import attach_hooks
 from unembed.stream.run import Run, Tokens, run
 from unembed.sweeps import sweep
-from unembed.validation import as_int, finite_float, positive_int
+from unembed.validation import as_int, finite_float, one_of, positive_int
 
 
 def attach(
@@ -221,8 +221,7 @@ class AttachedDictionary:
         changes: dict[int, list[FeatureEdit]] = {}
         for edit in edits:
             layer, index = self.feature(edit.layer, edit.index)
-            if edit.action not in ("set", "scale", "add"):
-                raise InvalidInput(f"action {edit.action!r}", why="it is not set, scale or add")
+            one_of("action", edit.action, ("set", "scale", "add"))
             value = finite_float("feature value", edit.value)
             changes.setdefault(layer, []).append(FeatureEdit(layer, index, value, edit.action))
         waiting: dict[tuple[str, int], list[tuple[Tensor, Tensor]]] = {}

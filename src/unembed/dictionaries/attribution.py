@@ -7,16 +7,17 @@ to the logit by the same linear path. For a point of the stream these rows repla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from unembed.dictionaries.dictionary import Dictionary
-from unembed.errors import SumNotProved, Unsupported
+from unembed.errors import Unsupported
 from unembed.lens import final_scale, logit_direction
-from unembed.logit_attribution import Attribution, attribution, points_needed
+from unembed.logit_attribution import Attribution, attribution, points_needed, proved_sum
 from unembed.models.decoder import Decoder
-from unembed.stream.decomposition import Directions, directions, tolerance
+from unembed.stream.decomposition import Directions, directions
 from unembed.stream.run import Run, Tokens, position_of, run
 
 _STREAM = ("resid_pre", "resid_post")
@@ -127,27 +128,17 @@ def _joined(lm: Decoder, whole: Attribution, others: Tensor, rows: list[tuple[st
     )
     source = torch.cat([whole.source[others], torch.full((len(rows),), -1, dtype=torch.long, device=device)])
     contribution = torch.cat([whole.contribution[others], values.to(device)])
-    total = float(contribution.double().sum())
-    error = abs(total - whole.logit) / max(abs(whole.logit), float(contribution.abs().max()), 1e-30)
-    if not error <= tolerance(lm):
-        raise SumNotProved(
-            f"the attribution of token {whole.token} by feature in {lm.name}",
-            why=f"the contributions give {total:.5g}, the model gives {whole.logit:.5g} (relative error {error:.1e})",
-            instead="Load with dtype='float32'",
-        )
-    return Attribution(
-        whole.token,
-        whole.against,
-        whole.position,
-        "feature",
-        tuple(kinds),
-        kind,
-        layer,
-        index,
-        source,
-        contribution,
-        whole.logit,
-        total,
-        error,
-        whole.provenance,
+    what = f"the attribution of token {whole.token} by feature in {lm.name}"
+    total, error = proved_sum(lm, contribution, whole.logit, what)
+    return replace(
+        whole,
+        by="feature",
+        kinds=tuple(kinds),
+        kind=kind,
+        layer=layer,
+        index=index,
+        source=source,
+        contribution=contribution,
+        total=total,
+        error=error,
     )

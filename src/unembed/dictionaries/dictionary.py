@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput
+from unembed.validation import one_of
 
 ACTIVATIONS = ("relu", "jumprelu", "topk", "gated")
 
@@ -52,8 +53,7 @@ class Dictionary:
     def __post_init__(self) -> None:
         """Check that the shapes fit together."""
         d_in, n = self.W_enc.shape
-        if self.activation not in ACTIVATIONS:
-            raise InvalidInput(f"activation {self.activation!r}", why=f"it is not one of {', '.join(ACTIVATIONS)}")
+        one_of("activation", self.activation, ACTIVATIONS)
         needed = {"jumprelu": "threshold", "topk": "k", "gated": "r_mag"}.get(self.activation)
         if needed is not None and getattr(self, needed) is None:
             raise InvalidInput(f"a {self.activation} dictionary", why=f"it has no {needed}")

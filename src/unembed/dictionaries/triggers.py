@@ -13,7 +13,6 @@ from unembed.dictionaries.dictionary import Dictionary
 from unembed.models.decoder import Decoder
 from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.reducer import Need, Reducer
-from unembed.sweeps.reducers.tie_order import EMPTY
 from unembed.sweeps.reducers.top_lists import TopLists
 from unembed.validation import positive_int
 
@@ -52,9 +51,7 @@ class TopFeatures(Reducer):
 
     def result(self) -> tuple[Tensor, Tensor]:
         """Activations and positions, (feature, t) each."""
-        self._lists.flush()
-        positions = self._lists.positions
-        return self._lists.values.cpu().clone(), torch.where(positions == EMPTY, -1, positions).cpu()
+        return self._lists.result()
 
     def state(self) -> dict[str, Any]:
         """The lists."""

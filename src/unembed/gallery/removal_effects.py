@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unembed.models.decoder import Decoder
 from unembed.stream.hooks import attach_hooks
-from unembed.stream.run import forward_arguments
+from unembed.stream.run import forward_arguments, padded
 
 _TOKENS_AT_ONCE = 2048
 
@@ -54,13 +54,8 @@ def probability_drops(lm: Decoder, layer: int, removals: Sequence[Removal]) -> F
 
 
 def _probabilities(lm: Decoder, layer: int, removals: Sequence[Removal], *, remove: bool) -> Float[Tensor, " removal"]:
-    lengths = torch.tensor([len(one.ids) for one in removals])
-    ids = torch.zeros(len(removals), int(lengths.max()), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, one in enumerate(removals):
-        ids[row, : len(one.ids)], mask[row, : len(one.ids)] = one.ids, 1
-    ids, mask = ids.to(lm.device), mask.to(lm.device)
-    rows, last = torch.arange(len(removals), device=lm.device), (lengths - 1).to(lm.device)
+    ids, mask = padded(lm, [one.ids for one in removals])
+    rows, last = torch.arange(len(removals), device=lm.device), mask.sum(dim=1) - 1
     indices = torch.tensor([one.index for one in removals], device=lm.device)
 
     def silence(coefficients: Float[Tensor, "batch pos d_mlp"]) -> None:

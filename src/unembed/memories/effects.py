@@ -29,7 +29,7 @@ from unembed.names import BASES, Basis
 from unembed.results import Displayed, Table
 from unembed.stream.decomposition import memory_branch, require_one_stream
 from unembed.stream.run import Run, Tokens, prepare, run
-from unembed.validation import as_tuple, positive_int
+from unembed.validation import as_tuple, one_of, positive_int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,8 +104,7 @@ def sub_update_effects(
 
     Source: Geva et al. 2022, section 3, Eq. 2.
     """
-    if basis not in BASES:
-        raise InvalidInput(f"basis {basis!r}", why=f"it is not one of {', '.join(BASES)}")
+    one_of("basis", basis, BASES)
     lm, top = require_decoder(lm), positive_int("top", top)
     layer = lm.layer(layer)
     lm.feed_forward(layer)

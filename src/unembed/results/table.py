@@ -9,7 +9,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -230,6 +230,12 @@ class Table:
         sink = pyarrow.BufferOutputStream()
         pyarrow.parquet.write_table(self.to_arrow(), sink, compression="zstd")
         return write_whole(path, sink.getvalue().to_pybytes())
+
+    @classmethod
+    def of_rows(cls, title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], provenance: Provenance) -> Table:
+        """A table from rows, each with one value for every column."""
+        listed = list(rows)
+        return cls(title, {name: [row[i] for row in listed] for i, name in enumerate(names)}, provenance)
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> Table:

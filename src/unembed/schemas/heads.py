@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.head_scores import HeadScores
@@ -14,8 +12,9 @@ from unembed.attention.low_rank_topk import Entries
 from unembed.attention.repeated_pattern import repeated_pattern
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.schemas.memory import Scored
-from unembed.schemas.numbers import numbers
+from unembed.schemas.numbers import lower_triangle, numbers
+from unembed.schemas.tokens import scored
+from unembed.schemas.trace import Scored
 
 SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/1"
@@ -152,16 +151,11 @@ def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed:
         lm.head(head),
         lm.token_strings(found.tokens),
         found.length,
-        _lower_triangle(found.pattern),
+        lower_triangle(found.pattern),
         found.stripe,
         found.score,
         found.uniform,
     )
-
-
-def _lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
-    """Each destination's row, over the sources up to it."""
-    return [numbers(row[: i + 1]) for i, row in enumerate(matrix)]
 
 
 def head_view(
@@ -205,8 +199,7 @@ def head_view(
 
 
 def _scored(lm: Decoder, entries: Entries) -> list[Scored]:
-    ids = entries.columns
-    return [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(entries.values), strict=True)]
+    return scored(lm, entries.columns, entries.values)
 
 
 def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[Partner]:

@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unembed.errors import PointMissing, Unsupported
+from unembed.errors import PointMissing
 from unembed.names import StreamPoint
 from unembed.schemas.numbers import numbers
+from unembed.schemas.tokens import prompt_tokens
 from unembed.schemas.trace import EventView, Token
-from unembed.schemas.trace_builder import describe_events, edit_in_words, sizes_of
+from unembed.schemas.trace_builder import edit_in_words, event_views, sizes_of
 
 if TYPE_CHECKING:
     from unembed.lens import Reading
-    from unembed.memories.events import Event
     from unembed.models.decoder import Decoder
     from unembed.trace.trace import Trace
 
@@ -82,7 +82,7 @@ def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[P
         if point != "resid_post" and layers.stop == lm.n_layers:
             continue
         stages = [_stage_of(point, reading, top)] if point in STAGES else []
-        yield Part(_tokens(trace), prediction, list(layers), stages, _texts(lm, stages, prediction))
+        yield Part(prompt_tokens(trace), prediction, list(layers), stages, _texts(lm, stages, prediction))
     yield emergence(lm, trace, prompt, top)
 
 
@@ -92,8 +92,8 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
     stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
     embedding = _stage(trace, "resid_pre", top, slice(1))
     assert embedding is not None  # every model has a stream
-    events = _events(trace)
-    texts = _texts(lm, [*stages, embedding], [*prediction, *(e.token for e in events)])
+    events = event_views(trace)
+    texts = _texts(lm, [*stages, embedding], [*prediction, *(e.id for e in events)])
     return Emergence(
         schema=SCHEMA,
         provenance=dataclasses.replace(trace.provenance, basis="final").to_dict(),
@@ -101,11 +101,11 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
         sizes=sizes_of(lm),
         prompt=prompt,
         edits=[edit_in_words(edit, lm, len(trace)) for edit in trace.edits],
-        tokens=_tokens(trace),
+        tokens=prompt_tokens(trace),
         prediction=prediction,
         stages=stages,
         embedding=embedding,
-        events=describe_events(lm, events),
+        events=events,
         texts=texts,
     )
 
@@ -134,10 +134,6 @@ def trajectories(trace: Trace, tokens: Sequence[str | int], position: int | None
     return {"position": None if position is None else position % len(trace), "tokens": found}
 
 
-def _tokens(trace: Trace) -> list[Token]:
-    return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
-
-
 def _texts(lm: Decoder, stages: list[Stage], more: list[int]) -> dict[int, str]:
     ids = sorted({i for s in stages for layer in s.ids for cell in layer for i in cell} | set(more))
     return dict(zip(ids, lm.token_strings(ids), strict=True))
@@ -155,10 +151,3 @@ def _stage(trace: Trace, point: StreamPoint, top: int, layers: slice = slice(Non
 def _stage_of(point: str, reading: Reading, top: int) -> Stage:
     probabilities, ranks = reading.probabilities[..., :top], reading.tracked_ranks[..., 0]
     return Stage(point, numbers(reading.ids[..., :top]), numbers(probabilities), numbers(ranks))
-
-
-def _events(trace: Trace) -> list[Event]:
-    try:
-        return list(trace.events())
-    except Unsupported:
-        return []  # events are those of FFN updates, and the model has none

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from unembed.attention.memory_connections import Connection, memory_connections
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.schemas.numbers import numbers
-from unembed.schemas.trace import Token
+from unembed.schemas.tokens import question_tokens, scored
+from unembed.schemas.trace import Scored, Token
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -20,15 +21,6 @@ SCHEMA = "unembed.memory/1"
 SCHEMA_ON_PROMPT = "unembed.memory_on_prompt/1"
 SCHEMA_CONNECTIONS = "unembed.memory_connections/1"
 """Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A token and its score under the value alone: the value times W_U, final norm left out."""
-
-    id: int
-    token: str
-    score: float
 
 
 @dataclass(frozen=True)
@@ -54,10 +46,7 @@ def memory_view(lm: LanguageModel, layer: int, index: int, top: int = 20, *, hid
     layer, index = lm.memory(layer, index)
     ends = [lm.values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
     provenance = lm.provenance(basis="raw", notes={"hide_unlearned": hide_unlearned})
-    promoted, suppressed = (
-        [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(scores), strict=True)]
-        for ids, scores in ends
-    )
+    promoted, suppressed = (scored(lm, *end) for end in ends)
     edges, counts = lm.values.score_histogram(layer, index, show_unlearned=not hide_unlearned)
     norm = lm.values.norm(layer, index)
     spread = numbers(edges), numbers(counts)
@@ -94,10 +83,7 @@ def memory_on_prompt(
         OutOfRange: there is no such memory or position.
     """
     here = trace.memory_effect(layer, memory, question, position, index=index)
-    compared = [question.token] if question.against is None else [question.token, question.against]
     position %= len(trace)
-    texts = trace.lm.token_strings(compared)
-    target, *against = (Token(position, i, text) for i, text in zip(compared, texts, strict=True))
     return MemoryOnPrompt(
         SCHEMA_ON_PROMPT,
         layer,
@@ -105,8 +91,7 @@ def memory_on_prompt(
         trace.token_strings,
         numbers(trace.run.at("coefficients", layer)[0, :, memory]),
         position,
-        target,
-        against[0] if against else None,
+        *question_tokens(trace.lm, question, position),
         here,
     )
 

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+    from jaxtyping import Float
     from torch import Tensor
 
 
 def numbers(tensor: Tensor | np.ndarray[Any, Any]) -> list[Any]:
     """The values of a tensor as nested lists. The stubs of torch leave the result of `tolist` untyped."""
     return tensor.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+def lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
+    """Each destination's row, over the sources up to it."""
+    return [numbers(row[: i + 1]) for i, row in enumerate(matrix)]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from unembed.causality.metrics import logit_difference
 from unembed.causality.patching import Direction, Patching, align
 from unembed.schemas.numbers import numbers
+from unembed.schemas.tokens import most_likely, prompt_tokens, question_tokens
 from unembed.schemas.trace import Candidate, Token
+from unembed.trace.question import Question
 
 if TYPE_CHECKING:
     from unembed.language_model import LanguageModel
@@ -95,18 +97,19 @@ def comparison_view(
     """
     target, other = compared_tokens(lm, clean, corrupted, token, against)
     pairs, how = align(lm, clean.tokens, corrupted.tokens, alignment_of(clean, corrupted))
-    texts = lm.token_strings([target, other])
     sides = [
         _side(lm, trace, prompt, [target, other], top)
         for trace, prompt in zip((clean, corrupted), prompts, strict=True)
     ]
+    first, second = question_tokens(lm, Question(target, other), len(clean) - 1)
+    assert second is not None
     return ComparisonView(
         SCHEMA_COMPARISON,
         lm.provenance(notes={"alignment": how}).to_dict(),
         sides[0],
         sides[1],
-        Token(len(clean) - 1, target, texts[0]),
-        Token(len(clean) - 1, other, texts[1]),
+        first,
+        second,
         pairs,
         how,
     )
@@ -134,17 +137,7 @@ def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
 
 def _side(lm: LanguageModel, trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideView:
     logits = trace.logits().float()
-    probabilities = logits.softmax(-1)
-    ids = numbers(logits.topk(top).indices)
-    return SideView(
-        prompt,
-        [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)],
-        [
-            Candidate(i, text, float(probabilities[i]), float(logits[i]))
-            for i, text in zip(ids, lm.token_strings(ids), strict=True)
-        ],
-        [float(logits[i]) for i in compared],
-    )
+    return SideView(prompt, prompt_tokens(trace), most_likely(lm, logits, top), [float(logits[i]) for i in compared])
 
 
 def patching_view(found: Patching, given: list[list[list[float]]] | None = None) -> PatchingView:

@@ -12,7 +12,8 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 from unembed.models.decoder import Decoder
-from unembed.schemas.numbers import numbers
+from unembed.schemas.numbers import lower_triangle, numbers
+from unembed.schemas.tokens import most_likely, question_tokens
 from unembed.schemas.trace import Candidate, Token
 from unembed.stream.run import position_of
 from unembed.trace.question import Question
@@ -49,7 +50,7 @@ def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternVie
     layer, head = lm.layer(layer), lm.head(head)
     run = trace.run_with(POINTS)
     both = run.at("pattern", layer)[0, head], contribution_norms(lm, run, layer)[head]
-    weights, norms = ([numbers(row[: i + 1]) for i, row in enumerate(rows)] for rows in both)
+    weights, norms = map(lower_triangle, both)
     return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, numbers(trace.tokens), weights, norms)
 
 
@@ -123,19 +124,10 @@ def head_sources_view(
         # Sources after the position have rows too, with contributions of zero.
         if row.source is not None and row.source <= position and (row.layer, row.index) == (layer, head):
             contributions[row.source] += row.contribution
-    target, against = _tokens(lm, question, position)
+    target, against = question_tokens(lm, question, position)
     return HeadSourcesView(
         SCHEMA_SOURCES, layer, head, position, target, against, found.logit, numbers(torch.tensor(contributions))
     )
-
-
-def _tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
-    """The target, and the token that it is compared with, as the page names them."""
-    target, against = (
-        None if i is None else Token(position, i, lm.token_strings([i])[0]) for i in (question.token, question.against)
-    )
-    assert target is not None
-    return target, against
 
 
 DEFINITIONS = {
@@ -173,11 +165,8 @@ def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: i
     """
     run = trace.run_with(required_points(lm))
     found = prompt_head_scores(lm, run, position, question.token, question.against)
-    target, against = _tokens(lm, question, found.position)
+    target, against = question_tokens(lm, question, found.position)
     quantity = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
-    logits = trace.logits(found.position).float()
-    best = numbers(logits.topk(min(_CANDIDATES, lm.d_vocab)).indices)
-    probabilities = logits.softmax(-1)
     kinds = {"effect": found.effect, "own": found.self_attention, "entropy": found.entropy}
     return PromptHeadsView(
         SCHEMA_PROMPT_HEADS,
@@ -185,10 +174,7 @@ def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: i
         target,
         against,
         found.logit,
-        [
-            Candidate(i, text, float(probabilities[i]), float(logits[i]))
-            for i, text in zip(best, lm.token_strings(best), strict=True)
-        ],
+        most_likely(lm, trace.logits(found.position), _CANDIDATES),
         {kind: line.format(question=quantity, position=found.position) for kind, line in DEFINITIONS.items()},
         {kind: numbers(scores) for kind, scores in kinds.items()},
     )

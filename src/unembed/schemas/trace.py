@@ -40,6 +40,15 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A token and its score under a value or a head's circuit alone: the vector times W_U, final norm left out."""
+
+    id: int
+    token: str
+    score: float
+
+
+@dataclass(frozen=True)
 class EventView:
     """A saturation (the final token is first for good), an elimination (the first token falls), or a rise or fall."""
 

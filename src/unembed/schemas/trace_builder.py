@@ -13,6 +13,7 @@ from unembed.names import Basis, By, StreamPoint
 from unembed.results import Provenance, visible
 from unembed.schemas.findings import findings
 from unembed.schemas.numbers import numbers
+from unembed.schemas.tokens import candidates, prompt_tokens, question_tokens
 from unembed.schemas.trace import (
     SCHEMA_EXPLAIN,
     SCHEMA_TRACE,
@@ -24,7 +25,6 @@ from unembed.schemas.trace import (
     LayerView,
     MemoriesView,
     SubUpdateView,
-    Token,
     TraceView,
     TriggerView,
 )
@@ -183,9 +183,9 @@ def _common(
     """The fields that both views have; the position is checked here, before anything costs time."""
     trace.logits(settings.position)
     position = settings.position % len(trace)
-    texts = trace.token_strings
     question = trace.question(target, settings.against, position, alone=settings.alone)
     provenance = dataclasses.replace(trace.provenance, basis=settings.basis, seed=settings.seed)
+    target_token, against = question_tokens(lm, question, position)
     return (
         {
             "provenance": provenance.to_dict(),
@@ -193,22 +193,18 @@ def _common(
             "sizes": sizes_of(lm),
             "prompt": settings.prompt,
             "edits": [edit_in_words(edit, lm, len(trace)) for edit in settings.edits],
-            "tokens": [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(texts)],
+            "tokens": prompt_tokens(trace),
             "position": position,
             "basis": settings.basis,
             "show_unlearned": settings.show_unlearned,
             "prediction": _prediction(trace, settings, position),
             "without_edits": _without_edits(tracing, settings, position),
-            "target": _token(trace, position, question.token),
-            "against": None if question.against is None else _token(trace, position, question.against),
+            "target": target_token,
+            "against": against,
         },
         provenance,
         question,
     )
-
-
-def _token(trace: Trace, position: int, token: int) -> Token:
-    return Token(position, token, trace.lm.token_strings([token])[0])
 
 
 def _prediction(trace: Trace, settings: TraceSettings, position: int) -> list[Candidate]:
@@ -217,10 +213,7 @@ def _prediction(trace: Trace, settings: TraceSettings, position: int) -> list[Ca
     first = int(trace.prediction[position])
     if listed[0].id == first:
         return listed
-    logits = trace.logits(position).float()
-    probability = float(logits.softmax(-1)[first])
-    own = Candidate(first, trace.lm.token_strings([first])[0], probability, float(logits[first]))
-    return [own, *listed][: settings.top]
+    return [*candidates(trace.lm, trace.logits(position), [first]), *listed][: settings.top]
 
 
 def sizes_of(lm: Decoder) -> str:
@@ -291,7 +284,7 @@ def _layers(
     except PointMissing:
         # Parallel and attention-only blocks: no stream between attention and FFN.
         middle = rank_middle = p_middle = None
-    events = _events(trace, position)
+    events = event_views(trace, position)
     return [
         LayerView(
             layer=n,
@@ -329,11 +322,12 @@ def _closer(
     )
 
 
-def _events(trace: Trace, position: int) -> list[EventView]:
+def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
+    """The events at one position or at all; none where the model has no FFN."""
     try:
         return describe_events(trace.lm, trace.events(position))
     except Unsupported:
-        return []  # events are those of FFN updates, and the model has none
+        return []
 
 
 def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:

@@ -27,9 +27,10 @@ from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.pytorch_utils import Conv1D
 
 from unembed.corpus.segments import Batch
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
+from unembed.validation import one_of
 
 Fast = Literal["float32", "bfloat16"]
 MODES = ("float32", "bfloat16")
@@ -51,8 +52,8 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
         InvalidInput: there is no such mode.
         Unsupported: bfloat16 on a processor without instructions for it.
     """
-    if fast is not None and fast not in MODES:
-        raise InvalidInput(f"fast={fast!r}", why=f"it is not one of {', '.join(MODES)}")
+    if fast is not None:
+        one_of("fast", fast, MODES)
     if fast == "bfloat16" and lm.device.type == "cpu" and not processor_has_bfloat16():
         raise Unsupported(
             "fast='bfloat16'", why="this processor does not multiply in bfloat16", instead="Use fast='float32'"

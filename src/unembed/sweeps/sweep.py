@@ -17,7 +17,7 @@ from unembed.sweeps.progress import ProgressCallback
 from unembed.sweeps.ray import engine as ray_engine
 from unembed.sweeps.ray.workers import Ray
 from unembed.sweeps.reducers.reducer import Reducer
-from unembed.validation import as_path, as_tuple, positive_int
+from unembed.validation import as_path, as_tuple, one_of, positive_int
 
 ENGINES = ("local", "ray")
 
@@ -60,8 +60,8 @@ def sweep(
         Unsupported: fast="bfloat16" where the processor has no instructions for it.
         CorpusUnreadable: the corpus is empty, or cannot be read or decoded.
     """
-    if not isinstance(engine, Ray) and engine not in ENGINES:
-        raise InvalidInput(f"engine={engine!r}", why=f"it is not one of {', '.join(ENGINES)}")
+    if not isinstance(engine, Ray):
+        one_of("engine", engine, ENGINES)
     tokens_per_batch = positive_int("tokens_per_batch", tokens_per_batch)
     todo = [reducers] if isinstance(reducers, Reducer) else list(as_tuple("reducers", reducers))
     if not todo:

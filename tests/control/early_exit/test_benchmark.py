@@ -8,9 +8,9 @@ import torch
 
 from unembed import early_exit
 from unembed.control.early_exit.baselines import Confidence
-from unembed.control.early_exit.examples import readout
 from unembed.control.early_exit.rule import ExitRule
 from unembed.errors import InvalidInput
+from unembed.lens import logits_of
 
 
 def test_comparison_times_both_and_scores_the_text(wren):
@@ -39,7 +39,7 @@ def test_reading_a_given_text_reports_layers_saved_and_agreement(wren):
         if ids.shape[1] < 2:
             continue
         run = wren.run(ids, "resid_post")
-        logits = {"full": run.logits[0, 1:], "early": readout(wren, run.at("resid_post", 0)[0, 1:])}
+        logits = {"full": run.logits[0, 1:], "early": logits_of(wren, run.at("resid_post", 0)[0, 1:])}
         right += (logits["full"].argmax(-1) == logits["early"].argmax(-1)).tolist()
         for name, found in logits.items():
             nats[name] += torch.nn.functional.cross_entropy(found[:-1], ids[0, 2:], reduction="none").tolist()

@@ -162,5 +162,4 @@ def token_agreement(annotations: Sequence[Annotation], provenance: Provenance | 
             authors = " and ".join(annotations[i].annotator for i in group)
             shares = [sum(c) / len(c) for c in chosen]
             rows.append((question, authors, len(chosen[0]), shares, kappa, "Cohen" if pair else "Fleiss"))
-    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    return Table("Agreement of annotators", columns, provenance or Provenance("annotations", None, "none"))
+    return Table.of_rows("Agreement of annotators", names, rows, provenance or Provenance("annotations", None, "none"))

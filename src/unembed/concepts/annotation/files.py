@@ -173,8 +173,7 @@ def patterns_table(annotations: Sequence[Annotation]) -> Table:
         for p in found
     ]
     names = ("annotator", "vector", "description", "kind", "positions", "ids")
-    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    return Table("Patterns named by people", columns, Provenance("annotations", None, "none"))
+    return Table.of_rows("Patterns named by people", names, rows, Provenance("annotations", None, "none"))
 
 
 def summary(annotations: Sequence[Annotation]) -> Table:

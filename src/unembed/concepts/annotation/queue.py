@@ -23,6 +23,7 @@ from unembed.concepts.value_concepts import sample_memories
 from unembed.concepts.wordnet import wordnet
 from unembed.errors import InvalidInput
 from unembed.lens import read
+from unembed.memories.norm_overlap import vectors_like
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 
@@ -97,14 +98,10 @@ def annotation_queue(
 
 @torch.no_grad()
 def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[Tensor, " d_model"]:
-    """A vector from a normal distribution with the mean and standard deviation of a layer's values in each dimension.
-
-    Source: Geva et al. 2022, section 4 (the random baseline).
-    """
-    values = written_values(lm, lm.layer(layer)).float()
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + lm.layer(layer) * 10_007 + number)
-    noise = torch.randn(values.shape[1], generator=generator).to(values.device)
-    return values.mean(dim=0) + values.std(dim=0) * noise
+    """A random vector with the mean and standard deviation of a layer's values; see `vectors_like`."""
+    layer = lm.layer(layer)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + layer * 10_007 + number)
+    return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
 
 
 @torch.no_grad()

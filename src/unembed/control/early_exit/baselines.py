@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.control.early_exit.examples import Examples, confidence, readout
+from unembed.control.early_exit.examples import Examples, confidence
 from unembed.errors import ExtraMissing
+from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
 
 FEATURES = ("representation", "update", "both")
@@ -157,7 +158,7 @@ class Confidence:
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
         """Whether the current token scores above a threshold; all three need a product with the vocabulary."""
-        logits = readout(lm, seen["resid_post"])
+        logits = logits_of(lm, seen["resid_post"])
         if self.name == "margin":
             best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()
             return float(best[0] - best[1]) > threshold

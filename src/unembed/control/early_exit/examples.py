@@ -18,12 +18,13 @@ from torch import Tensor
 
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
+from unembed.lens import logits_of
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
 from unembed.stream.hooks import Callback, Stop, attach_hooks
-from unembed.stream.run import forward_arguments
+from unembed.stream.run import forward_arguments, padded
 from unembed.validation import positive_int, valid_seed
 
 DOMINANT = 10
@@ -66,13 +67,6 @@ class Examples:
     def __getitem__(self, rows: Tensor | slice) -> Examples:
         """Some of the examples."""
         return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "corpus"})
-
-
-def readout(lm: Decoder, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-    """The logits of a stream vector as if it were the final one."""
-    structure = lm.structure
-    normed = x if structure.final_norm is None else structure.final_norm.module(x)
-    return structure.capped(structure.head(normed))
 
 
 def confidence(
@@ -153,13 +147,8 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
     """The last position of each prefix, observed after every layer in one pass."""
     lm.feed_forward(0)  # refuses a model without layers
-    lengths = torch.tensor([len(p) for p in prefixes])
-    ids = torch.zeros(len(prefixes), int(lengths.max()), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prefix in enumerate(prefixes):
-        ids[row, : len(prefix)], mask[row, : len(prefix)] = prefix, 1
-    ids, mask, last = ids.to(lm.device), mask.to(lm.device), lengths.to(lm.device) - 1
-    rows = torch.arange(len(prefixes), device=lm.device)
+    ids, mask = padded(lm, prefixes)
+    rows, last = torch.arange(len(prefixes), device=lm.device), mask.sum(dim=1) - 1
     captured: dict[tuple[str, int], Tensor] = {}
 
     def capture(point: str, layer: int) -> Callback:
@@ -179,7 +168,7 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
     with suppress(Stop), attach_hooks(lm, {key: capture(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
-    read = [confidence(readout(lm, captured["resid_post", n])) for n in layers]
+    read = [confidence(logits_of(lm, captured["resid_post", n])) for n in layers]
 
     def stacked(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors), dim=1).cpu()

@@ -21,6 +21,7 @@ from unembed.control.steering import default_text
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.validation import one_of
 
 METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
 SEED = 38
@@ -77,8 +78,7 @@ def fit(
         ExtraMissing: a classifier is fitted without scikit-learn.
     """
     lm = require_decoder(lm)
-    if method not in METHODS:
-        raise InvalidInput(f"method {method!r}", why=f"it is not one of {', '.join(METHODS)}")
+    one_of("method", method, METHODS)
     if lm.n_layers < 2:
         raise InvalidInput(f"early exit of {lm.name}", why="it has a single layer", instead="Use a deeper model")
     found = corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, progress=progress)

@@ -21,10 +21,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.control.early_exit.examples import DOMINANT, Examples
-from unembed.errors import InvalidInput
 from unembed.memories.clustering.value_clusters import cluster_values
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
+from unembed.validation import one_of
 
 Similarity = Literal["ordered", "set"]
 CLUSTERS = 200
@@ -101,8 +101,7 @@ class SubUpdates:
             saturation: the layer at which each saturates.
             similarity: "ordered" or "set".
         """
-        if similarity not in ("ordered", "set"):
-            raise InvalidInput(f"similarity {similarity!r}", why="it is not 'ordered' or 'set'")
+        one_of("similarity", similarity, ("ordered", "set"))
         self.labels, self.train, self.saturation, self.similarity = labels, train, saturation, similarity
         self._n_clusters = int(labels.max()) + 1
         self._offsets = self._n_clusters * np.arange(train.shape[2])

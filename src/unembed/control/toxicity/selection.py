@@ -17,7 +17,7 @@ from unembed.control.perplexity import perplexity
 from unembed.control.steering import ON, provenance
 from unembed.control.toxicity.scorers import Scorer
 from unembed.errors import InvalidInput
-from unembed.memories.values import value_readings
+from unembed.memories.values import Values, value_readings
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
 from unembed.stream.hooks import attach_hooks
@@ -126,8 +126,6 @@ def by_scorer(
 
 
 def _table(lm: Decoder, memories: Sequence[tuple[int, int]], extra: dict[str, list[float]], title: str) -> Table:
-    from unembed.memories.values import Values
-
     columns = {
         "layer": [layer for layer, _ in memories],
         "index": [index for _, index in memories],

@@ -24,8 +24,9 @@ from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Provenance, Table
-from unembed.validation import as_int, as_tuple
+from unembed.validation import as_int, as_tuple, one_of
 
+_SUMMARY = ("cluster", "size", "first_layer", "last_layer", "by_layer", "coherence", "top_tokens", "members")
 LINKAGES = {"average": average_linkage, "complete": complete_linkage}
 
 
@@ -48,8 +49,7 @@ def dendrogram(
         InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
         Unsupported: complete linkage of too many vectors.
     """
-    if linkage not in LINKAGES:
-        raise InvalidInput(f"linkage {linkage!r}", why=f"it is not one of {', '.join(LINKAGES)}")
+    one_of("linkage", linkage, LINKAGES)
     if metric != "cosine":
         raise InvalidInput(f"metric {metric!r}", why="the means of average linkage need cosine", instead="Use 'cosine'")
     try:
@@ -164,22 +164,14 @@ class ValueClusters(Displayed):
             units = unit_rows(values)
             # Scaled to its members' length: an adaptive softmax, unlike W_U, is not linear in the vector it reads.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
-            rows.append((number, members, centre, coherence(units)))
-        columns: dict[str, list] = {name: [] for name in ("cluster", "size", "first_layer", "last_layer", "by_layer")}
-        columns |= {"coherence": [], "top_tokens": [], "members": []}
-        for number, members, centre, closeness in rows:
             ids = read(self.lm, centre[None].to(self.lm.dtype), tokens, basis=basis, hidden=hidden).ids[0]
-            by_layer = np.bincount([layer for layer, _ in members], minlength=self.lm.n_layers)
-            columns["cluster"].append(number)
-            columns["size"].append(len(members))
-            columns["first_layer"].append(members[0][0])
-            columns["last_layer"].append(members[-1][0])
-            columns["by_layer"].append(by_layer.tolist())
-            columns["coherence"].append(closeness)
-            columns["top_tokens"].append(self.lm.token_strings(ids))
-            columns["members"].append([self.lm.memory_name(layer, index) for layer, index in members[:8]])
+            layers = [layer for layer, _ in members]
+            by_layer = np.bincount(layers, minlength=self.lm.n_layers).tolist()
+            names = [self.lm.memory_name(*memory) for memory in members[:8]]
+            extent = len(members), layers[0], layers[-1], by_layer
+            rows.append((number, *extent, coherence(units), self.lm.token_strings(ids), names))
         title = f"{self.n_clusters:,} clusters of {len(self.labels):,} values ({self.linkage} linkage, cosine)"
-        return Table(title, columns, self._provenance())
+        return Table.of_rows(title, _SUMMARY, rows, self._provenance())
 
     def to_table(self) -> Table:
         """Every value with its layer, index and cluster."""

@@ -70,9 +70,7 @@ class TopLists:
         for at in range(0, len(key), CELLS):
             cells = rows_above(row[at : at + CELLS], key[at : at + CELLS], fine, threshold, 1)
             self._scan(x, sign, columns, cells, threshold, group_bounds)
-        self._offered += columns.n
-        if self._filling or self._n_buffered > BUFFER_SHARE * self.values.numel():
-            self.flush()
+        self.offered(columns.n)
 
     def offer_rows(
         self,
@@ -202,6 +200,11 @@ class TopLists:
     def empty_copy(self) -> TopLists:
         """Empty lists of the same sizes."""
         return TopLists(len(self.values), self.top, self.values.dtype, self.values.device, self.per_group)
+
+    def result(self) -> tuple[Float[Tensor, "key t"], Int[Tensor, "key t"]]:
+        """Values and positions on the CPU; -inf and -1 in empty slots."""
+        self.flush()
+        return self.values.cpu().clone(), torch.where(self.positions == EMPTY, -1, self.positions).cpu()
 
     def state(self) -> dict[str, Tensor]:
         """Everything, merged."""

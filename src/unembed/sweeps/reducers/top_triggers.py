@@ -18,10 +18,9 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
 from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.reducer import Need, Reducer
-from unembed.sweeps.reducers.tie_order import EMPTY
 from unembed.sweeps.reducers.top_lists import TopLists
 from unembed.sweeps.reducers.triggers import Triggers
-from unembed.validation import positive_int
+from unembed.validation import one_of, positive_int
 
 
 class TopTriggers(Reducer):
@@ -62,12 +61,8 @@ class TopTriggers(Reducer):
         distinct: bool = False,
     ) -> None:
         """Store the settings; `start` reads the sizes."""
-        for name, value, allowed in (
-            ("poles", poles, ("auto", "positive", "both")),
-            ("by", by, ("product", "gate")),
-        ):
-            if value not in allowed:
-                raise InvalidInput(f"{name}={value!r}", why=f"it is not one of {', '.join(allowed)}")
+        one_of("poles", poles, ("auto", "positive", "both"))
+        one_of("by", by, ("product", "gate"))
         top, min_prefix = positive_int("top", top, most=100_000), positive_int("min_prefix", min_prefix, 0)
         per_document = None if per_document is None else positive_int("per_document", per_document)
         if per_document and distinct:
@@ -128,21 +123,22 @@ class TopTriggers(Reducer):
         for first, position, m in routed.parts():
             column, rows = columns.at(position)
             first, m = (first, m) if rows is None else (first[rows], m[rows])
-            for sign in (1, -1):
-                if (layer, sign) in self._lists:
-                    self._lists[layer, sign].offer_rows(m, first, sign, column, columns)
-        for sign in (1, -1):
-            if (layer, sign) in self._lists:
-                self._lists[layer, sign].offered(columns.n)
+            for sign, lists in self._lists_of(layer):
+                lists.offer_rows(m, first, sign, column, columns)
+        for _, lists in self._lists_of(layer):
+            lists.offered(columns.n)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Update the lists of a layer."""
         columns = self._columns_of(batch, tensor.device)
         if columns.n:
             x = columns.of(tensor)
-            for sign in (1, -1):
-                if (layer, sign) in self._lists:
-                    self._lists[layer, sign].offer(x, sign, columns)
+            for sign, lists in self._lists_of(layer):
+                lists.offer(x, sign, columns)
+
+    def _lists_of(self, layer: int) -> list[tuple[int, TopLists]]:
+        """The lists of a layer, with the sign of each pole."""
+        return [(sign, lists) for (n, sign), lists in self._lists.items() if n == layer]
 
     def update(self, batch: Batch) -> None:
         """Count the positions."""
@@ -166,13 +162,8 @@ class TopTriggers(Reducer):
         """All lists."""
 
         def lists(sign: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-            values, positions = [], []
-            for layer in self._layers:
-                top = self._lists.get((layer, sign)) or self._lists[layer, 1].empty_copy()
-                top.flush()
-                values.append(top.values.cpu() * sign)
-                positions.append(torch.where(top.positions == EMPTY, -1, top.positions).cpu())
-            return tuple(values), tuple(positions)
+            tops = [(self._lists.get((n, sign)) or self._lists[n, 1].empty_copy()).result() for n in self._layers]
+            return tuple(values * sign for values, _ in tops), tuple(positions for _, positions in tops)
 
         negative = lists(-1) if any(sign == -1 for _, sign in self._lists) else (None, None)
         return Triggers(self._layers, *lists(1), *negative, self._seen)
