@@ -252,7 +252,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | 
     try:
         with _quiet():
             found = AutoTokenizer.from_pretrained(where, **common)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # GPT-NeoX Japanese opens the path None where there are no files
         return None  # token ids still work; the first request for text is refused
     # Where there are no files of a tokenizer, some of its classes begin with special tokens alone.
     return found if len(found) > len(found.all_special_tokens) else None

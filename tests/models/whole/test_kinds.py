@@ -24,11 +24,14 @@ STREAMS = ("gemma3n_text", "deepseek_v4", "hy_v4", "qwen4_exp_text")
 RESCALED = ("gemma4_text", "doge", "gpt_neox_japanese")
 EXPERTS = ("gpt_oss", "mixtral")
 KINDS = (*LATENT, *GATED, *LINEAR, *STREAMS, *RESCALED, *EXPERTS)
+NO_HEADS = ("rwkv", "mamba", "falcon_mamba", "jetmoe", "inkling_text")
+ONE_KERNEL = ("deepseek_v4", "hy_v4", "gpt_oss")
+"""Kinds for which transformers has the eager attention alone."""
 
 
 def _edits(lm: LanguageModel) -> list[Edit]:
-    layer = next(n for n, b in enumerate(lm.structure.blocks) if b.mixer is not None and b.mixer.n_heads > 1)
-    return [unembed.scale_head(layer, 1, 0.0)]
+    layers = [n for n, b in enumerate(lm.structure.blocks) if b.mixer is not None and b.mixer.n_heads > 1]
+    return [unembed.scale_head(layers[0], 1, 0.0)] if layers else [unembed.scale_attention(1, 0.0)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -90,22 +93,25 @@ def _alone(lm: LanguageModel, padded: Tensor, real: Tensor, edits: list[Edit]) -
         handle.remove()
 
 
-@pytest.mark.parametrize(
-    "model_type", ("deepseek_v3", "qwen3_5_text", "afmoe", "gemma3n_text", "gemma4_text", "mixtral")
-)
+@pytest.mark.parametrize("model_type", [kind for kind in KINDS if kind not in ONE_KERNEL])
 def test_eager_and_fused_attention_give_the_same_attribution(model_type: str, tokens: Tensor) -> None:
     lm = load(tiny_model(model_type))
     lm.hf.set_attn_implementation("sdpa")
-    fused = attribution(lm, tokens[:1], 11, by="source")
+    # By head: an attribution by source needs the pattern, for which every layer runs the eager attention.
+    fused = attribution(lm, tokens[:1], 11, by="head")
     lm.hf.set_attn_implementation("eager")
-    eager = attribution(lm, tokens[:1], 11, by="source")
+    eager = attribution(lm, tokens[:1], 11, by="head")
     torch.testing.assert_close(fused.contribution, eager.contribution, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("model_type", ONE_KERNEL)
+def test_a_kind_with_the_eager_attention_alone_is_named_by_transformers(model_type: str) -> None:
+    with pytest.raises(ValueError, match="does not support an attention implementation"):
+        load(tiny_model(model_type)).hf.set_attn_implementation("sdpa")
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "model_type", ("deepseek_v3", "qwen3_5_text", "nemotron_h", "gemma3n_text", "hy_v4", "gpt_oss")
-)
+@pytest.mark.parametrize("model_type", (*KINDS, *NO_HEADS, "mamba2", "zaya"))
 def test_a_cache_under_edits_gives_what_full_passes_give(model_type: str, tokens: Tensor) -> None:
     lm = load(tiny_model(model_type))
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -117,11 +123,14 @@ def test_a_cache_under_edits_gives_what_full_passes_give(model_type: str, tokens
     assert torch.equal(cached, ids)
 
 
-@pytest.mark.parametrize("model_type", ("deepseek_v3", "gemma3n_text", "hy_v4", "minimax"))
+@pytest.mark.parametrize(
+    "model_type", (*KINDS, "rwkv", "xlstm", "mamba", "mamba2", "falcon_mamba", "zaya", "inkling_text")
+)
 def test_weights_that_are_elsewhere_give_the_same_attribution(model_type: str, tokens: Tensor, tmp_path: Path) -> None:
     tiny_model(model_type).save_pretrained(tmp_path / "model")  # perturbed buffers are not in its files
-    whole = attribution(load(tmp_path / "model"), tokens[:1], 11, by="head")
+    near, by = load(tmp_path / "model"), "component" if model_type in NO_HEADS else "head"
+    whole = attribution(near, tokens[:1], 11, by=by)
     away = load(tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
     torch.testing.assert_close(
-        attribution(away, tokens[:1], 11, by="head").contribution, whole.contribution, rtol=1e-4, atol=1e-6
+        attribution(away, tokens[:1], 11, by=by).contribution, whole.contribution, rtol=1e-4, atol=1e-6
     )

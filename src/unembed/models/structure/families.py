@@ -62,8 +62,8 @@ FAMILIES: dict[str, FamilyFacts] = {
         refused="it is recurrent in depth: two stacks of layers run again and again, so that a layer has no one stream"
     ),
     "modernbert-decoder": FamilyFacts(
-        refused="a prediction head with an activation stands between the stream and the unembedding, so that no logit "
-        "is a sum over writers"
+        refused="a prediction head with an activation comes before the unembedding, so that no logit is a sum over "
+        "writers"
     ),
     "blt": FamilyFacts(
         refused="it reads bytes in patches through an encoder, so that its stream has no token at each position"

@@ -241,7 +241,7 @@ class _Part:
     """The kind of module that mixes positions between the branch and the stream, if there is one."""
 
     def branch_norm(self, probe: Probe) -> Norm | None:
-        """What stands between the branch and the stream."""
+        """The norm or gain per channel that follows the branch, before the stream."""
         if self.channels is None:
             return probe.norm(self.branch) if self.branch else None
         gains, shift = self.channels

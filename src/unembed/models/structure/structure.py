@@ -43,9 +43,9 @@ class HeadLayout:
 GATES = {
     "head": "a factor of each position and head multiplies what its heads mixed",
     "channel": "a gate of each position and channel multiplies what its heads mixed",
-    "norm": "a norm stands between what its heads mixed and the out-projection",
+    "norm": "a norm follows what its heads mixed, before the out-projection",
 }
-"""What may stand between the mixed values and the out-projection, in words."""
+"""What can follow the mixed values before the out-projection, in words."""
 
 
 @dataclass(frozen=True, eq=False)
