@@ -25,7 +25,7 @@ from unembed.errors import InvalidInput, NotFinite, UnembedError
 from unembed.models.decoder import Decoder
 from unembed.stream.hooks import attach_hooks, memory_guard
 from unembed.stream.interventions import Edits
-from unembed.stream.run import prepare
+from unembed.stream.run import check_padding, prepare
 from unembed.validation import as_str, as_tuple, positive_int, valid_seed
 
 
@@ -87,6 +87,7 @@ def generate_ids(
     ids, mask = prepare(lm, list(prompts))
     _check_length(lm, ids, max_new_tokens)
     ids, mask = _pad_left(ids, mask)
+    check_padding(lm, mask)
     settings: dict[str, Any] = {"do_sample": seed is not None, "pad_token_id": _pad_token(lm), **options}
     checks = LogitsProcessorList([_Finite(), *settings.pop("logits_processor", [])])
     with (

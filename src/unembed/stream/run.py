@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.structure.families import facts_of
 from unembed.names import Point
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass, has_point, read_gradient, require_point
@@ -288,11 +289,31 @@ def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> No
                 raise OutOfRange(f"an edit at position {p}", why=f"the prompt has {longest} tokens, 0 to {longest - 1}")
 
 
+def check_padding(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> None:
+    """Refuse padding on the left where the model's own code does not hide it.
+
+    Raises:
+        Unsupported: a row begins with padding, and the family's mixers read it.
+    """
+    why = facts_of(lm.hf.config.model_type).reads_left_padding
+    if why and not bool(mask[:, 0].all()):
+        raise Unsupported(
+            f"padding on the left with {lm.name}",
+            why=why,
+            instead="Pad on the right; to generate from prompts of unequal length, give them one at a time",
+        )
+
+
 def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
-    """What the model's forward needs for this mask, so that each row gives the numbers that it gives alone."""
+    """What the model's forward needs for this mask, so that each row gives the numbers that it gives alone.
+
+    Raises:
+        Unsupported: padding on the left that the model's own code does not hide.
+    """
     arguments: dict[str, object] = {"use_cache": False}
     if bool(mask.all()):
         return arguments
+    check_padding(lm, mask)
     arguments["attention_mask"] = mask
     if not bool(mask[:, 0].all()) and accepts_argument(lm, "position_ids"):
         arguments["position_ids"] = (mask.cumsum(dim=1) - 1).clamp_min(0)

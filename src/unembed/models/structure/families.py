@@ -30,12 +30,16 @@ class FamilyFacts:
     no_scores: str = ""
     """Why its scores do not follow from one query and one key of each head."""
 
+    reads_left_padding: str = ""
+    """Why tokens before the first real one change the numbers of those after it, although the mask hides them."""
+
     refused: str = ""
     """Why the family cannot be opened at all; empty when it can."""
 
 
 _ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a decoder"
 _DRAFTER = "it is a drafter: it reads the hidden states and keys of another model, so it predicts nothing on its own"
+_STATE = "its recurrent state also takes in the positions that the mask hides"
 _POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
 
 FAMILIES: dict[str, FamilyFacts] = {
@@ -44,8 +48,12 @@ FAMILIES: dict[str, FamilyFacts] = {
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
     "deepseek_v4": FamilyFacts(
         no_values="its keys, rotated, are its values as well; later layers append entries that stand for several "
-        "positions, and what the heads mix is rotated back"
+        "positions, and what the heads mix is rotated back",
+        reads_left_padding="the entries that stand for several positions also take in those that the mask hides",
     ),
+    "recurrent_gemma": FamilyFacts(reads_left_padding=_STATE),
+    "rwkv": FamilyFacts(reads_left_padding=_STATE),
+    "xlstm": FamilyFacts(reads_left_padding=_STATE),
     "zaya": FamilyFacts(no_values="half of each value comes from the position before, which no module returns"),
     "jetmoe": FamilyFacts(
         no_values="each position chooses the query and output projections of its heads among experts, so that a layer "
