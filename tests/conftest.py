@@ -30,7 +30,8 @@ settings.load_profile("ci")
 from tests.families import D_VOCAB, FAMILIES, build
 from unembed.language_model import LanguageModel, load
 
-_SHARED: list[torch.Tensor] = []
+_SHARED: list[tuple[torch.Tensor, int]] = []
+"""The parameters of the models of `tiny`, with PyTorch's count of in-place changes after the last test."""
 
 
 @cache
@@ -38,16 +39,17 @@ def tiny(name: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
     """The tiny model of a family, opened once a session. A test that changes it fails: `build` gives one of its own."""
     lm = load(build(name, dtype))
     lm.name = name
-    _SHARED.extend(lm.hf.parameters())
+    _SHARED.extend((parameter, parameter._version) for parameter in lm.hf.parameters())
     return lm
 
 
 @pytest.fixture(autouse=True)
 def shared_models_are_unchanged() -> Iterator[None]:
     """A test that writes into a shared model changes what the tests after it measure, so it fails itself."""
-    before = [parameter._version for parameter in _SHARED]
     yield
-    changed = sum(p._version != version for p, version in zip(_SHARED, before, strict=False))
+    changed = sum(parameter._version != version for parameter, version in _SHARED)
+    if changed:  # so that only this test fails
+        _SHARED[:] = [(parameter, parameter._version) for parameter, _ in _SHARED]
     assert not changed, f"the test changed {changed} parameters of shared models; use load(build(name)) instead"
 
 

@@ -91,7 +91,7 @@ def test_full_circuits_are_read_through_both_ends_of_the_model() -> None:
     close(circuits.ov_full(1, 2, sources=ids, outputs=ids, centre=False).dense(), raw)
 
 
-def test_an_embedding_followed_by_a_norm_is_read_behind_it() -> None:
+def test_an_embedding_followed_by_a_norm_is_read_after_the_norm() -> None:
     circuits = of("bloom")
     ids = torch.tensor([5, 9, 70])
     entered = tiny("bloom", torch.float64).run(ids, "resid_pre").at("resid_pre", 0)[0]

@@ -130,9 +130,9 @@ def _confirmed(
     lm: Decoder, word: str, chunk: Int[Tensor, " candidate"], ids: Tensor, form: Tensor, best: Tensor
 ) -> list[RankedValue]:
     """Those candidates, in order, that list the word among their top tokens."""
-    found = []
+    values, found = Values(lm), []
     for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
-        listed = Values(lm).top(layer, index, LISTED)[0].tolist()
+        listed = values.top(layer, index, LISTED)[0].tolist()
         token = int(ids[form[at]])
         if token in listed:
             text, *top_tokens = lm.token_strings([token, *listed[:PREVIEWED]])

@@ -100,7 +100,9 @@ def _from_bigrams(name: str, recipe: Recipe, text: EncodedCorpus, out: Path, pro
 def encoded_text(
     corpus: Path, out: Path, d_vocab: int, given: Path | None = None
 ) -> tuple[EncodedCorpus, EncodedCorpus | None]:
-    """The training text and the held-back text as token ids; made once, with the tokenizer, then read.
+    """The training text and the held-back text as token ids.
+
+    The first call makes the tokenizer and both files; later calls read the files.
 
     Args:
         corpus: the folder of the text.

@@ -202,9 +202,9 @@ class TopLists:
         return TopLists(len(self.values), self.top, self.values.dtype, self.values.device, self.per_group)
 
     def result(self) -> tuple[Float[Tensor, "key t"], Int[Tensor, "key t"]]:
-        """Values and positions on the CPU; -inf and -1 in empty slots."""
+        """Copies of values and positions on the CPU; -inf and -1 in empty slots."""
         self.flush()
-        return self.values.cpu().clone(), torch.where(self.positions == EMPTY, -1, self.positions).cpu()
+        return self.values.to("cpu", copy=True), torch.where(self.positions == EMPTY, -1, self.positions).cpu()
 
     def state(self) -> dict[str, Tensor]:
         """Everything, merged."""

@@ -138,7 +138,7 @@ class TopTriggers(Reducer):
 
     def _lists_of(self, layer: int) -> list[tuple[int, TopLists]]:
         """The lists of a layer, with the sign of each pole."""
-        return [(sign, lists) for (n, sign), lists in self._lists.items() if n == layer]
+        return [(sign, self._lists[layer, sign]) for sign in (1, -1) if (layer, sign) in self._lists]
 
     def update(self, batch: Batch) -> None:
         """Count the positions."""
@@ -163,7 +163,7 @@ class TopTriggers(Reducer):
 
         def lists(sign: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             tops = [(self._lists.get((n, sign)) or self._lists[n, 1].empty_copy()).result() for n in self._layers]
-            return tuple(values * sign for values, _ in tops), tuple(positions for _, positions in tops)
+            return tuple(values.mul_(sign) for values, _ in tops), tuple(positions for _, positions in tops)
 
         negative = lists(-1) if any(sign == -1 for _, sign in self._lists) else (None, None)
         return Triggers(self._layers, *lists(1), *negative, self._seen)
