@@ -50,9 +50,11 @@ class Gradients:
             stream, spreads = self._final_stream(self.network, part[:, :-1], sparsity > 0)
             gradient = torch.empty_like(stream)
             nats += part_share * self._add_unembedding(stream.detach(), part[:, 1:], gradient, part_share)
-            stream.backward(gradient, retain_graph=spreads is not None)
-            if spreads is not None:
-                (spreads * (sparsity * part_share)).backward()
+            if spreads is None:
+                stream.backward(gradient)
+            else:  # one pass through the network for both
+                price = torch.full_like(spreads, sparsity * part_share)
+                torch.autograd.backward([stream, spreads], [gradient, price])
                 spread += part_share * spreads.item()
         return Objective(nats, spread)
 
