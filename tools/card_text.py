@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.model_cards import values_table
 from unembed.training.recipes import WINDOW, Recipe
 from unembed.training.windows import EncodedCorpus
 
@@ -30,17 +31,21 @@ On 8 random sequences of 64 tokens, each read twice over, the mean attention of 
 attention to the token that followed the earlier occurrence of the present one, *previous token* to the token before
 (Olsson et al. 2022, prefix-matching score). Heads count from 0."""
 
-SIXTY = """\
+VALUES = """\
 ## Values
 
 {n} values drawn evenly from the upper half of the layers (seed 0), each with the 20 tokens that score highest under the
 unembedding alone; tokens that occur less than 100 times in the training text are left out, a leading space shows as ·.
-A theme is written where one was evident at first sight: **{n_themed} of {n}**.
+{judged}
 
 {values}
-Beside them as many random vectors of the same lengths:
+As many random vectors of the same lengths:
 
 {others}"""
+
+JUDGED = """\
+A judge saw these values and the random vectors below in mixed order, without knowing which is which, and named a theme
+where the tokens have one: **{themed} of {n}** values, {others_themed} of {n} random vectors."""
 
 
 def opening(name: str, recipe: Recipe, n_tokens: int, corpus: EncodedCorpus) -> str:
@@ -133,6 +138,14 @@ def heads(scores: str, gain: float) -> str:
         f"## Heads\n\n{HEADS}\n\n{scores}\n"
         f"A random sequence of 64 tokens is cheaper the second time by {gain:.2f} nats a token.\n"
     )
+
+
+def sixty(values: list[tuple[str, list[str], str]], others: list[tuple[str, list[str], str]]) -> str:
+    """Two tables of (name, top tokens, theme): values, and random vectors; without any theme, nothing is counted."""
+    themed, others_themed = (sum(bool(theme) for *_, theme in rows) for rows in (values, others))
+    judged = JUDGED.format(themed=themed, others_themed=others_themed, n=len(values))
+    tables = {"values": values_table(values), "others": values_table(others)}
+    return VALUES.format(n=len(values), judged=judged if themed + others_themed else "", **tables)
 
 
 def curve_text(path: Path, *, n_points: int = 12) -> str:

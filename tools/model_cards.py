@@ -35,6 +35,14 @@ def random_vectors(like: Sequence[Tensor], *, seed: int = 0) -> list[Tensor]:
     return [d / d.norm() * vector.norm() for d, vector in zip(drawn, like, strict=True)]
 
 
+def named_vectors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Sixty values, named by layer and index (`5.278`), then as many random vectors (`random 3`)."""
+    drawn = sixty_values(model)
+    others = random_vectors([vector for *_, vector in drawn])
+    values = [(f"{layer}.{index}", vector) for layer, index, vector in drawn]
+    return [*values, *((f"random {i}", vector) for i, vector in enumerate(others))]
+
+
 def top_pieces(
     vector: Tensor, unembedding: Tensor, tokenizer: Tokenizer, counts: Tensor, *, top: int = 20, least: int = 100
 ) -> list[str]:

@@ -19,6 +19,7 @@ import unembed.models.architectures.attention_only  # noqa: F401 (registers the 
 from tools import card_text, model_cards
 from tools.evaluation import bits_per_byte, repetition_gain
 from tools.kneser_ney import KneserNey
+from unembed.models.shipped_models import shipped_folder
 from unembed.training import encoding, export, recipes
 from unembed.training.documents import Document
 from unembed.training.loop import Run
@@ -45,7 +46,7 @@ def publish(
         to: the folder that ships.
         run: the run's folder in `out` where it is not called `name`, as that of a branch is not.
         recipe: sizes and phases, where the run's folder holds no `recipe.json`.
-        themes: a JSON object from "layer.index" to the word that a reader gave this value.
+        themes: a JSON object from "layer.index" or "random 3" to the theme that a judge named (see `blind_themes`).
     """
     folder = out / (run or name)
     walked = folder / "recipe.json"
@@ -56,6 +57,7 @@ def publish(
     export.save(trained.network, to, n_positions=recipe.n_positions)
     (to / "model.safetensors").chmod(0o644)
     shutil.copy(out / "token_counts.json", to)
+    copy_tokenizer(out / "tokenizer", to)
     model_cards.thinned_curve(trained.folder / "loss.jsonl", to / "loss.jsonl")
     model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
     tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
@@ -90,6 +92,14 @@ def publish(
     return card
 
 
+def copy_tokenizer(folder: Path, to: Path) -> None:
+    """Copy the tokenizer of a run, unless it is the one that the shipped models share."""
+    shared = shipped_folder("tokenizer") / "tokenizer.json"
+    if (folder / "tokenizer.json").read_bytes() != shared.read_bytes():
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / name, to)
+
+
 def wikitext(tokenizer: Tokenizer) -> EncodedCorpus:
     """The default corpus as token ids."""
     return encoding.encode(tokenizer, [Document("wikitext", "wikitext", WIKITEXT.read_text(), work="wikitext")])
@@ -111,21 +121,14 @@ def n_gram_bits(
 
 
 def sixty(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path, named: dict[str, str]) -> str:
-    """The sixty values with the themes that a reader named, and sixty random vectors."""
+    """Sixty values and sixty random vectors, each with the theme that a judge gave it."""
     counts = torch.tensor(json.loads((folder / "token_counts.json").read_text()))
     unembedding = model.get_output_embeddings().weight.detach()  # type: ignore[union-attr]
-    drawn = model_cards.sixty_values(model)
-
-    def pieces(vector: torch.Tensor) -> list[str]:
-        return model_cards.top_pieces(vector, unembedding, tokenizer, counts)
-
-    values = [(f"{layer}.{index}", pieces(vector), named.get(f"{layer}.{index}", "")) for layer, index, vector in drawn]
-    others = [
-        (str(i), pieces(vector), "") for i, vector in enumerate(model_cards.random_vectors([v for *_, v in drawn]))
+    rows = [
+        (name, model_cards.top_pieces(vector, unembedding, tokenizer, counts), named.get(name, ""))
+        for name, vector in model_cards.named_vectors(model)
     ]
-    n_themed = sum(bool(theme) for *_, theme in values)
-    tables = {"values": model_cards.values_table(values), "others": model_cards.values_table(others)}
-    return card_text.SIXTY.format(n=len(values), n_themed=n_themed, **tables)
+    return card_text.sixty(rows[: len(rows) // 2], rows[len(rows) // 2 :])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -135,7 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("models"), help="the folder that training wrote into")
     parser.add_argument("--to", type=Path, required=True, help="the folder to write")
     parser.add_argument("--run", help="the run's folder in it, where it is not called as the model is")
-    parser.add_argument("--themes", type=Path, help="JSON: the word a reader gave each value, by layer.index")
+    parser.add_argument(
+        "--themes", type=Path, help="JSON: the theme of each value (5.278) or random vector (random 3) with one"
+    )
     given = parser.parse_args(arguments)
     print(publish(given.name, out=given.out, to=given.to, run=given.run, themes=given.themes))
     return 0

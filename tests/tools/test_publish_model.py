@@ -81,9 +81,9 @@ def test_themes_given_by_hand_are_next_to_their_values_and_counted(out):
     model = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
     first = re.search(r"^\| ([23]\.\d+) \|", model, flags=re.MULTILINE)
     assert first is not None
-    (out / "themes.json").write_text(json.dumps({first[1]: "royalty"}))
+    (out / "themes.json").write_text(json.dumps({first[1]: "royalty", "random 3": "food", "random 4": "food"}))
     card = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE, themes=out / "themes.json")
-    assert "**1 of 40**" in card
+    assert "**1 of 40** values, 2 of 40 random vectors" in card
     assert re.search(rf"^\| {re.escape(first[1])} \| .* \| royalty \|$", card, flags=re.MULTILINE)
 
 
