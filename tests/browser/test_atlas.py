@@ -20,7 +20,7 @@ def atlas(lm, index):
 
 def ready(page: Page) -> None:
     """Wait until the map is drawn."""
-    expect(page.get_by_text(re.compile(r"6,144 values \(FFN neurons\) in \d+ clusters"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"6,144 values \(FFN neurons\) on \d+ islands"))).to_be_visible()
     expect(page.get_by_role("button", name=re.compile("^words"))).to_be_visible()
 
 

@@ -143,7 +143,7 @@ def test_clustering_shows_its_progress_and_can_be_cancelled(opened, monkeypatch)
     page = opened("#/memory?memory=L3M5")
     region = page.get_by_role("region", name="Cluster")
     region.get_by_role("button", name="Compute clusters").click()
-    expect(region.get_by_text(" of 10000 steps of grouping")).to_be_visible()
+    expect(region.get_by_text(" of 10000 steps of clustering")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(region.get_by_role("button", name="Compute clusters")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
@@ -154,7 +154,7 @@ def test_clustering_shows_its_progress_and_can_be_cancelled(opened, monkeypatch)
     assert [type(error).__name__ for error in ended] == ["Superseded"]
 
 
-def test_values_are_grouped_once_and_a_cluster_leads_to_its_members(opened, lm):
+def test_values_are_clustered_once_and_a_cluster_leads_to_its_members(opened, lm):
     page = opened("#/memory?memory=L3M5")
     region = page.get_by_role("region", name="Cluster")
     region.get_by_role("button", name="Compute clusters").click()

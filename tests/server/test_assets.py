@@ -94,3 +94,31 @@ def test_no_screen_needs_more_than_120_kb():
                 waiting += imported(one, re.sub(r'import\("[^"]+"\)', "", found[one]))
         assert weight(needed) < 120_000, name
     assert weight(start) < 100_000
+
+
+OTHER_WORDS = """
+    What each layer would say|race to the top|account of a logit|place of the answer|KL to the end
+    holds the final answer|settled|dropped|length of the value|raw basis|final norm left out|active in the corpus
+    What sets it off|How large it usually is|What people call it|how sure|^Keep$|Classes its tokens share|Values like it
+    Group them|They part at|^points$|change, points|^Between$|^For the target$|^Against$|Said twice|^the strongest$
+    Where it reads|Who are you|random vectors|would say something else|Layers are not seconds|^place$
+"""
+"""Labels of earlier versions of the page, for which the field has a word."""
+
+
+def shown_texts() -> list[tuple[str, str]]:
+    """Every string literal of the page's modules without comments, and every text of its files, with the file."""
+    literal = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
+    found = []
+    for name, script in modules().items():
+        code = re.sub(r"/\*.*?\*/|(?m:(?<!:)//.*$)", "", script, flags=re.S)
+        found += [(name, match[1] or match[2] or "") for match in literal.finditer(code)]
+    return found + [(name, (STATIC / name).read_text()) for name in ("about.json", "index.html")]
+
+
+def test_labels_are_words_of_the_field():
+    texts = shown_texts()
+    assert len(texts) > 2000, "the literals are found"
+    words = [part.strip() for line in OTHER_WORDS.strip().splitlines() for part in line.split("|")]
+    other = re.compile("|".join(f"(?-i:{word})" if word[0] == "^" else rf"\b{word}\b" for word in words), re.I)
+    assert not [(name, text) for name, text in texts if other.search(text)]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -90,6 +95,38 @@ def test_ctrl_c_lets_answers_end_and_a_second_one_does_not(answering, wren) -> N
     finally:
         signal.signal(signal.SIGINT, given)
     assert seen == [(True, False), (True, True)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_ctrl_c_during_a_stream_prints_one_line(interrupts: int) -> None:
+    command = [sys.executable, "-m", "unembed", "serve", "--no-browser", "--port", "0"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://([^:]+):(\d+)/\?token=(\S+)", process.stdout.readline())
+            assert found
+            client = http.client.HTTPConnection(found[1], int(found[2]), timeout=60)
+            request = json.dumps({"prompt": "Once upon a time", "edits": [], "max_new_tokens": 200})
+            client.request("POST", "/api/v1/compare", request, {"authorization": f"Bearer {found[3]}"})
+            response = client.getresponse()
+            assert response.readline(), "it has begun"
+            for _ in range(interrupts):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.05)
+            _, complaints = process.communicate(timeout=60)
+            response.close()
+            client.close()
+        finally:
+            process.kill()
+    assert complaints.strip() == "unembed: Interrupted."
+    assert process.returncode in (130, -signal.SIGINT)
 
 
 def test_a_server_that_fails_ends_serving(answering, wren, monkeypatch) -> None:

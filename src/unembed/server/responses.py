@@ -90,13 +90,20 @@ def install_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in _PLACES)
         detail = [{"where": ".".join(str(p) for p in e["loc"]), "why": e["msg"]} for e in error.errors()[:20]]
-        body = Problem(code="invalid", message=f"{where} is not valid", why=_reason(first), detail=detail)
+        body = Problem(
+            code="invalid",
+            message=f"{where} is not valid",
+            why=_reason(first),
+            fix="Choose another value",
+            detail=detail,
+        )
         # A lone surrogate in the input must not break the response that rejects it.
         return JSONResponse(json.loads(json.dumps(body.model_dump()).encode("ascii", "replace")), 422)
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        body = Problem(code="http", message=str(error.detail))
+        fix = "Send less" if error.status_code == 413 else "See /api/v1/openapi.json for all requests"
+        body = Problem(code="http", message=str(error.detail), fix=fix)
         return JSONResponse(body.model_dump(), error.status_code, headers=error.headers)
 
     @app.exception_handler(RuntimeError)
@@ -106,6 +113,20 @@ def install_error_handlers(app: FastAPI) -> None:
             raise error
         body = Problem(code="out_of_memory", message="not enough memory", fix="Use a shorter prompt")
         return JSONResponse(body.model_dump(), 507)
+
+    @app.exception_handler(Exception)
+    async def defect(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(_defect(error).model_dump(), 500)  # the traceback goes to the server's log as well
+
+
+def _defect(error: Exception) -> Problem:
+    """The body for an error that no code expected: a defect of the package."""
+    return Problem(
+        code="defect",
+        message="the server failed at this request",
+        why=f"{type(error).__name__}: {error}"[:300],
+        fix="This is a bug: report it with the traceback in the terminal of unembed serve; other requests still work",
+    )
 
 
 def to_json(content: object) -> bytes:
@@ -174,6 +195,9 @@ def ndjson_response(items: AsyncIterator[Any]) -> StreamingResponse:
             yield b'{"kind":"done"}\n'
         except errors.UnembedError as error:
             yield to_json({"kind": "error", **problem(error)[1].model_dump()}) + b"\n"
+        except Exception as error:
+            yield to_json({"kind": "error", **_defect(error).model_dump()}) + b"\n"
+            raise
 
     # "identity" prevents the compression middleware from buffering lines.
     headers = {"cache-control": "no-store", "content-encoding": "identity"}

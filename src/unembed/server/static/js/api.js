@@ -165,11 +165,14 @@ async function begin(path, init, channel, what) {
       signal: mine.abort.signal,
       headers: { ...init.headers, "x-client": `${PAGE} ${channel}`.slice(0, 64) },
     });
-    if (!answer.ok)
-      throw new Problem(
-        await answer.json().catch(() => ({ code: "http", message: `the server answered ${answer.status}` })),
-        answer.status,
-      );
+    if (!answer.ok) {
+      const unexplained = {
+        code: "http",
+        message: `the server answered ${answer.status}`,
+        fix: "Try again; if it fails again, stop unembed serve and start it again",
+      };
+      throw new Problem(await answer.json().catch(() => unexplained), answer.status);
+    }
     return { answer, end };
   } catch (error) {
     end();

@@ -138,7 +138,7 @@ function memory(el, data, chosen) {
   });
   const { host } = noted(
     el,
-    `Layer ${data.layer}, memory ${data.index}: the value times the output matrix, final norm left out; length ` +
+    `Layer ${data.layer}, memory ${data.index}: its value projected by W_U, without the final norm; value norm ` +
       `${data.norm.toPrecision(4)}`,
   );
   host.className = "columns";

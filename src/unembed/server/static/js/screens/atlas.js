@@ -128,7 +128,7 @@ export function render(root, page) {
         n < atlas.n_values
           ? `A sample: ${shown} of ${all} values, evenly spaced over all layers, `
           : `${all} values (FFN neurons) `,
-        `in ${atlas.islands.length} clusters of similar direction`,
+        `on ${atlas.islands.length} islands of similar direction`,
       );
       const [large] = [...atlas.islands].sort((a, b) => b.size - a.size);
       map = mount(
@@ -381,7 +381,7 @@ export function render(root, page) {
       h(
         "p",
         {},
-        h("span", { class: "faint" }, `Cluster of ${island.size}: `),
+        h("span", { class: "faint" }, `Island of ${island.size.toLocaleString("en")}: `),
         island.tokens.map((t) => [token(t), " "]),
       ),
       h("h3", {}, "Nearest on the map"),
@@ -466,7 +466,7 @@ export function render(root, page) {
         name: "atlas",
         json: atlas,
         rows: [
-          ["layer", "index", "x", "y", "cluster", "kind", "density", "top_tokens"],
+          ["layer", "index", "x", "y", "island", "kind", "density", "top_tokens"],
           ...atlas.x.map((x, i) => [
             atlas.layer[i],
             atlas.index[i],

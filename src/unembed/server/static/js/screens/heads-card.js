@@ -125,7 +125,7 @@ export function headCard(t, own) {
           "The first column is hidden; the last row gives it " +
             `${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
         norms &&
-          "Weight times the length of the value as the head writes it, in units of the stream; the darkest is " +
+          "Weight times the norm of the value as the head writes it; the darkest is " +
             `${num(unit)}.`,
       );
     };

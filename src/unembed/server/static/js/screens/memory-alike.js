@@ -61,7 +61,7 @@ export function categories(box, { api }, memory) {
 }
 
 /**
- * The group of alike values that it is in, its size also in `figure`; the values are grouped when that is asked for.
+ * The cluster of values that it is in (average linkage), its size also in `figure`; a button computes the clusters.
  */
 export const cluster = (box, figure, page, memory) =>
   pane(box, async () => {
@@ -76,9 +76,9 @@ export const cluster = (box, figure, page, memory) =>
     const compute = () =>
       pane(box, async () => {
         const tell = ({ done = 0, of = 0 }) =>
-          fill(box, h("p", { class: "faint" }, `${done} of ${of || "all"} steps of grouping`));
+          fill(box, h("p", { class: "faint" }, `${done} of ${of || "all"} steps of clustering`));
         tell({}); // other long work may come first
-        await api.stream("/clusters", {}, tell, { what: "Grouping values" }).catch(api.fail);
+        await api.stream("/clusters", {}, tell, { what: "Clustering values" }).catch(api.fail);
         await cluster(box, figure, page, memory);
       });
     if (!size)
@@ -87,7 +87,7 @@ export const cluster = (box, figure, page, memory) =>
         h(
           "p",
           {},
-          `The ${all} of the model are not grouped yet. `,
+          `The ${all} of the model are not clustered yet. `,
           button("Compute clusters", compute, { class: "btn small" }),
         ),
       );
