@@ -17,7 +17,7 @@ SCREENS = {
     "writers": ("#/layer?layer=3&part=both&sort=effect", "Sum "),
     "memory": ("#/memory?memory=L3M5", "blue positive"),
     "intervene": ("#/intervene?edits=L3M5:set:20@all", "baseline"),
-    "heads": ("#/heads?head=L2H3", "Raises"),
+    "heads": ("#/heads?head=L2H3", "OV: output when attending to"),
     "beside": ("#/memory?memory=L3M5&compared=L2M9", "Both promote"),
     "atlas": ("#/atlas?memory=L3M5", "Nearest on the map"),
     "atlas searched": ("#/atlas?query=year&colour=layer", "Shared tokens"),

@@ -168,7 +168,7 @@ def test_connected_heads_and_memories_are_listed_with_links(opened, lm):
         expect(shown).to_have_count(len(rows))
         for row, one in zip(shown.all(), rows, strict=True):
             assert row.get_by_role("link").inner_text() == f"L{one.layer}{letter}{one.index}"
-            assert number(row.get_by_role("cell").nth(1).inner_text()) == pytest.approx(one.strength, abs=0.0051)
+            assert number(row.get_by_role("cell").nth(1).inner_text()) == pytest.approx(one.strength, abs=0.00051)
     name = region.get_by_role("table", name="Memories that read its value").get_by_role("link").first
     text = name.inner_text()
     name.click()

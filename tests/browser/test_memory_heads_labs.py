@@ -241,10 +241,10 @@ def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened,
     from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 
     norms = contribution_norms(lm, lm.run(text, POINTS), 2)[3]
-    expect(cell.locator("title")).to_have_text(re.compile("carries"))
+    expect(cell.locator("title")).to_have_text(re.compile("contribution"))
     carried = number((cell.locator("title").text_content() or "").split()[-1])
     assert carried == pytest.approx(float(norms[n - 1, n - 1]), rel=0.01)
-    region.get_by_role("checkbox", name="leave out the first position").uncheck()
+    region.get_by_role("checkbox", name="Leave out the first position").uncheck()
     expect(region.get_by_text("The first column is hidden")).to_be_hidden()
     assert region.locator("rect").count() == n * (n + 1) // 2
 
@@ -350,13 +350,13 @@ def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
     expect(region.locator(".ticks-row i")).to_have_count(5)
     for name, value in (
         ("99th percentile", view.high),
-        ("Most of the layer", view.layer_largest),
+        ("Largest of the layer", view.layer_largest),
         ("Here", float(lm.trace(PROMPT).run.at("coefficients", 3)[0, -1, 5])),
     ):
         region.get_by_role("button", name=re.compile(f"^{name} ")).click()
         expect(box).not_to_have_value("20")
         assert float(box.input_value()) == pytest.approx(value, rel=1e-3, abs=1e-6)
-        expect(region.get_by_role("button", name=re.compile("^Most of the layer "))).to_be_visible()
+        expect(region.get_by_role("button", name=re.compile("^Largest of the layer "))).to_be_visible()
     slider = region.get_by_role("slider", name="Value")
     slider.focus()
     page.keyboard.press("ArrowRight")
@@ -479,8 +479,8 @@ def test_the_help_of_a_pane_opens_on_request(opened):
 
 MORE = {
     "contexts": ("#/memory?memory=L3M5", "Examples by quantile"),
-    "effects": ("#/heads?head=L2H3", "Raises"),
-    "landmarks": ("#/intervene?edits=L3M5:set:20@0,1,2;L2H3:scale:0@all", "Most of the layer"),
+    "effects": ("#/heads?head=L2H3", "OV: output when attending to"),
+    "landmarks": ("#/intervene?edits=L3M5:set:20@0,1,2;L2H3:scale:0@all", "Largest of the layer"),
     "early exit": ("#/labs/early-exit?prompt=one+two+three", "predictions change"),
     "toxicity": ("#/labs/toxicity?edits=L3M5:set:20@all", "Suppression and its cost"),
 }

@@ -273,7 +273,7 @@ def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
 
 def test_a_memory_is_set_to_the_most_that_was_seen(opened, served):
     page = opened("#/intervene?edits=L2M9:scale:0@all")
-    page.get_by_role("button", name="Most seen").click()
+    page.get_by_role("button", name="Largest in the corpus").click()
     largest = max(row["coefficient"] for row in served.session.index.triggers(2, 9, 1).rows())
     box = page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value")
     expect(box).not_to_have_value("0")

@@ -11,15 +11,15 @@ import * as tray from "../tray.js";
 const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
 
 /**
- * `own`: the box of the text. `{el, title, named, open, anew}`; `anew`: the text is another, and no position of it is
- * chosen.
+ * `own`: the text box. Returns `{el, title, named, open, anew}`; `anew` is for a new text, in which no position is
+ * selected.
  */
 export function headCard(t, own) {
   const { api } = t;
   const el = h("div", { class: "stack" });
   const title = h("span", {}, "Choose a head");
   const named = h("div", { class: "row" });
-  let chosen = null; // the position that reads; the prompt's own where none is
+  let chosen = null; // the destination position; null: that of the prompt
   let hideFirst = true;
   let measure = "weights";
 
@@ -63,13 +63,13 @@ export function headCard(t, own) {
           { class: "stack" },
           h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
           part(
-            ["Reading from ", token(found.tokens[at]), ` (${at})`],
+            ["Attention from ", token(found.tokens[at]), ` (${at})`],
             looks(found, at),
             h(
               "p",
               { class: "faint" },
-              `looks most at ${visible(found.tokens[best])} (${percent(found.weights[at][best])}); warm: what a ` +
-                "token reads, cool: which later ones read it; click one to stay there",
+              `Attends most to ${visible(found.tokens[best])} (${percent(found.weights[at][best])}). Orange: tokens ` +
+                "that it attends to; blue: later tokens that attend to it. Click a token to select it.",
             ),
             terms,
           ),
@@ -83,7 +83,7 @@ export function headCard(t, own) {
     drawTerms(terms, at, best);
   }
 
-  /** The text: warm where a token looks, cool which later tokens look at it. */
+  /** The tokens of the text: orange where this position attends to them, blue where they attend to it. */
   function looks(found, at) {
     const shades = (from) =>
       found.tokens.map((_, i) => {
@@ -98,7 +98,7 @@ export function headCard(t, own) {
         selected: at,
         classes: shades(at),
         titles: found.tokens.map((_, i) =>
-          i <= at ? `read: ${percent(found.weights[at][i])}` : `reads it: ${percent(found.weights[i][at])}`,
+          i <= at ? `attended to: ${percent(found.weights[at][i])}` : `attends to it: ${percent(found.weights[i][at])}`,
         ),
       },
       { onpick: read, onhover: (i) => chips.shade(shades(i ?? at)) },
@@ -117,7 +117,7 @@ export function headCard(t, own) {
         tokens: found.tokens,
         weights: rows.map((r) => r.map((x) => x / unit)),
         hideFirst,
-        format: norms ? (x) => `carries ${num(x * unit)}` : undefined,
+        format: norms ? (x) => `contribution ${num(x * unit)}` : undefined,
       });
       fill(
         statusLine,
@@ -144,7 +144,7 @@ export function headCard(t, own) {
         (value) => ((measure = value), drawMap()),
       ),
       map,
-      tickBox("leave out the first position", hideFirst, (on) => ((hideFirst = on), drawMap())),
+      tickBox("Leave out the first position", hideFirst, (on) => ((hideFirst = on), drawMap())),
       statusLine,
       asTable("As a table", ["destination", "source", "weight", "contribution"], () =>
         found.weights.flatMap((r, d) => r.map((w, i) => [named(d), named(i), w, found.norms[d][i]])),
@@ -152,7 +152,7 @@ export function headCard(t, own) {
     );
   }
 
-  /** The score of the pair that reads most, as a sum of terms; without edits, for which the terms are not proved. */
+  /** The attention score of the pair with the largest weight as a sum of terms; with edits there is no such sum. */
   function drawTerms(box, at, best) {
     if (activeEdits().length) return;
     api
@@ -169,7 +169,7 @@ export function headCard(t, own) {
           );
           fill(box, `Score before the softmax ${signed(score)}: ${each.join(", ")}`);
         },
-        () => {}, // a family whose scores are no sum of terms
+        () => {}, // in some families the score is not a sum of such terms
       );
   }
 
@@ -213,7 +213,7 @@ export function headCard(t, own) {
       );
     });
 
-  /** What the weights say: what is written, what is looked for, and which heads it reads. */
+  /** From the weights alone: the OV and QK circuits, and composition with earlier heads. */
   function circuits(circuit) {
     const lists = (pairs) =>
       h("div", { class: "three" }, tokenLists(pairs.map(([name, rows]) => [name, rows.slice(0, 8)])));
@@ -228,8 +228,8 @@ export function headCard(t, own) {
       part(
         ["OV: output when attending to ", token(circuit.source)],
         lists([
-          ["Raises", circuit.raises],
-          ["Lowers", circuit.lowers],
+          ["Promotes", circuit.raises],
+          ["Suppresses", circuit.lowers],
         ]),
       ),
       part(
@@ -243,7 +243,7 @@ export function headCard(t, own) {
       ),
       circuit.partners.length > 0 &&
         part(
-          "Reads from earlier heads",
+          "Composition with earlier heads",
           h(
             "div",
             { class: "row" },
@@ -262,7 +262,7 @@ export function headCard(t, own) {
           h(
             "p",
             { class: "faint" },
-            "composition: how much of the earlier head's output lies in what this head reads, as query, key or value",
+            "How much of an earlier head's output lies in what this head reads: as query (Q), key (K) or value (V).",
           ),
         ),
       circuit.notes.length > 0 && circuit.looks_for.length > 0 && h("p", { class: "faint" }, circuit.notes.join("; ")),

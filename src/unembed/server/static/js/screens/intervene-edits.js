@@ -165,8 +165,8 @@ export function editsPane(page, { preview, generated }) {
       const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });
       known.push(
         ["99th percentile", usual.high, `what 99 % of ${usual.sampled.toLocaleString("en")} sampled tokens stay below`],
-        ["Most seen", usual.statistics.largest, "its largest coefficient on the index's corpus"],
-        ["Most of the layer", usual.layer_largest, "the largest that any memory of the layer had"],
+        ["Largest in the corpus", usual.statistics.largest, "its largest coefficient on the index's corpus"],
+        ["Largest of the layer", usual.layer_largest, "the largest that any memory of the layer had"],
       );
       draw();
       const beyond = Math.abs(e.value) / usual.layer_largest;

@@ -50,7 +50,7 @@ export function percentile(usual, value) {
 
 /** "99.3rd percentile" of the corpus, as text. */
 export function percentileText(share) {
-  if (share === 1) return "above the whole sample";
+  if (share === 1) return "above all sampled tokens";
   const text = (100 * share).toFixed(share > 0.99 || share < 0.01 ? 2 : 0);
   const last = text.at(-1);
   const teen = /1\d$/.test(text);

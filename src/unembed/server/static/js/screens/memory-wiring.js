@@ -1,4 +1,4 @@
-/** What is wired to a memory by the weights alone: what writes to its key, and what reads its value. */
+/** Virtual weights of a memory: the parts that write to its key, and the memories that read its value. */
 import { fill, fixed, h } from "../dom.js";
 import { nameOf } from "../names.js";
 import { about, link, pane, toks } from "../parts.js";
@@ -30,9 +30,9 @@ export function wiring(box, api, { layer, index }) {
                       "td",
                       {
                         class: Math.abs(row.strength) > chance ? "n" : "n faint",
-                        title: "stronger than chance where it is dark",
+                        title: "grey: not stronger than chance",
                       },
-                      fixed(row.strength, 2, kind === "memory"),
+                      fixed(row.strength, 3, kind === "memory"),
                     ),
                     h(
                       "td",

@@ -1,4 +1,4 @@
-/** One memory: what its value promotes and suppresses, what sets its key off, its labels; or two side by side. */
+/** One memory: the tokens of its value, the top activating examples of its key, its labels; or two side by side. */
 import { architecture } from "../architecture.js";
 import { lengths } from "../contexts.js";
 import { afterPaint, button, fill, h, num, say, textBox } from "../dom.js";
@@ -46,14 +46,14 @@ export function render(root, page) {
   const [usualBox, bandsBox, density, hereBox, effectBox, clusterBox] = ["div", "div", "dd", "dd", "dd", "dd"].map(
     (name) => h(name),
   );
-  /** A screen that was left, or another memory: what comes for it now is not shown. */
+  /** False after the screen was left or another memory was opened: a late response is then dropped. */
   const isShown = (memory) => view === memory && host.isConnected;
 
   async function load() {
     const wanted = parseId(state().memory);
     const exists = wanted && wanted.layer < model.n_layers && wanted.index < model.d_mlp;
     if (!exists) return chooser(wanted && `There is no memory ${idOf(wanted)} in ${model.name}.`);
-    // What was asked about the memory before would hold the few connections that a browser makes.
+    // Requests for the previous memory would occupy the few connections that a browser opens.
     ["contexts0", "contexts1", "concepts", "sample", "connections", "here", "next"].forEach(api.cancel);
     const settled = waiting(host);
     if (!view) fill(host, loading("Reading the value", 14));
@@ -123,25 +123,29 @@ export function render(root, page) {
         !other && title(view),
         names,
         h("span", { class: "spacer" }),
-        other
-          ? button("One only", () => go({ compared: "" }), { class: "btn small" })
-          : h(
-              "label",
-              { class: "row faint" },
-              "compare with",
-              chosen("Compare with", (m) => go({ compared: m })),
-            ),
-        at >= 0 && h("span", { class: "faint" }, `${at + 1} of ${trail.length} found`),
-        button("Previous", () => step(-1), { class: "btn small", title: "[" }),
-        button("Next", () => step(1), { class: "btn small", title: "]" }),
-        button("Switch off", () => tray.off(view), { class: "btn small", title: "Add to the edits (i)" }),
-        button("Set to 3", () => tray.set(view), { class: "btn small", title: "Add to the edits" }),
+        h(
+          "div",
+          { class: "row" },
+          other
+            ? button("One only", () => go({ compared: "" }), { class: "btn small" })
+            : h(
+                "label",
+                { class: "row faint" },
+                "compare with",
+                chosen("Compare with", (m) => go({ compared: m })),
+              ),
+          at >= 0 && h("span", { class: "faint" }, `${at + 1} of ${trail.length} found`),
+          button("Previous", () => step(-1), { class: "btn small", title: "[" }),
+          button("Next", () => step(1), { class: "btn small", title: "]" }),
+          button("Switch off", () => tray.off(view), { class: "btn small", title: "Add to the edits (i)" }),
+          button("Set to 3", () => tray.set(view), { class: "btn small", title: "Add to the edits" }),
+        ),
       ),
       other ? both(other) : one(names),
     );
   }
 
-  /** The automatic description; a label, if there is one, stands beside it as a tag. */
+  /** The automatic description; labels follow it as tags. */
   const title = (v) =>
     descriptionOf(v) &&
     h(
@@ -170,7 +174,7 @@ export function render(root, page) {
       h("div", { class: "stack" }),
     );
     steer = steering(api, view);
-    // The card first: what more is known of it is asked for when it stands.
+    // The card is drawn first; its other panes are requested after that frame.
     afterPaint(() =>
       setTimeout(() => {
         if (!isShown(shown)) return;
@@ -327,7 +331,7 @@ export function render(root, page) {
     ];
   }
 
-  /** What is known in numbers; of two memories side by side, what the weights say. */
+  /** The row of numbers; of two memories side by side only those from the weights. */
   function figures(v) {
     const alone = v === view && !state().compared;
     const place = h("span", { class: "spark" });
@@ -339,7 +343,7 @@ export function render(root, page) {
       ["activation density", density, alone && model.can.index],
       ["value norm", num(v.norm), true],
       ["cluster", clusterBox, alone && model.can.index],
-      ["layer", [`${v.layer} of 0 to ${model.n_layers - 1}`, place], true],
+      ["layer", [v.layer, h("small", {}, ` (0 to ${model.n_layers - 1})`), place], true],
     ];
     return h(
       "dl",
