@@ -57,6 +57,7 @@ def questions(index: str) -> dict[str, list[str]]:
         "index search": ["index", "search", index, "king"],
         "index sql": ["index", "sql", index, "select count(*) from triggers"],
         "index verify": ["index", "verify", index],
+        "annotate import": ["annotate", "import", str(Path(index).with_name("sheet.json"))],
         "models": ["models"],
         "doctor": ["doctor"],
     }
@@ -88,6 +89,7 @@ def main() -> None:
         corpus, index = Path(folder, "two.txt"), str(Path(folder, "index"))
         corpus.write_text("The king of France died in May.\nShe was born on 16 August.\n")
         subprocess.run([unembed, "index", "build", "--out", index, "--corpus", str(corpus)], check=True)
+        subprocess.run([unembed, "annotate", "export", str(Path(folder, "sheet.json"))], check=True)
         claims = []
         for name, arguments in questions(index).items():
             seconds = cpu_seconds([unembed, *arguments], given.rounds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +30,19 @@ def test_the_check_notices_a_heavy_module() -> None:
     assert "torch" in modules_after("import unembed\nunembed.load")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["trace", "--help"], ["models"], ["--version"]])
-def test_answers_that_need_no_model_load_no_torch(arguments: list[str]) -> None:
+SHEET = '{"schema": "unembed.annotation/1", "vectors": [{"vector": "L3M17", "tokens": [{"id": 5}], "patterns": []}]}'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["trace", "--help"], ["models"], ["--version"], ["annotate", "import", "a.json"]],
+    ids=" ".join,
+)
+def test_answers_that_need_no_model_load_no_torch(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(SHEET)
     code = f"""
 import sys
 sys.argv = ["unembed", *{arguments!r}]

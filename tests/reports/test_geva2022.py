@@ -14,7 +14,8 @@ from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
 from tests.reports.sample import check_explanations, figures_without_published
 from tests.sweeps.recorder import lettered
-from unembed.concepts.annotation.files import KINDS, Pattern, automatic
+from unembed.concepts.annotation.files import KINDS, Pattern
+from unembed.concepts.annotation.from_values import automatic
 from unembed.concepts.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from unembed.concepts.annotation.queue import NONE
+from unembed.concepts.annotation.rules import NONE
 from unembed.errors import InvalidInput
 
 SCHEMA = "unembed.concept/1"

@@ -59,6 +59,9 @@ class Store:
     def __init__(self) -> None:
         self.rows: list[dict] = []
 
+    def memory(self, layer, index):
+        return layer, index if isinstance(index, int) else index[0] * 1000 + index[1]
+
     def add_labels(self, labels):
         new = [asdict(label) for label in labels]
         self.rows += new
@@ -84,3 +87,5 @@ def test_patterns_become_labels_once_and_an_empty_vector_gets_the_label_for_none
     with pytest.raises(InvalidInput, match="random 3"):
         annotation.add_to_index([odd], store)
     assert len(store.rows) == 2
+    annotation.add_to_index([replace(read[0], vectors=("L1E2M5", "L1M7"))], store)
+    assert [(row["layer"], row["index"]) for row in store.rows[2:]] == [(1, 2005), (1, 7)]

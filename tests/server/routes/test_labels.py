@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from unembed.concepts.annotation.queue import NONE, annotation_queue
+from unembed.concepts.annotation.queue import annotation_queue
+from unembed.concepts.annotation.rules import NONE
 
 
 def test_a_label_is_stored_and_withdrawn(indexed, index):

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from unembed.concepts.annotation.files import Annotation as Annotation
     from unembed.concepts.annotation.files import Pattern as Pattern
     from unembed.concepts.annotation.files import add_to_index as add_to_index
-    from unembed.concepts.annotation.files import automatic as automatic
-    from unembed.concepts.annotation.files import export as export
     from unembed.concepts.annotation.files import load as load
     from unembed.concepts.annotation.files import patterns_table as patterns_table
     from unembed.concepts.annotation.files import summary as summary
-    from unembed.concepts.annotation.queue import NONE as NONE
-    from unembed.concepts.annotation.queue import RULES as RULES
+    from unembed.concepts.annotation.from_values import automatic as automatic
+    from unembed.concepts.annotation.from_values import export as export
     from unembed.concepts.annotation.queue import Item as Item
     from unembed.concepts.annotation.queue import annotation_queue as annotation_queue
     from unembed.concepts.annotation.queue import definitions as definitions
     from unembed.concepts.annotation.queue import item_tokens as item_tokens
-    from unembed.concepts.annotation.queue import pattern_notes as pattern_notes
+    from unembed.concepts.annotation.rules import NONE as NONE
+    from unembed.concepts.annotation.rules import RULES as RULES
+    from unembed.concepts.annotation.rules import pattern_notes as pattern_notes
 else:
     __getattr__ = import_on_first_use(__name__)

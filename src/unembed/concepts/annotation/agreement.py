@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 
 from unembed.concepts.annotation.files import KINDS, Annotation
-from unembed.concepts.annotation.queue import RULES
+from unembed.concepts.annotation.rules import RULES
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 

@@ -1,8 +1,8 @@
 """Annotation files: what a person fills in with the patterns of value vectors, and the program's own patterns.
 
 A person sees each vector's top tokens, each with a short definition, finds patterns that at least four tokens share,
-describes each and states whether it is semantic, syntactic or names. The file is JSON, written by `export`; the
-annotator fills in `patterns`:
+describes each and states whether it is semantic, syntactic or names. The file is JSON, written by
+`from_values.export`; the annotator fills in `patterns`:
 
     {"schema": "unembed.annotation/1", "annotator": "", "instructions": [...], "provenance": {...},
      "vectors": [{"vector": "L3M17", "tokens": [{"number": 0, "text": " dog", "about": "a member of ..."}, ...],
@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from unembed.concepts.annotation.label import Label
-from unembed.concepts.annotation.queue import NONE, RULES, check_pattern
-from unembed.concepts.value_concepts import VectorConcepts, model_classes
-from unembed.concepts.wordnet import wordnet
+from unembed.concepts.annotation.rules import NONE, RULES, check_pattern
 from unembed.errors import InvalidInput
-from unembed.results import Provenance, Table, write_whole
+from unembed.names import MemoryIndex, parse_memory
+from unembed.results import Provenance, Table
 
 SCHEMA = "unembed.annotation/1"
 KINDS = (*RULES["value"].kinds, "stopwords")
@@ -79,35 +77,6 @@ class Annotation:
         ]
 
 
-def export(found: VectorConcepts, path: str | os.PathLike[str]) -> Path:
-    """Write a file to annotate: instructions, and every vector's tokens with a definition where WordNet has one.
-
-    The program's own concepts are left out, so that they cannot influence the annotator.
-
-    Raises:
-        InvalidInput: the file cannot be written.
-    """
-    classes, net = model_classes(found.lm, embedding=False), wordnet()
-    vectors = []
-    for label, ids in zip(found.labels, found.ids.tolist(), strict=True):
-        texts = found.lm.token_strings(ids)
-        tokens = []
-        for number, (token, text) in enumerate(zip(ids, texts, strict=True)):
-            word = classes.tokens[token].word
-            about = net.definition(word) if word else None
-            tokens.append({"number": number, "id": token, "text": text, "about": about or ""})
-        vectors.append({"vector": label, "tokens": tokens, "patterns": []})
-    sheet = {
-        "schema": SCHEMA,
-        "annotator": "",
-        "instructions": list(INSTRUCTIONS),
-        "kinds": list(KINDS),
-        "provenance": found.provenance.to_dict(),
-        "vectors": vectors,
-    }
-    return write_whole(path, json.dumps(sheet, ensure_ascii=False, indent=1) + "\n")
-
-
 def load(path: str | os.PathLike[str]) -> Annotation:
     """Read a filled-in file.
 
@@ -149,21 +118,6 @@ def _pattern(stored: Any, where: str, n: int) -> Pattern:
     return Pattern(description, kind, tuple(members))
 
 
-def automatic(found: VectorConcepts) -> Annotation:
-    """The program's concepts in the form of an annotation, by the annotator "unembed"."""
-    patterns = []
-    for ids, concepts in zip(found.ids.tolist(), found.concepts, strict=True):
-        patterns.append(
-            tuple(
-                Pattern(c.name, c.kind, tuple(i for i, t in enumerate(ids) if t in c.members))
-                for c in concepts
-                if c.kind in KINDS
-            )
-        )
-    ids = tuple(tuple(row) for row in found.ids.tolist())
-    return Annotation("unembed", found.labels, tuple(len(row) for row in ids), ids, tuple(patterns))
-
-
 def patterns_table(annotations: Sequence[Annotation]) -> Table:
     """One row for each pattern of each annotator."""
     rows = [
@@ -190,6 +144,10 @@ def summary(annotations: Sequence[Annotation]) -> Table:
 class LabelStore(Protocol):
     """The methods of an index that store and list labels."""
 
+    def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
+        """Layer and number of a memory that the index has."""
+        ...
+
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
         """Append labels, all or none; their numbers."""
         ...
@@ -210,18 +168,16 @@ def add_to_index(annotations: Sequence[Annotation], store: LabelStore) -> int:
 
     Raises:
         InvalidInput: a vector is not a memory; then nothing is appended.
+        OutOfRange: the index has no such memory; then nothing is appended.
     """
     rows = []
     for annotation in annotations:
         for vector, found in zip(annotation.vectors, annotation.patterns, strict=True):
-            place = _MEMORY.fullmatch(vector)
-            if place is None:
+            if (written := parse_memory(vector)) is None:
                 raise InvalidInput(f"vector {vector!r}", why="an index labels memories only, such as L3M17")
+            layer, index = store.memory(*written)
             for p in found or (Pattern(NONE, "", ()),):
                 notes = {"pattern": p.kind or None, "members": list(p.tokens)}
-                rows.append(Label(int(place[1]), int(place[2]), p.description, annotation.annotator, "value", notes))
+                rows.append(Label(layer, index, p.description, annotation.annotator, "value", notes))
     known = {(r["layer"], r["index"], r["label"], r["author"]) for r in store.labels().rows()}
     return len(store.add_labels(r for r in rows if (r.layer, r.index, r.label, r.author) not in known))
-
-
-_MEMORY = re.compile(r"L(\d+)M(\d+)")

@@ -1,7 +1,7 @@
 """An optional judge that finds patterns in place of human annotators, such as a language model the user runs.
 
 A judge is any object with a name, `annotator`, and a method `patterns(items, instruction)`. The items are a value's
-top tokens or a key's trigger prefixes; the instruction is the one that people get (`queue.RULES`). Its answers are
+top tokens or a key's trigger prefixes; the instruction is the one that people get (`rules.RULES`). Its answers are
 checked like a person's and reported separately from the program's own concepts.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from unembed.concepts.annotation.files import KINDS, Annotation, Pattern
-from unembed.concepts.annotation.queue import RULES, check_pattern
+from unembed.concepts.annotation.rules import RULES, check_pattern
 from unembed.concepts.value_concepts import VectorConcepts
 from unembed.errors import InvalidInput
 

@@ -11,57 +11,23 @@ values, and nothing shown distinguishes them. Each pattern is stored as one labe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.concepts.annotation.rules import RULES
 from unembed.concepts.value_concepts import sample_memories
 from unembed.concepts.wordnet import wordnet
-from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.norm_overlap import vectors_like
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 
 What = Literal["key", "value", "random value"]
-NONE = "(no pattern)"
-"""The label of an item in which an annotator found nothing."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What counts as a pattern."""
-
-    shown: int
-    """Prefixes or tokens shown."""
-    at_least: int
-    """Members that a pattern needs."""
-    kinds: tuple[str, ...]
-    instruction: str
-
-
-RULES: Mapping[str, Rules] = {
-    "key": Rules(
-        25,
-        3,
-        ("shallow", "semantic"),
-        "Look for patterns that repeat in at least 3 of the prefixes. Describe each in a few words, mark it as "
-        "shallow (the same last words, an n-gram) or semantic (a topic, a kind of sentence), and tick the prefixes "
-        "that have it. A prefix may have several patterns, or none.",
-    ),
-    "value": Rules(
-        30,
-        4,
-        ("semantic", "syntactic", "names"),
-        "Look for patterns that at least 4 of the tokens share. Describe each in a few words, state whether it is "
-        "semantic (a topic, a meaning), syntactic (a part of speech, a form) or of names, and tick the tokens that "
-        "belong to it. Pieces of words may be left out. If there is none, report that.",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -119,54 +85,3 @@ def definitions(tokens: Sequence[str]) -> list[str | None]:
     """The WordNet definition of each token that is a word."""
     net = wordnet()
     return [net.definition(word) if (word := token.strip()).isalpha() and len(word) > 1 else None for token in tokens]
-
-
-def check_pattern(
-    what: str, kind: str, members: Sequence[int], rules: Rules, kinds: Sequence[str], shown: int
-) -> list[int]:
-    """The members of a pattern, once each and in order.
-
-    Args:
-        what: the pattern, for messages.
-        kind: its kind.
-        members: positions of the prefixes or tokens that have it, from 0.
-        rules: how many members it needs.
-        kinds: the kinds that are allowed.
-        shown: how many prefixes or tokens were shown.
-
-    Raises:
-        InvalidInput: too few members, a position that was not shown, or an unknown kind.
-    """
-    ordered = sorted(set(members))
-    if kind not in kinds:
-        raise InvalidInput(what, why=f"its kind {kind!r} is not one of {', '.join(kinds)}")
-    if ordered and not 0 <= ordered[0] <= ordered[-1] < shown:
-        raise InvalidInput(what, why=f"its members must be numbers from 0 to {shown - 1}")
-    if len(ordered) < rules.at_least:
-        raise InvalidInput(
-            what,
-            why=f"it has {len(ordered)} members, and a pattern needs {rules.at_least}",
-            instead="Tick more, or report that there is no pattern",
-        )
-    return ordered
-
-
-def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
-    """The notes that a pattern's label carries.
-
-    Args:
-        what: "key" or "value".
-        label: its description, or `NONE`.
-        kind: one of the rules' kinds; empty where there is no pattern.
-        members: positions of the prefixes or tokens that have it, from 0.
-
-    Raises:
-        InvalidInput: see `check_pattern`.
-    """
-    if label == NONE:
-        return {"pattern": None, "members": []}
-    rules = RULES[what]
-    return {
-        "pattern": kind,
-        "members": check_pattern(f"pattern {label!r}", kind, members, rules, rules.kinds, rules.shown),
-    }

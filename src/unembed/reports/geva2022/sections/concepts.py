@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from unembed.concepts.annotation.agreement import token_agreement
-from unembed.concepts.annotation.files import KINDS, Annotation, automatic, summary
+from unembed.concepts.annotation.files import KINDS, Annotation, summary
+from unembed.concepts.annotation.from_values import automatic
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP, VectorConcepts
 from unembed.lens import comparable_basis

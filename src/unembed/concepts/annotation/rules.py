@@ -1,0 +1,95 @@
+"""What counts as a pattern in a key's triggers and in a value's top tokens, and the check of one pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.errors import InvalidInput
+
+NONE = "(no pattern)"
+"""The label of an item in which an annotator found nothing."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What counts as a pattern."""
+
+    shown: int
+    """Prefixes or tokens shown."""
+    at_least: int
+    """Members that a pattern needs."""
+    kinds: tuple[str, ...]
+    instruction: str
+
+
+RULES: Mapping[str, Rules] = {
+    "key": Rules(
+        25,
+        3,
+        ("shallow", "semantic"),
+        "Look for patterns that repeat in at least 3 of the prefixes. Describe each in a few words, mark it as "
+        "shallow (the same last words, an n-gram) or semantic (a topic, a kind of sentence), and tick the prefixes "
+        "that have it. A prefix may have several patterns, or none.",
+    ),
+    "value": Rules(
+        30,
+        4,
+        ("semantic", "syntactic", "names"),
+        "Look for patterns that at least 4 of the tokens share. Describe each in a few words, state whether it is "
+        "semantic (a topic, a meaning), syntactic (a part of speech, a form) or of names, and tick the tokens that "
+        "belong to it. Pieces of words may be left out. If there is none, report that.",
+    ),
+}
+
+
+def check_pattern(
+    what: str, kind: str, members: Sequence[int], rules: Rules, kinds: Sequence[str], shown: int
+) -> list[int]:
+    """The members of a pattern, once each and in order.
+
+    Args:
+        what: the pattern, for messages.
+        kind: its kind.
+        members: positions of the prefixes or tokens that have it, from 0.
+        rules: how many members it needs.
+        kinds: the kinds that are allowed.
+        shown: how many prefixes or tokens were shown.
+
+    Raises:
+        InvalidInput: too few members, a position that was not shown, or an unknown kind.
+    """
+    ordered = sorted(set(members))
+    if kind not in kinds:
+        raise InvalidInput(what, why=f"its kind {kind!r} is not one of {', '.join(kinds)}")
+    if ordered and not 0 <= ordered[0] <= ordered[-1] < shown:
+        raise InvalidInput(what, why=f"its members must be numbers from 0 to {shown - 1}")
+    if len(ordered) < rules.at_least:
+        raise InvalidInput(
+            what,
+            why=f"it has {len(ordered)} members, and a pattern needs {rules.at_least}",
+            instead="Tick more, or report that there is no pattern",
+        )
+    return ordered
+
+
+def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
+    """The notes that a pattern's label carries.
+
+    Args:
+        what: "key" or "value".
+        label: its description, or `NONE`.
+        kind: one of the rules' kinds; empty where there is no pattern.
+        members: positions of the prefixes or tokens that have it, from 0.
+
+    Raises:
+        InvalidInput: see `check_pattern`.
+    """
+    if label == NONE:
+        return {"pattern": None, "members": []}
+    rules = RULES[what]
+    return {
+        "pattern": kind,
+        "members": check_pattern(f"pattern {label!r}", kind, members, rules, rules.kinds, rules.shown),
+    }
