@@ -115,19 +115,20 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
 
 
-def bits_table(bits: dict[str, float], counted: dict[str, float]) -> str:
-    """Bits per byte of each text, beside the n-gram model's where there is one."""
+def bits_table(bits: dict[str, float], counted: dict[str, float], n_counted: int) -> str:
+    """Bits per byte of each text, next to those of the n-gram model of `n_counted` tokens where there is one."""
     head = "| text | this model |" + (" 5-gram Kneser-Ney |" if counted else "")
     lines = [head, "| --- | ---: |" + (" ---: |" if counted else "")]
     for title, value in bits.items():
         lines.append(f"| {title} | {value:.3f} |" + (f" {counted[title]:.3f} |" if counted else ""))
-    beside = (
-        ", the n-gram model (interpolated modified, exact counts) fitted to one pass of the same text"
+    n_gram = (
+        "; the n-gram model (interpolated modified, exact counts) is fitted to "
+        f"{n_counted / 1e6:.1f} million tokens of the same text"
         if counted
         else ""
     )
     return (
-        f"## Bits per byte\n\nEvery token but a text's first few sees at least half a context{beside}. WikiText is "
+        f"## Bits per byte\n\nEvery token but a text's first few sees at least half a context{n_gram}. WikiText is "
         "spaced out (` , ` and ` @-@ `) as no training text is.\n\n" + "\n".join(lines) + "\n"
     )
 

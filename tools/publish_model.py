@@ -26,6 +26,7 @@ from unembed.training.loop import Run
 from unembed.training.recipes import RECIPES, Recipe
 from unembed.training.windows import EncodedCorpus
 
+COUNTED = 20_000_000  # tokens that the n-gram model is fitted to; counting takes 300 bytes of memory for each
 WIKITEXT = Path(__file__).parent.parent / "src" / "unembed" / "corpus" / "shipped" / "wikitext" / "valid.txt"
 
 
@@ -78,7 +79,7 @@ def publish(
     )
     parts = [
         card_text.opening(name, recipe, trained.n_tokens, trained.corpus),
-        card_text.bits_table(numbers, counted),
+        card_text.bits_table(numbers, counted, min(COUNTED, len(trained.corpus.tokens))),
         card_text.curve_text(to / "loss.jsonl"),
     ]
     if recipe.shape.d_mlp:
@@ -108,10 +109,10 @@ def wikitext(tokenizer: Tokenizer) -> EncodedCorpus:
 def n_gram_bits(
     corpus: EncodedCorpus, texts: dict[str, EncodedCorpus], d_vocab: int, *, cache: Path
 ) -> dict[str, float]:
-    """Bits per byte of a 5-gram Kneser-Ney model of the same training text; counted once, then read from `cache`."""
+    """Bits per byte of a 5-gram Kneser-Ney model of the beginning of the same text; counted once, then in `cache`."""
     if cache.exists():
         return json.loads(cache.read_text())
-    counted = KneserNey.fit(corpus.tokens, order=5, d_vocab=d_vocab)
+    counted = KneserNey.fit(corpus.tokens[:COUNTED], order=5, d_vocab=d_vocab)
     bits = {}
     for title, text in texts.items():
         probability = counted.probabilities(np.concatenate([[0], text.tokens]))[1:]

@@ -15,9 +15,9 @@ from unembed.stream.run import Run
 
 LEAST = 0.1
 """The smallest effect that is listed, in logits."""
-PROMOTED = 100
-"""The token must be among this number of tokens that the value promotes most; otherwise the description does not
-concern the prediction."""
+PROMOTED = 30
+"""The token must be among this number of tokens that the value promotes most, those that its concept was found in;
+otherwise the description does not concern the prediction."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def described_memories(
 ) -> list[DescribedMemory]:
     """The memories with a description that promote a token most at a position, the largest effect first.
 
-    A memory is listed only if the token is among the 100 that it promotes most.
+    A memory is listed only if the token is among the 30 that it promotes most.
 
     Args:
         run: a run of one prompt that captured the coefficients and the last resid_post.
