@@ -15,16 +15,14 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from unembed.models.architectures.causal_lm import CausalReadout, beginning, eager_attention_forward
+from unembed.models.architectures.causal_lm import Attention, CausalReadout, PreTrainedDecoder, beginning
 
 
 class AttentionOnlyConfig(PretrainedConfig):
@@ -60,19 +58,12 @@ class AttentionOnlyConfig(PretrainedConfig):
         super().__init__(**{**unset, **settings})
 
 
-class AttentionOnlyAttention(nn.Module):
+class AttentionOnlyAttention(Attention):
     """Heads whose queries and keys read stream plus position, and whose values read the stream alone."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
         """Four maps without biases."""
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.head_dim = config.head_dim
-        self.num_key_value_groups = 1
-        self.scaling = config.head_dim**-0.5
-        self.attention_dropout = 0.0
-        self.is_causal = True
+        super().__init__(config, layer_idx, config.head_dim)
         inner = config.num_attention_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
         self.k_proj = nn.Linear(config.hidden_size, inner, bias=False)
@@ -83,24 +74,11 @@ class AttentionOnlyAttention(nn.Module):
         self,
         hidden_states: Float[Tensor, "batch pos d_model"],
         position_embeddings: Float[Tensor, "#batch pos d_model"],
-        attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
         """What the heads add to the stream, and the pattern where the implementation gives one."""
-        reads = hidden_states + position_embeddings
-        split = (*hidden_states.shape[:-1], -1, self.head_dim)
-        query = self.q_proj(reads).view(split).transpose(1, 2)
-        key = self.k_proj(reads).view(split).transpose(1, 2)
-        value = self.v_proj(hidden_states).view(split).transpose(1, 2)
-        if past_key_values is not None:
-            # Cached keys already contain their position, so a cached prefix is used as it is.
-            key, value = past_key_values.update(key, value, self.layer_idx)
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation or "eager", eager_attention_forward
-        )
-        z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
-        return self.o_proj(z.reshape(*hidden_states.shape[:-1], -1).contiguous()), pattern
+        z, pattern = self.mixed(hidden_states + position_embeddings, hidden_states, **kwargs)
+        return self.o_proj(z), pattern
 
 
 class AttentionOnlyLayer(nn.Module):
@@ -119,18 +97,12 @@ class AttentionOnlyLayer(nn.Module):
         return hidden_states + written
 
 
-class AttentionOnlyPreTrainedModel(PreTrainedModel):
-    """What transformers must know of the architecture: attention backends, what gives hidden states and patterns."""
+class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
+    """What gives hidden states and patterns."""
 
     config: AttentionOnlyConfig
     config_class = AttentionOnlyConfig
-    base_model_prefix = "model"
     _no_split_modules = ["AttentionOnlyLayer"]  # noqa: RUF012
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": AttentionOnlyLayer,
@@ -162,15 +134,8 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """The stream after the last block; positions count from the cached length unless `position_ids` is given."""
-        stream, position_ids, past_key_values = beginning(
-            self, input_ids, inputs_embeds, position_ids, past_key_values, use_cache
-        )
-        causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=stream,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
+        stream, position_ids, past_key_values, causal_mask = beginning(
+            self, input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache
         )
         positions = self.embed_positions(position_ids)
         for layer in self.layers:
@@ -182,14 +147,6 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
                 **kwargs,
             )
         return BaseModelOutputWithPast(last_hidden_state=stream, past_key_values=past_key_values)
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        self.embed_tokens = value
 
 
 class AttentionOnlyForCausalLM(CausalReadout, AttentionOnlyPreTrainedModel, GenerationMixin):

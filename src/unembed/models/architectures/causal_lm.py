@@ -1,7 +1,4 @@
-"""What the decoders of this package share: the beginning of a forward pass, and its end in logits and a loss.
-
-transformers requires both of each architecture; only what lies between them differs.
-"""
+"""What the decoders of this package share: heads, the beginning of a forward pass, and its end in logits and a loss."""
 
 from __future__ import annotations
 
@@ -10,8 +7,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
 from unembed.errors import InvalidInput
@@ -36,15 +36,82 @@ def eager_attention_forward(
     return (pattern @ value).transpose(1, 2).contiguous(), pattern
 
 
+class PreTrainedDecoder(PreTrainedModel):
+    """What transformers must know of both architectures."""
+
+    base_model_prefix = "model"
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """True, as `Attention` shows; transformers looks for its interface in the source file of the subclass."""
+        return True
+
+
+class Attention(nn.Module):
+    """Heads that mix values through `q_proj`, `k_proj` and `v_proj`, which the architecture adds."""
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+
+    def __init__(self, config: PretrainedConfig, layer_idx: int, head_dim: int) -> None:
+        """What the attention functions of transformers read."""
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = head_dim
+        self.num_key_value_groups = 1
+        self.scaling = head_dim**-0.5
+        self.attention_dropout = 0.0
+        self.is_causal = True
+
+    def mixed(
+        self,
+        compared: Float[Tensor, "batch pos d_model"],
+        moved: Float[Tensor, "batch pos d_model"],
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Float[Tensor, "batch pos heads"], Tensor | None]:
+        """Each head's mixed values side by side, and the pattern where the implementation gives one.
+
+        Cached keys already contain their position, so a cached prefix is used as it is.
+
+        Args:
+            compared: what queries and keys read.
+            moved: what values read.
+            attention_mask: is added to the scores.
+            past_key_values: of the positions before.
+            kwargs: of the attention function.
+        """
+        split = (*moved.shape[:-1], -1, self.head_dim)
+        query = self.q_proj(compared).view(split).transpose(1, 2)
+        key = self.k_proj(compared).view(split).transpose(1, 2)
+        value = self.v_proj(moved).view(split).transpose(1, 2)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation or "eager", eager_attention_forward
+        )
+        z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        return z.reshape(*moved.shape[:-1], -1).contiguous(), pattern
+
+
 def beginning(
     model: Any,
     input_ids: Int[Tensor, "batch pos"] | None,
     inputs_embeds: Float[Tensor, "batch pos d_model"] | None,
+    attention_mask: Tensor | None,
     position_ids: Int[Tensor, "#batch pos"] | None,
     past_key_values: Cache | None,
     use_cache: bool | None,
-) -> tuple[Float[Tensor, "batch pos d_model"], Int[Tensor, "#batch pos"], Cache | None]:
-    """The embedded tokens, their positions, and the cache that blocks write to.
+) -> tuple[Float[Tensor, "batch pos d_model"], Int[Tensor, "#batch pos"], Cache | None, Any]:
+    """The embedded tokens, their positions, the cache that blocks write to, and the causal mask.
 
     Positions count from the cached length unless `position_ids` is given; a cache is made on request.
 
@@ -59,7 +126,14 @@ def beginning(
     if position_ids is None:
         n_past = past_key_values.get_seq_length() if past_key_values is not None else 0
         position_ids = (torch.arange(embedded.shape[1], device=embedded.device) + n_past).unsqueeze(0)
-    return embedded, position_ids, past_key_values
+    causal_mask = create_causal_mask(
+        config=model.config,
+        inputs_embeds=embedded,
+        attention_mask=attention_mask,
+        past_key_values=past_key_values,
+        position_ids=position_ids,
+    )
+    return embedded, position_ids, past_key_values, causal_mask
 
 
 class CausalReadout:
@@ -108,10 +182,6 @@ class CausalReadout:
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The readout: a module from stream vectors to logits."""
-        return self.lm_head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         """Replace the readout; it must be of the same kind.

@@ -19,19 +19,17 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from unembed.errors import InvalidInput
 from unembed.models.architectures.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Span
-from unembed.models.architectures.causal_lm import CausalReadout, beginning, eager_attention_forward
+from unembed.models.architectures.causal_lm import Attention, CausalReadout, PreTrainedDecoder, beginning
 
 _FIRST_POSITION = 2
 """fairseq numbers positions from the padding id (1) plus one."""
@@ -134,44 +132,24 @@ class SinusoidalPositions(nn.Module):
         return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
 
 
-class WikiLMAttention(nn.Module):
+class WikiLMAttention(Attention):
     """Heads with biases everywhere."""
 
     def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
         """Four maps."""
-        super().__init__()
         d_model = config.hidden_size
-        self.config = config
-        self.layer_idx = layer_idx
-        self.head_dim = d_model // config.num_attention_heads
-        self.num_key_value_groups = 1
-        self.scaling = self.head_dim**-0.5
-        self.attention_dropout = 0.0
-        self.is_causal = True
+        super().__init__(config, layer_idx, d_model // config.num_attention_heads)
         self.q_proj = nn.Linear(d_model, d_model)
         self.k_proj = nn.Linear(d_model, d_model)
         self.v_proj = nn.Linear(d_model, d_model)
         self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(
-        self,
-        hidden_states: Float[Tensor, "batch pos d_model"],
-        attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Any,
+        self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
         """What the heads add to the stream, and the pattern where the implementation gives one."""
-        split = (*hidden_states.shape[:-1], -1, self.head_dim)
-        query = self.q_proj(hidden_states).view(split).transpose(1, 2)
-        key = self.k_proj(hidden_states).view(split).transpose(1, 2)
-        value = self.v_proj(hidden_states).view(split).transpose(1, 2)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation or "eager", eager_attention_forward
-        )
-        z, pattern = attention(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
-        return self.out_proj(z.reshape(*hidden_states.shape[:-1], -1).contiguous()), pattern
+        z, pattern = self.mixed(hidden_states, hidden_states, **kwargs)
+        return self.out_proj(z), pattern
 
 
 class WikiLMLayer(nn.Module):
@@ -197,18 +175,12 @@ class WikiLMLayer(nn.Module):
         return hidden_states + self.fc2(self.activation_fn(self.fc1(self.final_layer_norm(hidden_states))))
 
 
-class WikiLMPreTrainedModel(PreTrainedModel):
-    """What transformers must know of the architecture."""
+class WikiLMPreTrainedModel(PreTrainedDecoder):
+    """What gives hidden states and patterns."""
 
     config: WikiLMConfig
     config_class = WikiLMConfig
-    base_model_prefix = "model"
     _no_split_modules = ["WikiLMLayer"]  # noqa: RUF012
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
     _can_record_outputs = {"hidden_states": WikiLMLayer, "attentions": WikiLMAttention}  # noqa: RUF012
 
 
@@ -240,30 +212,15 @@ class WikiLMModel(WikiLMPreTrainedModel):
 
         `inputs_embeds` are what `embed_tokens` returns: not yet multiplied by sqrt(d_model).
         """
-        embedded, position_ids, past_key_values = beginning(
-            self, input_ids, inputs_embeds, position_ids, past_key_values, use_cache
+        embedded, position_ids, past_key_values, causal_mask = beginning(
+            self, input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache
         )
         stream = embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded)
-        causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=stream,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-        )
         for layer in self.layers:
             stream = layer(stream, attention_mask=causal_mask, past_key_values=past_key_values, **kwargs)
         if self.norm is not None:
             stream = self.norm(stream)
         return BaseModelOutputWithPast(last_hidden_state=stream, past_key_values=past_key_values)
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The adaptive embedding; it has no single `weight`."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding."""
-        self.embed_tokens = value
 
 
 class WikiLMForCausalLM(CausalReadout, WikiLMPreTrainedModel, GenerationMixin):
