@@ -10,10 +10,10 @@ from tests.families import FAMILIES, WITH_MEMORIES, build
 from tests.models.decoder_classes import tiny_model
 from unembed.errors import InvalidInput, NotOneToken, OutOfRange, PointMissing, SumNotProved, Unsupported
 from unembed.language_model import load
-from unembed.logit_attribution import attribution, memory_contributions, points_needed
+from unembed.logit_attribution import attribution, kinds_of, memory_contributions, points_needed
 from unembed.names import BY
 from unembed.stream.decomposition import writers
-from unembed.stream.interventions import scale_head, set_coefficient
+from unembed.stream.interventions import scale_ffn, scale_head, set_coefficient
 from unembed.stream.run import run
 
 POSSIBLE = [
@@ -133,3 +133,13 @@ def test_what_a_writer_lacks_is_none() -> None:
     assert (head.layer, head.index, head.source) == (1, 2, 0)
     ffn = next(row for row in rows if row.label == "ffn 1")
     assert (ffn.layer, ffn.index, ffn.source) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kinds"),
+    [("mamba", ["component"]), ("glm4_moe", ["component", "head", "memory"]), ("rwkv", ["component"])],
+)
+def test_the_kinds_of_a_model_are_those_of_its_parts(model_type: str, kinds: list[str]) -> None:
+    lm = load(tiny_model(model_type))
+    assert kinds_of(lm) == kinds
+    assert kinds_of(lm, [scale_ffn(0, 0.5)]) == [by for by in kinds if by != "memory"]

@@ -26,7 +26,8 @@ def example(lm: LanguageModel) -> dict[str, Any]:
     trace = lm.trace(PROMPT)
     settings = TraceSettings(PROMPT, -1, 10, "final", False, (), None)
     view, _ = trace_view(lm, settings, layer=None, memories=20, token=None, point=None, tracing=lm.trace, dominant=5)
-    sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "d_mlp", "d_vocab", "n_ctx")}
+    sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "memories_a_layer", "d_vocab", "n_ctx")}
+    sizes["memories"] = [lm.n_memories_of(n) for n in range(lm.n_layers)]
     found = {
         "model": {"name": lm.name, **sizes, "can": {"memories": True, "events": True}},
         "trace": asdict(emergence(lm, trace, PROMPT)),

@@ -8,6 +8,7 @@ rows: the biases of norms and unembedding, and what the soft cap takes away.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, SumNotProved, Unsupported
+from unembed.errors import InvalidInput, PointMissing, SumNotProved, Unsupported
 from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.names import BY, By, memory_name
@@ -254,6 +255,17 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
     return ("resid_pre", "resid_post", *writer_points(lm), *extra, *(["unedited_post"] if "stream" in targets else []))
 
 
+def kinds_of(lm: Decoder, edits: Sequence[Edit] = ()) -> list[By]:
+    """The kinds of attribution, but the largest ("source"), that the model's parts and these edits allow."""
+    found: list[By] = []
+    by: By
+    for by in ("component", "head", "memory"):
+        with suppress(PointMissing, Unsupported):
+            points_needed(lm, by, edits)
+            found.append(by)
+    return found
+
+
 @torch.no_grad()
 def attribution(
     lm: Decoder,
@@ -305,7 +317,7 @@ def attribution(
             direction = pulled.steps[layer][step.point]
             if step.point == "attn_out" and by in ("head", "source") and seen.has("z", layer):
                 _heads(lm, seen, layer, column, direction, by, columns)
-            elif step.point == "mlp_out" and by == "memory":
+            elif step.point == "mlp_out" and by == "memory" and seen.has("coefficients", layer):
                 _memories(lm, seen, layer, column, direction, columns)
             else:
                 columns.add(step.label, _along(seen.at(step.point, layer)[0, column], direction), layer)

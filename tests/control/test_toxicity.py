@@ -12,6 +12,7 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
+from tests.models.decoder_classes import tiny_model
 from unembed import toxicity
 from unembed.control.toxicity import evaluation
 from unembed.control.toxicity.selection import first_order
@@ -68,8 +69,8 @@ def test_manual_values_are_checked(lm):
         toxicity.manual(lm, toxicity.PAPER_VALUES)
 
 
-def loss_of(lm, rows, edits=()) -> float:
-    logits = lm.run(rows, (), edits).logits[:, :-1].double()
+def loss_of(lm, rows, edits=(), hooks=None) -> float:
+    logits = lm.run(rows, (), edits, hooks=hooks).logits[:, :-1].double()
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
 
 
@@ -83,6 +84,32 @@ def test_first_order_is_the_slope_of_the_loss(lm):
         for sign in (1, -1):
             slope += sign * _moved(lm, rows, layer, index, sign * step, to)
         assert float(found[layer, index]) == pytest.approx(slope / (2 * step), rel=2e-2, abs=2e-5)
+
+
+def test_layers_of_experts_and_dense_ones_are_chosen_from_together(lm):
+    experts = unembed.load(tiny_model("glm4_moe"), tokenizer=lm.tokenizer)
+    assert [experts.n_memories_of(n) for n in range(4)] == [80, 160, 160, 160]
+    scores = toxicity.value_scores(experts, Vowels(), k=5)
+    assert scores[0, 80:].isnan().all() and bool(scores[0, :80].isfinite().all() and scores[1:].isfinite().all())
+    assert all(e.layer or e.index < 80 for e in toxicity.by_scorer(experts, Vowels(), 200, below=2.0).edits)
+    rows = torch.randint(3, 90, (3, 12), generator=torch.Generator().manual_seed(0))
+    found, to, step = first_order(experts, rows, 3.0), 3.0, 0.02
+    assert not found[0, 80:].any()
+    m = experts.run(rows, "coefficients").at("coefficients", 2)
+    for index in (int(m.abs().sum((0, 1)).argmax()), 159):
+        hooks = {sign: _pushed(2, index, sign * step, to) for sign in (1, -1)}
+        slope = sum(sign * loss_of(experts, rows, hooks={"coefficients": hook}) for sign, hook in hooks.items())
+        assert float(found[2, index]) == pytest.approx(slope / (2 * step), rel=3e-2, abs=5e-5)
+
+
+def _pushed(layer, index, share, to):
+    def hook(m, at):
+        if at == layer:
+            m[..., index] += share * (to - m[..., index])
+            return m
+        return None
+
+    return hook
 
 
 def _moved(lm, rows, layer, index, share, to) -> float:

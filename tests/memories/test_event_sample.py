@@ -40,7 +40,7 @@ def sampled(lm, seed: int = 0, tokens: int = 12) -> EventSample:
     return record_events(lm, prefixes(), recorder, tokens)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "gptj"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "gptj", "qwen2_moe"])
 def test_every_number_is_the_traces(family):
     lm = tiny(family, torch.float64)
     sample = sampled(lm)
@@ -60,6 +60,12 @@ def test_every_number_is_the_traces(family):
                     every = token_scores(lm, trace.run, n, column, int(token), basis)
                     expected = every[torch.from_numpy(sample.dominant[n, i])]
                     np.testing.assert_allclose(sample.scores[n, i, :, t, b], expected.detach(), rtol=1e-5, atol=1e-9)
+
+
+def test_random_sub_updates_of_experts_are_of_experts_that_the_router_chose():
+    lm = tiny("mixtral", torch.float64)
+    sample = sampled(lm)
+    assert not (sample.random_scores == 0).any() and (sample.random_contribution > 0).all()
 
 
 def test_batches_merge_to_the_same_sample_and_the_seed_moves_only_random_ones():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import unembed
 from tests.conftest import tiny
+from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import check_explanations, figures_without_published
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
@@ -65,6 +68,24 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     assert all(row["origin_text"] for row in report["published_values"].rows())
     assert not (tmp_path / "r" / stages.STAGES).exists()
     assert page(reopen(tmp_path / "r")) == (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+
+
+def test_memories_of_experts_and_of_dense_layers_are_studied_together(tmp_path: Path) -> None:
+    lm = unembed.load(tiny_model("glm4_moe"), tokenizer=lettered("gpt2").tokenizer)
+    (tmp_path / "w").mkdir()
+    m = measurements.measure(lm, open_corpus(texts(12)), stages.Work(tmp_path / "w", {}, 4), Options(**SMALL))
+    report = report_of(m, {})
+    assert m.triggers.bounds.tolist() == [0, 80, 240, 400, 560]
+    assert report.facts["memories (FFN neurons) a layer"] == "80 to 160" and len(report.findings) == 22
+    assert "experts that the router did not choose" in page(report)
+    names = [row["value"] for row in report["predictive_values"].rows()]
+    assert all(re.fullmatch(r"L0M\d+|L[123](E[0-3]M\d+|SM\d+)", name) for name in names)
+    for row in m.triggers.sampled(2, 1, 0, "checked"):  # triggers lie where the router chose the expert
+        place = int(m.triggers.positions[m.triggers.row(*row), 0])
+        prefix = torch.from_numpy(m.text.prefix(place))[None]
+        coefficient = lm.run(prefix, "coefficients").at("coefficients", row[0])[0, -1, row[1]]
+        found = float(m.triggers.coefficients[m.triggers.row(*row), 0])
+        assert found > 0 and found == pytest.approx(float(coefficient), rel=1e-4)
 
 
 def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
@@ -184,7 +205,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         (lm, texts(2), {"examples": 0}, InvalidInput, "at least 1"),
         (lm, texts(2), {"draw": "dice"}, InvalidInput, "one of 'prefixes', 'sentences'"),
         (lm, texts(2), {"fraction": 2.0}, InvalidInput, "out of range"),
-        (lettered("mixtral"), texts(2), {}, Unsupported, "mixture of experts"),
+        (unembed.load(tiny_model("mamba")), texts(2), {}, Unsupported, "memories of layer 0"),
         (lettered("attention-only"), texts(2), {}, Unsupported, "attention-only"),
         (tiny("gpt2"), texts(2), {}, InvalidInput, "without a tokenizer"),
         (lm, None, {"index": str(tmp_path / "none")}, IndexFault, "none"),
@@ -234,8 +255,10 @@ def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None
         r["agreement"] for r in report["agreement"].rows()
     ]
     best = next(report["predictive_negated_values"].rows())
-    layer, index = map(int, best["value"].split("."))
-    assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True, show_unlearned=True)[0]
+    assert (
+        best["token"]
+        == lm.values.top_tokens(*map(int, best["value"][1:].split("M")), 1, bottom=True, show_unlearned=True)[0]
+    )
     assert len(report["patterns_negative"]) == lm.n_layers
     Index.build(lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300)
     by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)

@@ -12,6 +12,7 @@ import torch
 import unembed
 from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
+from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import check_explanations, figures_without_published
 from tests.sweeps.recorder import lettered
 from unembed.concepts.annotation.files import KINDS, Pattern
@@ -232,3 +233,13 @@ def test_early_exit_on_few_examples_is_marked_as_a_small_sample(n: int, tested: 
     (text,) = small_sample(n)
     assert f"tests on {tested} examples" in text and points in text
     assert small_sample(10_000) == ()
+
+
+def test_memories_of_experts_and_of_dense_layers_are_studied_together(tmp_path: Path):
+    lm = unembed.load(tiny_model("glm4_moe"), tokenizer=lettered("gpt2").tokenizer)
+    report = unembed.report("geva2022", lm, TEXTS, tmp_path / "report", seed=3, **OPTIONS)
+    assert len(report.findings) == 18 and report.facts["memories (FFN neurons) a layer"] == "80 to 160"
+    assert report.facts["experts"].startswith("in 3 of 4 layers")
+    sample = event_sample(lm, TEXTS, 20, seed=3)
+    assert [r["dominant"] for r in report["fig6"].rows()] == pytest.approx(sample.contribution.mean(1).tolist())
+    assert [row["layer"] for row in report["fig6"].rows()] == [0, 1, 2, 3]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.conftest import tiny
-from tests.families import EXPERTS, FAMILIES, PARALLEL, WITH_MEMORIES
-from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, SumNotProved
+from tests.families import FAMILIES, PARALLEL, WITH_MEMORIES
+from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, SumNotProved, Unsupported
 from unembed.language_model import LanguageModel
 from unembed.logit_attribution import attribution
 from unembed.stream.capture_points import has_point
@@ -201,7 +201,7 @@ def _pushed(lm: LanguageModel, tokens: torch.Tensor, point: str, layer: int, by:
     return float(logits[0, -1, 5] - logits[0, -1, 6])
 
 
-@pytest.mark.parametrize("name", [n for n in FAMILIES if n not in EXPERTS])  # experts have no product in float64
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_hook_moves_the_prediction_as_the_gradient_predicts(name: str, tokens: torch.Tensor) -> None:
     lm = tiny(name, torch.float64)
     for point in REPLACEABLE:
@@ -224,7 +224,7 @@ def _same(t: torch.Tensor, _layer: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_bigcode", "falcon-40b"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_bigcode", "falcon-40b", "qwen2_moe"])
 def test_a_hook_that_returns_nothing_or_the_same_changes_nothing(
     name: str, dtype: torch.dtype, tokens: torch.Tensor
 ) -> None:
@@ -246,6 +246,34 @@ def test_gradients_with_respect_to_patterns_are_the_models_own(tokens: torch.Ten
     values = run(lm, tokens[:1], "v")["v"][-1][0].repeat_interleave(lm.n_heads // lm.n_kv_heads, dim=1)
     expected = torch.einsum("dhv,shv->hds", by_z[-1][0], values)
     assert torch.allclose(by_pattern[-1][0].tril(), expected.tril(), atol=1e-10)
+
+
+def test_hooks_at_coefficients_of_experts_follow_edits_and_read_gate_weights(tokens: torch.Tensor) -> None:
+    lm, layer, index = tiny("qwen2_moe", torch.float64), 1, 7
+    seen: dict[str, torch.Tensor] = {}
+
+    def double(m: torch.Tensor, at: int) -> torch.Tensor:
+        seen[f"coefficients {at}"] = m.clone()
+        return m.mul_(2)
+
+    def read(t: torch.Tensor, at: int) -> None:
+        seen[f"gate weights {at}"] = t.clone()
+
+    edits = [set_coefficient(layer, index, 1.5, [2])]
+    found = run(lm, tokens[:1], ["coefficients", "mlp_out"], edits=edits, hooks={"coefficients": double})
+    plain = run(lm, tokens[:1], "gate_weights", edits=edits, hooks={"gate_weights": read})
+    assert float(seen[f"coefficients {layer}"][0, 2, index]) == 1.5
+    for at in range(lm.n_layers):
+        m = seen[f"coefficients {at}"]
+        assert torch.equal(found.at("coefficients", at), 2 * m)
+        torch.testing.assert_close(found.at("mlp_out", at), 2 * m @ lm.weights.W_out[at], rtol=1e-9, atol=1e-12)
+        assert torch.equal(seen[f"gate weights {at}"], plain.at("gate_weights", at))
+    with pytest.raises(InvalidInput, match="read the same tensor"):
+        run(lm, tokens, hooks={"gate_weights": lambda t, _layer: t})
+    with pytest.raises(InvalidInput, match="not a tensor of shape"):
+        run(lm, tokens, hooks={"coefficients": lambda t, _layer: t[:1]})
+    with pytest.raises(Unsupported, match="gate_weights: they are only read"):
+        run(lm, tokens, "gate_weights", grad=True)
 
 
 def test_unsupported_hooks_and_gradients_are_refused_in_one_line(tokens: torch.Tensor) -> None:

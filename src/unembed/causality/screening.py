@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,8 +27,7 @@ from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table
 from unembed.results.display import Displayed
 from unembed.stream.capture_points import has_point
-from unembed.stream.experts import keep_with_graph
-from unembed.stream.hooks import attach_hooks, has_experts, memory_guard, on_the_graph
+from unembed.stream.hooks import attach_hooks, memory_guard, on_the_graph
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, prepare
 from unembed.validation import positive_int
@@ -235,13 +233,10 @@ def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Fl
 def _with_graph(lm: Decoder, ids: Tensor, edits: Edits) -> _Graph:
     """One pass whose graph starts at what enters the first block."""
     points = [(p, n) for p in _POINTS for n in range(lm.n_layers) if has_point(lm, p, n)]
-    of_experts = [(p, n) for p, n in points if p == "coefficients" and has_experts(lm, n)]
     own: dict[tuple[str, int], Tensor] = {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
         current = stack.enter_context(attach_hooks(lm, {}, edits))
-        stack.enter_context(on_the_graph(lm, [point for point in points if point not in of_experts], own))
-        for point in of_experts:
-            keep_with_graph(stack, lm, point[1], current, partial(own.__setitem__, point))
+        stack.enter_context(on_the_graph(lm, points, own, current))
         logits = lm.hf(ids, use_cache=False, **last_logits(lm, ids.shape[1]), **current.arguments).logits[:, -1]
     return _Graph({point: own[point] for point in points}, logits)

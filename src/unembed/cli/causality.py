@@ -260,7 +260,7 @@ def _clusters(lm: LanguageModel, memories: list[tuple[int, int]]) -> dict[str, l
 
     for pair in memories:
         lm.memory(*pair)
-    found = unembed.cluster_values(lm, max(1, lm.n_layers * lm.d_mlp // 10))
+    found = unembed.cluster_values(lm, max(1, lm.n_memories // 10))
     return {f"cluster of {lm.memory_name(n, i)}": found.members(found.of(n, i)) for n, i in memories}
 
 

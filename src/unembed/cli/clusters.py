@@ -48,7 +48,7 @@ def clusters(
     lm = opening.open(seed)
     if target is not None:
         lm.memory(*target)
-    n_values = lm.d_mlp * (len(layer) if layer else lm.n_layers)
+    n_values = sum(lm.n_memories_of(lm.layer(n)) for n in layer) if layer else lm.n_memories
     found = unembed.cluster_values(lm, n_clusters or max(1, n_values // 10), layers=layer or None, linkage=linkage)
     numbers = None if target is None else [found.of(*target)]
     if out is not None:

@@ -135,9 +135,10 @@ class EventRecorder(Reducer):
         Raises:
             Unsupported: the model has no memories in some layer.
         """
-        if not lm.d_mlp:
-            raise Unsupported(f"events of {lm.name}", why="its layers have no memories of their own")
+        if not lm.n_layers:
+            raise Unsupported(f"events of {lm.name}", why="it has no layers")
         self._lm = lm
+        self._of_experts = [lm.feed_forward(n).experts is not None for n in range(lm.n_layers)]
         self._points = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
@@ -198,7 +199,10 @@ class EventRecorder(Reducer):
         sizes = m.abs() * self._norms[n].to(m)
         k = min(DOMINANT, m.shape[-1])
         largest, dominant = sizes.topk(k, dim=-1)
-        random = torch.rand(m.shape, generator=generator).topk(k, dim=-1).indices.to(m.device)
+        draw = torch.rand(m.shape, generator=generator)
+        if self._of_experts[n]:  # random ones of those that the router reached
+            draw = draw * (m != 0).cpu()
+        random = draw.topk(k, dim=-1).indices.to(m.device)
         total = sizes.sum(dim=-1).clamp_min(1e-30)
         index = torch.cat([dominant, random], dim=-1)
         scores = self._scores(n, m, index, tokens, scale)

@@ -76,15 +76,26 @@ class Decoder:
         """Name, family and sizes on one line."""
         return (
             f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, "
-            f"d_model {self.d_model}, {self.n_heads} heads, {self.d_mlp} memories a layer, "
+            f"d_model {self.d_model}, {self.n_heads} heads, {self.memories_a_layer} memories a layer, "
             f"{self.d_vocab} tokens, {self.dtype_name})"
         )
 
     @cached_property
     def d_mlp(self) -> int:
-        """Memories of a layer, if every layer has the same number of its own: else 0 (no FFN, or experts)."""
+        """Memories of a layer, those of experts included, if every layer has the same number: else 0."""
         numbers = {self.n_memories_of(layer) for layer in range(self.n_layers)}
         return numbers.pop() if len(numbers) == 1 else 0
+
+    @cached_property
+    def n_memories(self) -> int:
+        """Memories of all layers."""
+        return sum(self.n_memories_of(layer) for layer in range(self.n_layers))
+
+    @property
+    def memories_a_layer(self) -> str:
+        """How many memories a layer has, in writing: one number, or the smallest and the largest."""
+        numbers = [self.n_memories_of(layer) for layer in range(self.n_layers)] or [0]
+        return f"{min(numbers):,}" + (f" to {max(numbers):,}" if max(numbers) > min(numbers) else "")
 
     @cached_property
     def memory_layers(self) -> tuple[int, ...]:

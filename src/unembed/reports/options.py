@@ -36,15 +36,22 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
     return cls(**given)
 
 
-def require_dense_memories(lm: Decoder, study: str) -> None:
-    """Refuse a model whose memories belong to experts: the studies sample memories that every token reaches.
+def require_memories(lm: Decoder, study: str) -> None:
+    """Refuse a model that the study of memories does not apply to.
 
     Raises:
-        Unsupported: a layer is a mixture of experts.
+        Unsupported: a layer has no FFN, or one without memories.
     """
-    if any(b.feed_forward is not None and b.feed_forward.experts is not None for b in lm.structure.blocks):
-        raise Unsupported(
-            f"{study} on {lm.name}",
-            why="its FFN is a mixture of experts, and the study samples memories that every token reaches",
-            instead="Use an index, traces and attributions, which know experts",
-        )
+    if not lm.n_layers:
+        raise Unsupported(f"{study} on {lm.name}", why="it has no layers")
+    for layer in range(lm.n_layers):
+        lm.feed_forward(layer)
+
+
+def facts_of_experts(lm: Decoder) -> dict[str, str]:
+    """How the studies of memories count those of experts, as a row of a report's facts; none for other models."""
+    routed = [layer for layer in range(lm.n_layers) if lm.experts_of(layer) is not None]
+    if not routed:
+        return {}
+    note = f"in {len(routed)} of {lm.n_layers} layers; memories of experts that the router did not choose have the "
+    return {"experts": f"{note}coefficient 0: they count as inactive, and random sub-updates are drawn from the others"}

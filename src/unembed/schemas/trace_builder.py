@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 
 from unembed.errors import PointMissing, Unsupported
+from unembed.logit_attribution import kinds_of
 from unembed.names import Basis, By, StreamPoint
 from unembed.results import Provenance, visible
 from unembed.schemas.findings import findings
@@ -156,7 +157,7 @@ def explain_view(
     trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     common, provenance, question = _common(lm, trace, settings, target, tracer)
     position = common["position"]
-    kinds: list[By] = [by] if by is not None else ["component", "head", "memory"] if lm.d_mlp else ["component", "head"]
+    kinds = [by] if by is not None else kinds_of(lm, settings.edits)
     view = TraceView(
         schema=SCHEMA_EXPLAIN,
         **common,
@@ -219,7 +220,7 @@ def _prediction(trace: Trace, settings: TraceSettings, position: int) -> list[Ca
 def sizes_of(lm: Decoder) -> str:
     """A model's sizes in one line."""
     parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
-    parts += [f"{lm.d_mlp:,} memories a layer"] if lm.d_mlp else []
+    parts += [f"{lm.memories_a_layer} memories a layer"] if lm.memory_layers else []
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])
 
 
@@ -359,7 +360,7 @@ def _sub_updates(
         found = trace.memory_effects_by_layer(
             layers, question, position, memories, index=index, order=settings.order, top_tokens=k
         )
-    except Unsupported:  # attention-only, or memories that belong to experts; perhaps not in every layer
+    except Unsupported:  # perhaps not in every layer
         each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
         parts = [_sub_updates(trace, question, one, position, memories, settings, index) for one in each]
         return {n: rows for part in parts for n, rows in part.items()}
@@ -375,7 +376,7 @@ def _effects(
     settings: TraceSettings,
     index: Index | None,
 ) -> MemoryEffects | None:
-    """What the memories add to the question; None where the layers have none, or memories that belong to experts."""
+    """What the memories add to the question; None where the layers have none."""
     k = max(settings.top, _READ_ANYWAY)
     try:
         return trace.memory_effects(

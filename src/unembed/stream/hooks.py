@@ -23,7 +23,7 @@ from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_te
 from unembed.models.structure.effective_matrix import is_measuring
 from unembed.stream.attention_weights import forward_with_scores, returning_patterns
 from unembed.stream.capture_points import OF_WEIGHTS, ForwardPass, capture_point, require_point
-from unembed.stream.experts import install_experts
+from unembed.stream.experts import install_experts, keep_with_graph
 from unembed.stream.interventions import (
     Edit,
     Edits,
@@ -82,18 +82,22 @@ def attach_hooks(
         for (point, layer), callback in captures.items():
             if point == "unedited_post":
                 _install_capture(stack, lm, point, layer, callback, current)
-        _install_experts(stack, lm, captures, todo, current)  # before others change or capture what the FFN writes
+        _install_experts(
+            stack, lm, captures, todo, hooks or {}, current
+        )  # before others change or capture what the FFN writes
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
         for (point, layer), hook in (hooks or {}).items():
-            _install_hook(stack, lm, point, layer, hook, current)
+            if not _of_experts(lm, point, layer):
+                _install_hook(stack, lm, point, layer, hook, current)
         for (point, layer), callback in captures.items():
-            if point != "unedited_post" and not (point in _OF_EXPERTS and has_experts(lm, layer)):
+            if point != "unedited_post" and not _of_experts(lm, point, layer):
                 _install_capture(stack, lm, point, layer, callback, current)
         yield current
 
 
-_OF_EXPERTS = ("coefficients", "gate_weights", "routed")
+def _of_experts(lm: Decoder, point: str, layer: int) -> bool:
+    return point in ("coefficients", "gate_weights", "routed") and has_experts(lm, layer)
 
 
 def has_experts(lm: Decoder, layer: int) -> bool:
@@ -107,18 +111,24 @@ def _install_experts(
     lm: Decoder,
     captures: Mapping[tuple[str, int], Callback],
     edits: Sequence[Edit],
+    hooks: Mapping[tuple[str, int], Hook],
     current: ForwardPass,
 ) -> None:
-    """One observer for each layer of experts whose coefficients are captured or edited."""
+    """One observer for each layer of experts whose coefficients or gate weights are captured or changed."""
     for layer in range(lm.n_layers):
         if not has_experts(lm, layer):
             continue
         own = [e for e in edits if e.layer == layer and e.target == "coefficient"]
-        found = [(p, callback) for (p, n), callback in captures.items() if n == layer and p in _OF_EXPERTS]
+        found = [(p, callback) for (p, n), callback in captures.items() if n == layer and _of_experts(lm, p, n)]
         routed: list[Any] = [callback for p, callback in found if p == "routed"]
         dense = [(p, callback) for p, callback in found if p != "routed"]
-        if own or found:
-            install_experts(stack, lm, layer, current, edits=own, captures=dense, routed=routed)
+        changes = []
+        if (hook := hooks.get(("coefficients", layer))) is not None:
+            changes.append(lambda m, hook=hook, n=layer: _replacement("coefficients", n, m, hook(m.clone(), n)))
+        if (reader := hooks.get(("gate_weights", layer))) is not None:
+            dense.append(("gate_weights", lambda t, hook=reader, n=layer: _only_read("gate_weights", hook(t, n))))
+        if own or changes or dense or routed:
+            install_experts(stack, lm, layer, current, edits=own, changes=changes, captures=dense, routed=routed)
 
 
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -240,7 +250,6 @@ def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: H
     if point in OF_WEIGHTS:
         _install_capture(stack, lm, point, layer, lambda t: _only_read(point, hook(t, layer)), current)
         return
-    _refuse_experts(lm, point, layer, "a hook")
     row = capture_point(point)
 
     def change(own: Tensor) -> Tensor:
@@ -250,26 +259,24 @@ def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: H
             return own
         if row.put_back is None:
             _only_read(point, new)
-        if not isinstance(new, Tensor) or new.shape != seen.shape:
-            given = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
-            raise InvalidInput(
-                f"what the hook at {point} returned in layer {layer}",
-                why=f"it is {given}, not a tensor of shape {tuple(seen.shape)}",
-                instead="Return a tensor of the same shape, or None",
-            )
         assert row.put_back is not None
-        return row.put_back(new.to(own.dtype), own, block)
+        return row.put_back(_replacement(point, layer, seen, new).to(own.dtype), own, block)
 
     _change(stack, lm, layer, point, change)
 
 
-def _refuse_experts(lm: Decoder, point: str, layer: int, what: str) -> None:
-    if point in _OF_EXPERTS and has_experts(lm, layer):
-        raise Unsupported(
-            f"{what} at {point} in layer {layer} of {lm.name}",
-            why="its memories belong to experts, which compute them token by token",
-            instead="Capture or edit them, or use mlp_out",
+def _replacement(point: str, layer: int, seen: Tensor, new: Any) -> Tensor:
+    """What a user's function returned in place of a tensor: that tensor where it returned None."""
+    if new is None:
+        return seen
+    if not isinstance(new, Tensor) or new.shape != seen.shape:
+        given = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+        raise InvalidInput(
+            f"what the hook at {point} returned in layer {layer}",
+            why=f"it is {given}, not a tensor of shape {tuple(seen.shape)}",
+            instead="Return a tensor of the same shape, or None",
         )
+    return new
 
 
 def _only_read(point: str, returned: Tensor | None) -> None:
@@ -283,7 +290,7 @@ def _only_read(point: str, returned: Tensor | None) -> None:
 
 @contextmanager
 def on_the_graph(
-    lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor]
+    lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor], current: ForwardPass
 ) -> Iterator[None]:
     """A context in which a forward pass records a graph from the first block's input on, with its tensors in `own`.
 
@@ -291,6 +298,7 @@ def on_the_graph(
         lm: the model, with hooks attached.
         points: the points and layers whose tensors are stored.
         own: receives the module's own tensor at each.
+        current: what `attach_hooks` returned.
     """
 
     def begin(t: Tensor) -> Tensor:
@@ -307,10 +315,12 @@ def on_the_graph(
         if lm.structure.blocks:
             _change(stack, lm, 0, "resid_pre", begin)
         for point, layer in points:
-            _refuse_experts(lm, point, layer, "gradients")
-            if point == "scores":
-                raise Unsupported("gradients of scores", why="they are only read", instead="Use pattern, q or k")
-            if point == "pattern":
+            if point in ("scores", "gate_weights"):
+                instead = "Use pattern, q or k" if point == "scores" else "Use coefficients"
+                raise Unsupported(f"gradients of {point}", why="they are only read", instead=instead)
+            if _of_experts(lm, point, layer):
+                keep_with_graph(stack, lm, layer, current, partial(own.__setitem__, (point, layer)))
+            elif point == "pattern":
                 _refuse_difference(lm, layer)
                 _after(stack, lm.structure.blocks[layer].attention.module, partial(_keep_weights, own, (point, layer)))
             else:

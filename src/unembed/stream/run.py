@@ -76,6 +76,12 @@ class _Graph:
                 instead="Give for example run.logits[0, -1, a] - run.logits[0, -1, b]",
             )
         own = [self.own[point, layer] for layer in layers]
+        if len({t.shape for t in own}) > 1:
+            raise Unsupported(
+                f"the gradient at {point} in layers {layers[0]} to {layers[-1]}",
+                why="their sizes differ",
+                instead="Run with layers=[...] of one size",
+            )
         found = torch.autograd.grad(of.reshape(()), own, retain_graph=True, allow_unused=True)
         return torch.stack(
             [
@@ -390,7 +396,7 @@ def run(
         if grad:
             graph = _Graph(lm, current)
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(on_the_graph(lm, captures, graph.own))
+            stack.enter_context(on_the_graph(lm, captures, graph.own, current))
         stack.enter_context(suppress(Stop))
         out = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits
     if out is not None and not _finite(out.detach(), mask):

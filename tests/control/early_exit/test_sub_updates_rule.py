@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import unembed
+from tests.models.decoder_classes import tiny_model
 from unembed.control.early_exit import thresholds as threshold_choice
 from unembed.control.early_exit.examples import Examples
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
@@ -69,6 +70,14 @@ def test_no_token_exits_at_a_layer_where_no_example_saturates():
     assert rule._layers[0].score(np.array([0, 1])) == -np.inf
     # Where no example settles later, every token may exit.
     assert SubUpdates(labels, train, np.full(5, 1))._layers[1].score(np.array([0, 1])) == np.inf
+
+
+def test_clusters_of_layers_of_unequal_size_end_in_minus_one():
+    lm = unembed.load(tiny_model("glm4_moe"))
+    labels = value_clusters(lm, 9)
+    clusters = unembed.cluster_values(lm, 9)
+    assert (labels[0, 80:] == -1).all() and (labels[1:] >= 0).all() and labels.shape == (4, 160)
+    assert all(labels[n, i] == clusters.of(n, i) for n, i in ((0, 79), (1, 0), (3, 159)))
 
 
 def test_value_clusters_follow_layer_and_index(deep):

@@ -20,7 +20,7 @@ from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.sections.refinement import CLASSES, breakdown
 from unembed.sweeps import sweep
 
-FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2")
+FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2", "qwen2_moe")
 FRACTION = 0.3
 
 

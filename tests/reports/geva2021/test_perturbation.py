@@ -10,7 +10,7 @@ from tests.reports.geva2021.tiny_study import tiny_study
 from unembed.reports.geva2021 import perturbation
 
 
-@pytest.mark.parametrize("family", ["opt", "llama"])
+@pytest.mark.parametrize("family", ["opt", "llama", "qwen2_moe"])
 def test_shortened_triggers_change_as_in_the_model(family: str) -> None:
     lm, _, text, triggers = tiny_study(family, top=3, bos=family == "llama", n=4)
     keys = triggers.sampled(2, 1, 0, "perturbation")

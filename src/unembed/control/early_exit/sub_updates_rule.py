@@ -161,10 +161,13 @@ class SubUpdates:
 
 
 def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "layer d_mlp"]:
-    """The cluster of every value, by layer and index.
+    """The cluster of every value, by layer and index; -1 after the last of a layer that has fewer.
 
     Raises:
         OutOfRange: more clusters than values.
         Unsupported: the model has no memories.
     """
-    return np.asarray(cluster_values(lm, n_clusters).labels, dtype=np.int64).reshape(lm.n_layers, -1)
+    found = cluster_values(lm, n_clusters)
+    labels = np.full((lm.n_layers, int(found.memory[:, 1].max()) + 1), -1, dtype=np.int64)
+    labels[found.memory[:, 0], found.memory[:, 1]] = found.labels
+    return labels

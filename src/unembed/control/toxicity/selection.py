@@ -20,7 +20,7 @@ from unembed.errors import InvalidInput
 from unembed.memories.values import Values, value_readings
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Table
-from unembed.stream.hooks import attach_hooks
+from unembed.stream.hooks import attach_hooks, on_the_graph
 from unembed.stream.interventions import Edit, set_coefficient
 
 PAPER_VALUES = (
@@ -69,14 +69,17 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
 def value_scores(
     lm: Decoder, scorer: Scorer, k: int = 30, *, layers: Sequence[int] | None = None
 ) -> Float[Tensor, "layer d_mlp"]:
-    """The toxicity of each value's top tokens, joined into one text. Source: Geva et al. 2022, appendix A.4."""
+    """The toxicity of each value's top tokens, joined into one text; NaN after the last value of a smaller layer.
+
+    Source: Geva et al. 2022, appendix A.4.
+    """
     lm = require_decoder(lm)
-    readings = value_readings(lm, k, layers=layers)
-    rows = []
-    for ids in readings.ids:
-        texts = ["".join(lm.token_strings(row)) for row in ids.long()]
-        rows.append(torch.tensor(scorer.score(texts)["toxicity"], dtype=torch.float32))
-    return torch.stack(rows)
+    ids = value_readings(lm, k, layers=layers).ids
+    scores = torch.full(ids.shape[:2], float("nan"))
+    for row, found in zip(scores, ids, strict=True):
+        texts = ["".join(lm.token_strings(tokens)) for tokens in found[found[:, 0] >= 0].long()]
+        row[: len(texts)] = torch.tensor(scorer.score(texts)["toxicity"], dtype=torch.float32)
+    return scores
 
 
 def by_scorer(
@@ -105,14 +108,14 @@ def by_scorer(
         InvalidInput: fewer than n values score below the threshold.
     """
     lm = require_decoder(lm)
-    chosen_layers = list(range(lm.n_layers)) if layers is None else [lm.layer(layer) for layer in layers]
+    chosen_layers = list(lm.memory_layers) if layers is None else [lm.layer(layer) for layer in layers]
     scores = value_scores(lm, scorer, layers=chosen_layers)
     flat = scores.flatten()
     fit = (flat < below).nonzero()[:, 0]
     if len(fit) < n:
         raise InvalidInput(
             f"no {n} values score below {below}",
-            why=f"{len(fit)} of {len(flat)} do, by {scorer.name}",
+            why=f"{len(fit)} of {int(flat.isfinite().sum())} do, by {scorer.name}",
             instead="Raise the threshold, or request fewer",
         )
     if lowest:
@@ -142,27 +145,18 @@ def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[T
 
     Memory: the activations of 1,024 tokens with their gradients.
     """
-    total = torch.zeros(lm.n_layers, lm.d_mlp, dtype=torch.float32)
+    points = [("coefficients", layer) for layer in lm.memory_layers]
+    total = torch.zeros(lm.n_layers, max(map(lm.n_memories_of, lm.memory_layers)), dtype=torch.float32)
     scored = rows.shape[0] * (rows.shape[1] - 1)
     for ids in rows.to(lm.device).split(max(1, 1024 // rows.shape[1])):
-        captured: dict[int, Tensor] = {}
-
-        def capture(layer: int, captured: dict[int, Tensor] = captured) -> Callable[[Tensor], None]:
-            def callback(t: Tensor) -> None:
-                if not t.requires_grad:
-                    t.requires_grad_()
-                t.retain_grad()
-                captured[layer] = t
-
-            return callback
-
-        with torch.enable_grad(), attach_hooks(lm, {("coefficients", n): capture(n) for n in range(lm.n_layers)}):
-            logits = lm.hf(ids, use_cache=False).logits[:, :-1].float()
+        own: dict[tuple[str, int], Tensor] = {}
+        with torch.enable_grad(), attach_hooks(lm, {}) as current, on_the_graph(lm, points, own, current):
+            logits = lm.hf(ids, use_cache=False, **current.arguments).logits[:, :-1].float()
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
-            grads = torch.autograd.grad(loss, [captured[n] for n in range(lm.n_layers)])
-        for layer, grad in enumerate(grads):
-            change = (to - captured[layer].detach()) * grad
-            total[layer] += change.flatten(0, -2).sum(0).float().cpu() / scored
+            grads = torch.autograd.grad(loss, [own[point] for point in points])
+        for point, grad in zip(points, grads, strict=True):
+            change = ((to - own[point].detach()) * grad).flatten(0, -2).sum(0).float().cpu()
+            total[point[1], : len(change)] += change / scored
     return total
 
 
@@ -262,7 +256,7 @@ def _ranked(
             gain -= first_order(lm, wanted, to)
         best = gain.flatten().topk(min(top, gain.numel()))
         found += [
-            (v, divmod(i, lm.d_mlp), to) for v, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            (v, divmod(i, gain.shape[1]), to) for v, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
     found.sort(key=lambda row: -row[0])
     return [set_coefficient(layer, index, to) for value, (layer, index), to in found if value > 0]

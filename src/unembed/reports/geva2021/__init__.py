@@ -24,7 +24,7 @@ from unembed.reports.geva2021.sections.poles import poles_sections
 from unembed.reports.geva2021.sections.refinement import last_layer_section, refinement_section
 from unembed.reports.geva2021.sections.settings import settings_section
 from unembed.reports.geva2021.sections.values import values_section
-from unembed.reports.options import options_of, require_dense_memories
+from unembed.reports.options import facts_of_experts, options_of
 from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.stages import Work
@@ -44,7 +44,6 @@ def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report
         Unsupported: the model has no FFN memories.
     """
     chosen = options_of(Options, "geva2021", options)
-    require_dense_memories(lm, "geva2021")
     m = measure(lm, corpus, work, chosen)
     control: dict[str, Judgement] = {}
     if chosen.control:
@@ -80,7 +79,8 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     facts = {
         "model": lm.name,
         "layers": lm.n_layers,
-        "memories (FFN neurons) a layer": int(m.triggers.bounds[1]),
+        "memories (FFN neurons) a layer": lm.memories_a_layer,
+        **facts_of_experts(lm),
         "vocabulary": lm.d_vocab,
         "corpus": m.corpus_name,
         "tokens": int(m.text.lengths.sum()),

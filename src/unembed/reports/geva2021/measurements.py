@@ -13,7 +13,7 @@ from torch import Tensor
 from unembed.corpus import Corpus, CorpusSource, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import InvalidInput
 from unembed.index import Index
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder
@@ -21,6 +21,7 @@ from unembed.reports.geva2021 import annotator_agreement, pattern_search, pertur
 from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
+from unembed.reports.options import require_memories
 from unembed.reports.stages import STAGES, Work
 from unembed.sweeps import Progress, sweep
 from unembed.sweeps.forward import feed_reducers
@@ -88,13 +89,10 @@ def check(lm: Decoder) -> None:
     """Refuse a model that the study does not apply to.
 
     Raises:
-        Unsupported: a layer has no FFN, or a mixture of experts.
+        Unsupported: a layer has no FFN, or one without memories.
         InvalidInput: the model has no tokenizer.
     """
-    if not lm.n_layers:
-        raise Unsupported(f"geva2021 on {lm.name}", why="it has no feed-forward memories")
-    for layer in range(lm.n_layers):
-        lm.feed_forward(layer)
+    require_memories(lm, "geva2021")
     _ = lm.vocabulary
 
 

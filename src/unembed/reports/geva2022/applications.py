@@ -101,7 +101,7 @@ def _named(work: Work, name: str) -> Callable[[int, int], None]:
 
 def _table_6(lm: Decoder, found: Examples, work: Work) -> tuple[Table, list[str]]:
     """Table 6; without scikit-learn the rules that need no classifier, and a line about the others."""
-    clusters = min(CLUSTERS, lm.n_layers * lm.d_mlp // 2)
+    clusters = min(CLUSTERS, lm.n_memories // 2)
     progress = _named(work, "exit rules")
     try:
         return table_6(lm, found, clusters=clusters, progress=progress), []

@@ -16,7 +16,7 @@ from unembed.concepts.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.segmentation import leading
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import InvalidInput
 from unembed.lens import comparable_basis
 from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values
@@ -28,7 +28,7 @@ from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022.applications import Applications, measure_applications
 from unembed.reports.geva2022.options import Options
-from unembed.reports.options import require_dense_memories
+from unembed.reports.options import require_memories
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
 from unembed.stream.run import run
@@ -122,9 +122,7 @@ def measure(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Measur
         Unsupported: the model has no memories.
         InvalidInput: the corpus is too small, or the model has no tokenizer.
     """
-    if not lm.d_mlp:
-        raise Unsupported(f"geva2022 on {lm.name}", why="it has no feed-forward memories")
-    require_dense_memories(lm, "geva2022")
+    require_memories(lm, "geva2022")
     _ = lm.vocabulary  # a missing tokenizer is refused before any work
     options = with_known_bases(lm, options)
     hidden = hidden_tokens(lm, options)
@@ -234,8 +232,7 @@ def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None) -> Arr
 
 def _clusters(lm: Decoder, work: Work, n_clusters: int | None) -> ValueClusters:
     """The tree of all values, stored as a stage, and its cut; a tenth of the values as clusters when None."""
-    n_values = lm.n_layers * lm.d_mlp
-    n_clusters = max(1, n_values // 10) if n_clusters is None else n_clusters
+    n_clusters = max(1, lm.n_memories // 10) if n_clusters is None else n_clusters
 
     def compute() -> Arrays:
         clusters = cluster_values(lm, n_clusters)

@@ -33,7 +33,8 @@ async def get_models(state: State) -> dict[str, Any]:
                 "device": str(lm.device),
                 "n_layers": lm.n_layers,
                 "d_model": lm.d_model,
-                "d_mlp": lm.d_mlp,
+                "memories": [lm.n_memories_of(n) for n in range(lm.n_layers)],
+                "memories_a_layer": lm.memories_a_layer,
                 "experts": {n: found for n in range(lm.n_layers) if (found := lm.experts_of(n)) is not None},
                 "n_heads": lm.n_heads,
                 "n_kv_heads": lm.n_kv_heads,
@@ -54,7 +55,7 @@ def capabilities(state: ServerState) -> dict[str, bool]:
     lm = state.lm
     feed_forwards = [block.feed_forward for block in lm.structure.blocks]
     return {
-        "memories": bool(lm.d_mlp),
+        "memories": bool(lm.memory_layers),
         "events": feed_forwards[0] is not None,
         "gated": any(one is not None and one.is_gated for one in feed_forwards),
         "index": state.index is not None,

@@ -25,10 +25,10 @@ class Triggers:
     """
 
     layers: tuple[int, ...]
-    values: tuple[Float[Tensor, "key t"], ...]
-    positions: tuple[Int[Tensor, "key t"], ...]
-    negative_values: tuple[Float[Tensor, "key t"], ...] | None
-    negative_positions: tuple[Int[Tensor, "key t"], ...] | None
+    values: tuple[Float[Tensor, "_ t"], ...]
+    positions: tuple[Int[Tensor, "_ t"], ...]
+    negative_values: tuple[Float[Tensor, "_ t"], ...] | None
+    negative_positions: tuple[Int[Tensor, "_ t"], ...] | None
     tokens_seen: int
 
     def of(self, layer: int, index: int, pole: str = "positive") -> list[tuple[float, int]]:

@@ -158,7 +158,7 @@ def predictive_columns(
     """The columns of a table of values, or of negated ones: the rows `order` of `a`, and where their triggers lie."""
     first = [int(positions[row][0]) for row in order]
     return {
-        "value": [f"{n}.{row - a.bounds[n]}" for row, n in zip(order, layer_of, strict=True)],
+        "value": [m.lm.memory_name(int(n), int(row - a.bounds[n])) for row, n in zip(order, layer_of, strict=True)],
         "token": m.lm.token_strings(a.top[order].tolist()),
         "max_probability": [float(p) for p in a.probability[order]],
         "precision": [

@@ -40,9 +40,15 @@ def _contribution(m: Measurements) -> Numbers:
     return {
         "layers": [mean_of(row, seed=m.seed, share=True) for row in sample.contribution],
         "whole": mean_of(sample.contribution.mean(axis=0), seed=m.seed, share=True),
-        "even": DOMINANT / m.lm.d_mlp,
-        "n_memories": m.lm.d_mlp,
+        "even": _even_share(m),
+        "n_memories": m.lm.memories_a_layer,
     }
+
+
+def _even_share(m: Measurements) -> float:
+    """What ten memories would make up if all contributed the same, on average over layers."""
+    lm = m.lm
+    return sum(DOMINANT / lm.n_memories_of(layer) for layer in range(lm.n_layers)) / lm.n_layers
 
 
 def _middle(layers: list[Measured]) -> Measured:
@@ -50,11 +56,11 @@ def _middle(layers: list[Measured]) -> Measured:
     return sorted(layers, key=lambda x: x.value)[len(layers) // 2]
 
 
-def judge_contribution(layers: list[Measured], even: float, n_memories: int, **_: Any) -> Judgement:
+def judge_contribution(layers: list[Measured], even: float, n_memories: str, **_: Any) -> Judgement:
     """The contribution of the ten dominant sub-updates."""
     middle = _middle(layers)
     here = (
-        f"Ten of {n_memories:,} sub-updates ({format_percent(even)}) make up {percent(middle)} of the sum in the "
+        f"Ten of {n_memories} sub-updates ({format_percent(even)}) make up {percent(middle)} of the sum in the "
         f"median layer, {format_number(middle.value / even)} times an even share."
     )
     return Judgement(here, verdict_of(within(middle, 0.025, 0.1)))
@@ -93,11 +99,11 @@ def judge_negative(whole: Measured, layers: list[Measured]) -> Judgement:
 
 def explain_contribution(m: Measurements) -> str:
     """How much of the difference the number of memories can account for."""
-    even, in_paper = DOMINANT / m.lm.d_mlp, DOMINANT / 4096
+    even, in_paper = _even_share(m), DOMINANT / 4096
     middle = _middle(_contribution(m)["layers"]).value
     return (
-        f"A layer has {m.lm.d_mlp:,} memories, the paper's models 4,096: ten are {format_percent(even)} of them "
-        f"instead of {format_percent(in_paper)}, a factor of {format_number(even / in_paper)} of the "
+        f"A layer has {m.lm.memories_a_layer} memories, the paper's models 4,096: ten are {format_percent(even)} of "
+        f"them instead of {format_percent(in_paper)}, a factor of {format_number(even / in_paper)} of the "
         f"{format_number(middle / CONTRIBUTION)} between {format_percent(middle)} and the published 5 %. The rest is "
         "unexplained."
     )

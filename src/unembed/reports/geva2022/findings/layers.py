@@ -61,7 +61,7 @@ def judge_peaks(maxima: np.ndarray, seed: int, **_: Any) -> Judgement:
     prominent = ratio_of(earlier[peak], np.full(2, np.median(rest)), seed=seed) if len(rest) else None
     here = (
         f"Before the last {_last_layers(n_layers)} of {n_layers} layers the maximum is largest in layer {peak} "
-        f"({format_interval(size)}); the median of the other layers is {format_number(np.median(rest))}."
+        f"({format_interval(size)}); the median of the other layers is {format_number(float(np.median(rest)))}."
     )
     return Judgement(
         here,

@@ -129,7 +129,7 @@ const running = ({ dtype, device, index }) =>
 
 function sizes(m) {
   const parts = [many(m.n_layers, "layer"), many(m.n_heads, "head")];
-  if (m.can.memories) parts.push(`${many(m.d_mlp, "memory", "memories")} a layer`);
+  if (m.can.memories) parts.push(`${m.memories_a_layer} memories a layer`);
   return parts.join(" · ");
 }
 

@@ -202,7 +202,7 @@ export function render(root, page) {
     );
     const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
     const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
-    const rest = model.d_mlp - updates.length;
+    const rest = model.memories[layer()] - updates.length;
     const held = sum((u) => u.share);
     const after =
       part !== "heads" && updates.length && rest > 0

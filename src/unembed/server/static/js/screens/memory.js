@@ -51,7 +51,7 @@ export function render(root, page) {
 
   async function load() {
     const wanted = parseId(state().memory);
-    const exists = wanted && wanted.layer < model.n_layers && wanted.index < model.d_mlp;
+    const exists = wanted && wanted.index < (model.memories[wanted.layer] ?? 0);
     if (!exists) return chooser(wanted && `There is no memory ${idOf(wanted)} in ${model.name}.`);
     // Requests for the previous memory would occupy the few connections that a browser opens.
     ["contexts0", "contexts1", "concepts", "sample", "connections", "here", "next"].forEach(api.cancel);
@@ -85,16 +85,17 @@ export function render(root, page) {
     const box = chosen("Layer and index", (m) => go({ memory: m }));
     const open = () => parseId(box.value) && go({ memory: idOf(parseId(box.value)) });
     const described = describedIds().slice(0, 8);
-    const some = Array.from({ length: 6 }, (_, i) => ({
-      layer: Math.floor((i * model.n_layers) / 6),
-      index: (i * 137) % model.d_mlp,
-    }));
+    const layers = model.memories.flatMap((n, layer) => (n ? [layer] : []));
+    const some = Array.from({ length: 6 }, (_, i) => {
+      const layer = layers[Math.floor((i * layers.length) / 6)];
+      return { layer, index: (i * 137) % model.memories[layer] };
+    });
     fill(
       host,
       empty(
         "Choose a memory",
         `${missing ? `${missing} ` : ""}A memory (FFN neuron) is a layer (0 to ${model.n_layers - 1}) and an ` +
-          `index (0 to ${model.d_mlp - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
+          `index (0 to ${Math.max(...model.memories) - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
         h("div", { class: "row" }, box, button("Open", open, { class: "btn main" })),
         described.length
           ? h(
@@ -163,7 +164,7 @@ export function render(root, page) {
     turn({
       memory:
         at < 0
-          ? idOf({ layer, index: (index + n + model.d_mlp) % model.d_mlp })
+          ? idOf({ layer, index: (index + n + model.memories[layer]) % model.memories[layer] })
           : trail[(at + n + trail.length) % trail.length],
     });
   }

@@ -118,7 +118,7 @@ export function drawCell(el, t, n, mid) {
           h(
             "p",
             { class: "faint" },
-            `The first of ${many(model.d_mlp, "memory", "memories")} (FFN neurons), ${byWhat()}`,
+            `The first of ${many(model.memories[one.layer], "memory", "memories")} (FFN neurons), ${byWhat()}`,
           ),
         )
       : model.can.events && h("p", { class: "note" }, "No sub-updates here."),

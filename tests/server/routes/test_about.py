@@ -1,0 +1,40 @@
+"""What the page can offer for a model."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.testclient import TestClient
+
+import unembed
+from tests.models.decoder_classes import tiny_model
+from tests.server.conftest import TOKEN
+from tests.sweeps.recorder import lettered
+from unembed.server.app import create
+from unembed.server.state import ServerState
+
+
+def test_layers_of_experts_and_dense_ones_have_their_own_numbers_of_memories() -> None:
+    lm = unembed.load(tiny_model("glm4_moe"), tokenizer=lettered("gpt2").tokenizer)
+    session = ServerState(lm)
+    try:
+        page = TestClient(
+            create(session, token=TOKEN, port=7333),
+            base_url="http://127.0.0.1:7333",
+            headers={"authorization": f"Bearer {TOKEN}"},
+        )
+        model = page.get("/api/v1/models").json()["models"][0]
+        assert model["memories"] == [80, 160, 160, 160] and model["memories_a_layer"] == "80 to 160"
+        assert model["can"]["memories"] and list(model["experts"]) == ["1", "2", "3"]
+        trace = page.post("/api/v1/traces", json={"prompt": "the cat sat"}).json()
+        for layer, form in ((0, r"L0M\d+"), (1, r"L1(E\dM|SM)\d+")):
+            found = page.get(f"/api/v1/traces/{trace['id']}/layers/{layer}?memories=3").json()["layers"][0][
+                "sub_updates"
+            ]
+            assert len(found) >= 3 and all((row["experts"] is None) == (layer == 0) for row in found)
+            assert all(re.fullmatch(form, lm.memory_name(layer, row["index"])) for row in found)
+        for layer, index in ((0, 79), (1, 159)):
+            assert page.get(f"/api/v1/memories/{layer}/{index}").status_code == 200
+        assert page.get("/api/v1/memories/0/80").status_code == 404
+    finally:
+        session.close()
