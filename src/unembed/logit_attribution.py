@@ -257,9 +257,9 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
 
 def kinds_of(lm: Decoder, edits: Sequence[Edit] = ()) -> list[By]:
     """The kinds of attribution, but the largest ("source"), that the model's parts and these edits allow."""
+    kinds: tuple[By, ...] = ("component", "head", "memory")
     found: list[By] = []
-    by: By
-    for by in ("component", "head", "memory"):
+    for by in kinds:
         with suppress(PointMissing, Unsupported):
             points_needed(lm, by, edits)
             found.append(by)

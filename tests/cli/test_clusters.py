@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import unembed as package
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.results import Table
 
 
@@ -27,6 +29,19 @@ def test_one_memorys_cluster_and_the_terminal_form(unembed, gpt2_folder: Path) -
     number = package.cluster_values(package.load(gpt2_folder), 5).of(1, 3)
     assert result.stdout.splitlines()[1].startswith(f"{number},")
     assert "coherence" in unembed("clusters", "--model", gpt2_folder, "--layer", 0).stdout
+
+
+def test_a_tenth_of_the_values_of_dense_and_expert_layers_is_the_number_of_clusters(unembed, tmp_path: Path) -> None:
+    tiny_model("glm4_moe").save_pretrained(tmp_path)
+    tokenizer = lettered("gpt2").tokenizer
+    assert tokenizer is not None
+    tokenizer.save_pretrained(tmp_path)
+    for layers, title in (
+        ((), "56 clusters of 560 values"),
+        (("--layer", 0, "--layer", 2), "24 clusters of 240 values"),
+    ):
+        result = unembed("clusters", "--model", tmp_path, *layers, "--json")
+        assert result.exit_code == 0 and title in result.stdout, result.stderr
 
 
 @pytest.mark.parametrize(

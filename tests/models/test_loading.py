@@ -57,6 +57,18 @@ def test_a_saved_folder_opens_and_equals_the_model_in_memory(tmp_path: Path) -> 
     assert halved.dtype == torch.bfloat16
 
 
+def test_experts_in_float64_run_without_grouped_products(tmp_path: Path) -> None:
+    hf = build("qwen2_moe")
+    hf.save_pretrained(tmp_path)
+    ids = torch.tensor([[5, 6, 7]])
+    wide = load(str(tmp_path), dtype="float64").run(ids).logits
+    assert wide.dtype == torch.float64
+    torch.testing.assert_close(wide.float(), load(hf).run(ids).logits, rtol=1e-4, atol=1e-5)
+    with pytest.raises(InvalidInput, match=r"up to float32. Call model.set_experts_implementation") as caught:
+        load(hf.double())
+    assert _one_line(caught.value)
+
+
 def test_text_without_a_tokenizer_is_refused_and_ids_still_work() -> None:
     lm = unembed.load(build("gpt2"))
     with pytest.raises(InvalidInput, match="without a tokenizer"):

@@ -138,6 +138,12 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
             why="dropout would change every number",
             instead="Call model.eval() first",
         )
+    if _needs_loops(hf):
+        raise InvalidInput(
+            f"{type(hf).__name__} in float64",
+            why="its experts run as grouped products, which PyTorch has up to float32",
+            instead='Call model.set_experts_implementation("eager") first',
+        )
     if device is not None:
         raise InvalidInput("device", why="the model is already in memory", instead="Move it with model.to(device)")
     if isinstance(tokenizer, str):
@@ -160,7 +166,15 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
     return Opened(_placed(hf, device), tokenizer, name, token_counts=known)
 
 
+def _needs_loops(hf: PreTrainedModel) -> bool:
+    """Whether experts cannot run as they are configured: as grouped products in float64."""
+    grouped = getattr(hf.config.get_text_config(), "_experts_implementation", None) == "grouped_mm"
+    return grouped and hf.dtype == torch.float64 and hf._can_set_experts_implementation()
+
+
 def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
+    if _needs_loops(hf):
+        hf.set_experts_implementation("eager")
     return (hf if device is None else hf.to(device)).eval()  # type: ignore[arg-type]
 
 

@@ -97,13 +97,7 @@ def attach_hooks(
 
 
 def _of_experts(lm: Decoder, point: str, layer: int) -> bool:
-    return point in ("coefficients", "gate_weights", "routed") and has_experts(lm, layer)
-
-
-def has_experts(lm: Decoder, layer: int) -> bool:
-    """Whether the memories of a layer belong to experts."""
-    site = lm.structure.blocks[layer].feed_forward
-    return site is not None and site.experts is not None
+    return point in ("coefficients", "gate_weights", "routed") and lm.experts_of(layer) is not None
 
 
 def _install_experts(
@@ -116,7 +110,7 @@ def _install_experts(
 ) -> None:
     """One observer for each layer of experts whose coefficients or gate weights are captured or changed."""
     for layer in range(lm.n_layers):
-        if not has_experts(lm, layer):
+        if lm.experts_of(layer) is None:
             continue
         own = [e for e in edits if e.layer == layer and e.target == "coefficient"]
         found = [(p, callback) for (p, n), callback in captures.items() if n == layer and _of_experts(lm, p, n)]
@@ -164,7 +158,7 @@ def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit],
     block = lm.structure.blocks[layer]
     of: dict[str, list[Edit]] = {}
     for edit in edits:
-        if not (edit.target == "coefficient" and has_experts(lm, layer)):
+        if not (edit.target == "coefficient" and lm.experts_of(layer) is not None):
             of.setdefault(edit.target, []).append(edit)
 
     def coefficients(m: Tensor) -> Tensor:

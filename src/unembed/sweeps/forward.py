@@ -12,7 +12,7 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
-from unembed.stream.hooks import Callback, Stop, attach_hooks, has_experts, memory_guard
+from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments
 from unembed.sweeps.fast_kernels import Fast, chunked_gelu, fast_forward
 from unembed.sweeps.reducers.reducer import LOGITS, Need, Reducer
@@ -54,12 +54,12 @@ def feed_reducers(
 
         return feed_routed
 
-    callbacks: dict[Need, Any] = {
-        ("routed", n) if p == "coefficients" and has_experts(lm, n) else (p, n): routed_callback(n)
-        if p == "coefficients" and has_experts(lm, n)
-        else callback((p, n))
-        for p, n in by_need
-    }
+    callbacks: dict[Need, Any] = {}
+    for point, layer in by_need:
+        if point == "coefficients" and lm.experts_of(layer) is not None:
+            callbacks["routed", layer] = routed_callback(layer)
+        else:
+            callbacks[point, layer] = callback((point, layer))
     with fast_forward(lm, fast), chunked_gelu(lm), attach_hooks(lm, callbacks) as current:
 
         @torch.no_grad()

@@ -1,7 +1,8 @@
 """A device written in Python: its tensors hold processor tensors, and an operation on tensors of two devices fails.
 
 `python -m tests.models.whole.second_device FAMILY` opens a tiny model there, runs the analyses, and compares each
-result with the same model's on the processor. It changes torch for the whole process, hence a process of its own.
+result with the same model's on the processor; with model types of transformers in place of a family, those that depend
+on the kind of the model's parts. It changes torch for the whole process, hence a process of its own.
 What replaces activations is compared once more with layers in main memory, moved to the second device for each call.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import unembed
 from tests.cli.conftest import save_model
+from tests.families import FAMILIES
+from tests.models.decoder_classes import tiny_model
 from unembed.language_model import LanguageModel
+from unembed.logit_attribution import attribution, kinds_of
 from unembed.names import PATCH_POINTS, By
+from unembed.stream.capture_points import has_point
 
 SECOND = "second"
 _aten = torch.ops.aten
@@ -188,6 +193,23 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     yield "early exit", lambda: unembed.early_exit.fit(lm, str(text), method="margin").thresholds.tolist()
 
 
+def kind_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Those that depend on the kind of the model's parts."""
+    prompt = torch.arange(5, 13)[None]
+    names = ("resid_post", "attn_out", "z", "coefficients", "gate_weights")
+    first = {p: n for p in names for n in reversed(range(lm.n_layers)) if has_point(lm, p, n)}
+    for point, layer in first.items():
+        yield point, lambda point=point, layer=layer: lm.run(prompt, capture=point).at(point, layer)
+    for by in kinds_of(lm):
+        yield by, lambda by=by: attribution(lm, prompt, 11, by=by, against=23).contribution
+    yield "readings", lambda: lm.trace(prompt).readings().probabilities
+    edits = [unembed.scale_attention(first["attn_out"], 0.5)]
+    if "coefficients" in first:
+        yield "value readings", lambda: unembed.value_readings(lm, 5).scores
+        edits.append(unembed.set_coefficient(first["coefficients"], 3, to=2.0))
+    yield "edits", lambda: lm.run(prompt, edits=edits).logits
+
+
 def causal_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The same of what replaces activations, takes gradients, or both."""
     prompt = lm.encode("The first month of the year is")
@@ -241,11 +263,22 @@ def compare(lm: LanguageModel, expected: dict[str, Any], found: Iterator[tuple[s
             assert type(value) is type(expected[name]), name
 
 
-def main(family: str) -> None:
+def compare_kinds(model_types: Sequence[str]) -> None:
+    """Compare the analyses of each kind's parts; end with the first that fails or differs."""
+    for model_type in model_types:
+        expected = {name: result() for name, result in kind_analyses(unembed.load(tiny_model(model_type)))}
+        model = tiny_model(model_type)
+        torch.tensor = _new_tensor
+        with _OnSecond():
+            far = unembed.load(moved(model))
+            compare(far, expected, kind_analyses(far))
+        torch.tensor = _plain_tensor
+        print(f"{model_type}: {len(expected)} analyses")
+
+
+def compare_family(family: str) -> None:
     """Compare every analysis; end with the first that fails or differs."""
     folder = Path(tempfile.mkdtemp())
-    # Before the first backward pass, which makes a queue for each device that there is.
-    _setup_privateuseone_for_python_backend(SECOND, _Module())
     near = unembed.load(save_model(folder / "model", family))
     copy, offloaded = (type(near.hf).from_pretrained(folder / "model").eval() for _ in range(2))
     expected = {name: result() for name, result in analyses(near, folder)}
@@ -263,4 +296,9 @@ def main(family: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    # Before the first backward pass, which makes a queue for each device that there is.
+    _setup_privateuseone_for_python_backend(SECOND, _Module())
+    if sys.argv[1] in FAMILIES:
+        compare_family(sys.argv[1])
+    else:
+        compare_kinds(sys.argv[1:])

@@ -13,7 +13,7 @@ from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
 from unembed.errors import ModelNotUnderstood, Unsupported
 from unembed.language_model import LanguageModel, load
-from unembed.logit_attribution import attribution
+from unembed.logit_attribution import attribution, kinds_of, points_needed
 from unembed.names import SUM_TOLERANCE
 from unembed.stream.interventions import Edit
 from unembed.stream.run import run
@@ -39,14 +39,15 @@ def _edits(lm: LanguageModel) -> list[Edit]:
 @pytest.mark.parametrize("model_type", KINDS)
 def test_sums_close_in_half_precision(model_type: str, dtype: torch.dtype, tokens: Tensor) -> None:
     lm = load(tiny_model(model_type).to(dtype))
-    name = str(dtype).removeprefix("torch.")
-    whole = attribution(lm, tokens[:1], 11)
-    heads = attribution(lm, tokens[:1], 11, by="head")
-    assert whole.error <= SUM_TOLERANCE[name] and heads.error <= SUM_TOLERANCE[name]
+    tolerance = SUM_TOLERANCE[str(dtype).removeprefix("torch.")]
+    whole, *parts = (attribution(lm, tokens[:1], 11, by=by) for by in kinds_of(lm))
+    assert whole.error <= tolerance and len(parts) == 2
     largest = float(whole.contribution.abs().max())
-    for layer in range(lm.n_layers):
-        sums = [float(a.contribution[a.layer == layer].sum()) for a in (whole, heads)]
-        assert sums[0] == pytest.approx(sums[1], abs=SUM_TOLERANCE[name] * max(largest, abs(sums[0])))
+    for part in parts:
+        assert part.error <= tolerance
+        for layer in range(lm.n_layers):
+            sums = [float(a.contribution[a.layer == layer].sum()) for a in (whole, part)]
+            assert sums[0] == pytest.approx(sums[1], abs=tolerance * max(largest, abs(sums[0])))
 
 
 def test_gains_per_channel_that_drown_in_rounding_are_refused_with_the_way_on() -> None:
@@ -91,6 +92,10 @@ def test_padding_leaves_a_row_as_it_is_without_any(model_type: str, side: str, t
     else:
         logits = run(lm, ids, attention_mask=mask).logits[mask.bool()]
         torch.testing.assert_close(logits, run(lm, row).logits[0], rtol=0, atol=1e-5)
+        for by in kinds_of(lm):
+            padded = attribution(lm, run(lm, ids, points_needed(lm, by), attention_mask=mask), 11, by=by)
+            alone = attribution(lm, row, 11, by=by)
+            torch.testing.assert_close(padded.contribution, alone.contribution, rtol=1e-4, atol=1e-5)
 
 
 def test_a_batch_of_continuations_is_refused_where_padding_would_be_read() -> None:
@@ -159,9 +164,8 @@ def test_a_cache_under_edits_gives_what_full_passes_give(model_type: str, tokens
 )
 def test_weights_that_are_elsewhere_give_the_same_attribution(model_type: str, tokens: Tensor, tmp_path: Path) -> None:
     tiny_model(model_type).save_pretrained(tmp_path / "model")  # perturbed buffers are not in its files
-    near, by = load(tmp_path / "model"), "component" if model_type in NO_HEADS else "head"
-    whole = attribution(near, tokens[:1], 11, by=by)
+    near = load(tmp_path / "model")
     away = load(tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
-    torch.testing.assert_close(
-        attribution(away, tokens[:1], 11, by=by).contribution, whole.contribution, rtol=1e-4, atol=1e-6
-    )
+    for by in kinds_of(near):
+        here, there = (attribution(lm, tokens[:1], 11, by=by).contribution for lm in (near, away))
+        torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-6)
