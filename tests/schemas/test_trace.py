@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from tests.conftest import tiny
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.control.steering import ranked_values_table
 from unembed.language_model import LanguageModel, load
 from unembed.memories.token_ranking import promoting
@@ -111,3 +113,15 @@ def test_a_finding_names_the_expert_of_a_memory(tokens: torch.Tensor) -> None:
     assert finding.index is not None
     assert re.search(r"Memory L\d(E\d+|S)M\d+ adds most", finding.sentence)
     assert lm.memory_name(finding.layer, finding.index) in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kinds"), [("mamba", ["component"]), ("glm4_moe", ["component", "head", "memory"])]
+)
+def test_an_explanation_splits_a_logit_by_every_kind_of_part_that_the_model_has(
+    model_type: str, kinds: list[str]
+) -> None:
+    lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+    view, _ = explain_view(lm, SETTINGS, token=None, by=None, writers=5)
+    assert [one.by for one in view.attributions] == kinds
+    assert ("80 to 160 memories a layer" in view.sizes) == ("memory" in kinds)

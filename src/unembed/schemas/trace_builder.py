@@ -157,7 +157,7 @@ def explain_view(
     trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     common, provenance, question = _common(lm, trace, settings, target, tracer)
     position = common["position"]
-    kinds = [by] if by is not None else kinds_of(lm, settings.edits)
+    kinds: list[By] = [by] if by is not None else kinds_of(lm, settings.edits)
     view = TraceView(
         schema=SCHEMA_EXPLAIN,
         **common,
