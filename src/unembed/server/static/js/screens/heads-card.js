@@ -124,9 +124,7 @@ export function headCard(t, own) {
         hideFirst &&
           "The first column is hidden; the last row gives it " +
             `${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
-        norms &&
-          "Weight times the norm of the value as the head writes it; the darkest is " +
-            `${num(unit)}.`,
+        norms && "Weight times the norm of the value as the head writes it; the darkest is " + `${num(unit)}.`,
       );
     };
     drawMap();
