@@ -54,8 +54,8 @@ def _continue(page: Page) -> None:
 
 
 def _steer(page: Page) -> None:
-    page.get_by_role("textbox", name="Words to raise").fill("safe, thank")
-    page.get_by_role("textbox", name="Words to raise").press("Enter")
+    page.get_by_role("textbox", name="Words to promote").fill("safe, thank")
+    page.get_by_role("textbox", name="Words to promote").press("Enter")
 
 
 def _score(page: Page) -> None:

@@ -72,7 +72,7 @@ def test_copied_python_and_commands_run(page_at, lm, monkeypatch, screen):
     where, shown = SCREENS[screen]
     page = page_at(where)
     if screen == "steer":
-        page.get_by_role("textbox", name="Words to raise").fill("year")
+        page.get_by_role("textbox", name="Words to promote").fill("year")
     program = copied(page, "Copy as Python")
     command = copied(page, "Copy as command")
     monkeypatch.setattr(unembed, "load", lambda *_, **__: lm)  # opened once for all tests
@@ -149,7 +149,7 @@ def llama(tmp_path_factory) -> Iterator[Served]:
 def test_a_model_of_a_folder_is_opened_by_its_folder(page_at, llama, screen):
     page = page_at(OF_A_FOLDER[screen], at=llama.address)
     if screen == "steer":
-        page.get_by_role("textbox", name="Words to raise").fill("year")
+        page.get_by_role("textbox", name="Words to promote").fill("year")
     program = copied(page, "Copy as Python")
     assert llama.session.source in program
     assert printed(program).strip()

@@ -1,4 +1,4 @@
-/** Asking the server: the newest question of a channel wins, answers are kept, failures are typed. */
+/** Requests: a newer one of a channel cancels the older one; responses are cached; errors are typed. */
 
 const PAGE = Math.random().toString(36).slice(2, 12);
 const answers = new Map();
@@ -6,7 +6,7 @@ const running = new Map();
 const KEPT = 240;
 const listeners = [];
 
-/** A failure as the server or the network tells it. */
+/** A failed request: the server's error, or one of the network. */
 export class Problem extends Error {
   constructor(body, status) {
     super(body.message || "something failed");
@@ -14,7 +14,7 @@ export class Problem extends Error {
   }
 }
 
-/** Be told when something runs: `on({running: [names], error})`. */
+/** Call `on({running: [names], error})` whenever a request begins, ends or fails. */
 export function listen(on) {
   listeners.push(on);
 }
@@ -24,7 +24,7 @@ function tell(error = null) {
   for (const on of listeners) on({ running: names, error });
 }
 
-/** GET; an answer that came before is given again without asking. */
+/** GET; a cached response is returned without a request. */
 export function get(path, params = {}, { channel = path, what = "", fresh = false } = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
@@ -41,19 +41,19 @@ const posted = (body) => ({
   headers: { "content-type": "application/json" },
 });
 
-/** POST with a JSON body, for an answer that depends on the question only. */
+/** POST with a JSON body, where the response depends on nothing else and is cached. */
 export function post(path, body, { channel = path, what = "" } = {}) {
   const init = posted(body);
   return ask(path, init, `POST ${path} ${init.body}`, channel, what, false);
 }
 
-/** POST that writes something; nothing replaces it. */
+/** POST that writes something; no later request cancels it. */
 export const send = (path, body) => ask(path, posted(body), "", `${path} ${Math.random()}`, "", true);
 
 /** DELETE. */
 export const remove = (path) => ask(path, { method: "DELETE" }, "", path, "", true);
 
-/** A prompt's trace: from what is kept, or streamed; `on(trace so far)` while layers are still to come. */
+/** A prompt's trace, cached or streamed; `on(part)` is called with the layers received so far. */
 export async function trace(prompt, edits, { channel = "trace", on = (_part) => {} } = {}) {
   const key = `trace ${JSON.stringify([prompt, edits])}`;
   const found = answers.get(key);
@@ -68,7 +68,7 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
       for (const one of line.stages) {
         const stage = part.stages.find((x) => x.point === one.point);
         if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
-        else part.stages.unshift(one); // after the FFN comes first, and is drawn last
+        else part.stages.unshift(one); // the readings after the FFN are sent first and drawn last
       }
       Object.assign(part, line, { stages: part.stages, events: [], texts: { ...part.texts, ...line.texts } });
       on(part);
@@ -78,15 +78,12 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
   return keep(key, whole);
 }
 
-/** Forget answers whose key holds a text, after something was written. */
+/** Remove cached responses whose key contains a text, after something was written. */
 export function forget(part) {
   for (const key of answers.keys()) if (key.includes(part)) answers.delete(key);
 }
 
-/**
- * A file that came with the page, read when it is needed: the example, for a first picture without the model; what
- * panes are about.
- */
+/** A file of the page, loaded on first use: the bundled example, or the help texts of the panes. */
 export const file = (name) =>
   answers.get(name) ||
   keep(
@@ -113,7 +110,7 @@ async function ask(path, init, key, channel, what, fresh) {
   }
 }
 
-/** Lines of JSON as they come. `on(line)` is called for each; resolves when the stream has ended. */
+/** A streamed response: `on(line)` is called with each line of JSON; resolves at the end of the stream. */
 export async function stream(path, body, on, { channel = path, what = "" } = {}) {
   const { answer, end } = await begin(path, posted(body), channel, what);
   try {
@@ -140,7 +137,7 @@ export async function stream(path, body, on, { channel = path, what = "" } = {})
   }
 }
 
-/** Stop what runs on a channel, or everything. */
+/** Cancel the request of a channel, or all requests. */
 export function cancel(channel) {
   for (const [name, one] of running) {
     if (channel && name !== channel) continue;
@@ -186,7 +183,7 @@ function failed(error, code, message) {
   return new Problem({ code, message, fix: "Start it again with unembed serve, then reload" }, 0);
 }
 
-/** Show a failure in the status line; a question that a newer one replaced is no failure. */
+/** Show a failure in the status line. A request that a newer one replaced is not a failure. */
 export function fail(error) {
   if (error.code === "superseded") return;
   console.info("unembed:", error.message);

@@ -1,6 +1,6 @@
 /**
- * A small picture of the model: embedding, layers with attention and FFN, unembedding; where something sits, and what
- * each part adds.
+ * A small diagram of the model (embedding, attention and FFN of each layer, unembedding): the position of one part, and
+ * what each part adds.
  */
 import { fill, fixed, h, places } from "./dom.js";
 import { asText } from "./question.js";
@@ -17,19 +17,15 @@ const partsOf = (model) =>
       ]
     : [["attention", "Attention", "post"]];
 
-/**
- * How strong a contribution is, as one of six shades: blue where it promotes the target, orange where it suppresses
- * it.
- */
+/** One of six shades for a contribution: blue where it promotes the target, orange where it suppresses it. */
 const shade = (x, most) => {
   const q = Math.ceil((6 * Math.abs(x)) / most);
   return q ? `${x < 0 ? "w" : "c"}${Math.min(6, q)}` : "";
 };
 
 /**
- * Draw the model into `el`. `at`: the chosen part, {layer, part}. With a `view`, each part carries what it adds to
- * the view's
- * question; a click chooses it.
+ * Draw the diagram in `el`. `at`: the selected part, {layer, part}. With a `view`, each part shows its contribution to
+ * the question, and a click selects it.
  */
 export function architecture(el, { model, at = null, view = null }) {
   const rows = view?.attributions[0].rows ?? [];
@@ -83,7 +79,7 @@ export function architecture(el, { model, at = null, view = null }) {
       ),
     ),
   );
-  // In a narrow window the blocks scroll in their own box: what is chosen is in view.
+  // In a narrow window the blocks scroll in their own box: bring the selected one into view.
   const chosen = innerWidth < 640 && /** @type {HTMLElement | null} */ (el.querySelector(".on"));
   if (chosen) el.firstChild.scrollLeft = chosen.offsetLeft - el.clientWidth / 2;
 }

@@ -1,4 +1,4 @@
-/** What is shown as a Python program, and as a command that prints the same. */
+/** A Python program, and a command, that print what the page shows. */
 import { prompt } from "./parts.js";
 import { activeEdits, idOf, parseId, state } from "./state.js";
 
@@ -101,7 +101,7 @@ const LINES = {
   label: ({ page }) => [page.model.can.index ? "print(index.labels())" : "print(lm)"],
 };
 
-/** The state as a Python program; `more` are the lines of a screen that keeps what it shows outside the address. */
+/** The state as a Python program; `more`: lines of a screen whose content is not all in the address. */
 export function asPython(page, more) {
   const now = state();
   const edits = activeEdits();
@@ -115,7 +115,7 @@ export function asPython(page, more) {
   return [...lines, ...body].join("\n");
 }
 
-/** The state as a command: one of `unembed` where it can say all of it, else the Python program. */
+/** The state as a command of `unembed`; where no command covers all of it, the Python program. */
 export function asCommand(page, more) {
   const program = `python - <<'EOF'\n${asPython(page, more)}\nEOF`;
   if (more) return program;

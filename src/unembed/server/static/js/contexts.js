@@ -1,7 +1,4 @@
-/**
- * Stretches of a corpus, each cut before the token that it ends with; how much is shown is chosen once for all of
- * them.
- */
+/** Passages of a corpus, each up to the token of interest; one switch sets the length shown for all of them. */
 import { button, fill, h, num, percent, segmented } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { go } from "./state.js";
@@ -13,7 +10,7 @@ const LENGTHS = [
 ];
 let length = "24";
 
-/** Lists that are drawn now: each is drawn again when the length changes. */
+/** The lists on the page; all are redrawn when the length changes. */
 const drawn = new Set();
 function dropDetached() {
   for (const box of drawn) if (!box.isConnected) drawn.delete(box);
@@ -32,9 +29,8 @@ export function shade(m, most) {
 }
 
 /**
- * The first few of some contexts, and the others when asked for; tokens shaded by `coefficients`, which `quantity` names.
- * With a
- * `source`, the token that the last one reads, that one is marked and named too.
+ * The first few contexts, and a button for the others. Tokens are shaded by `coefficients`, named by `quantity`. A
+ * `source`, the token that the last one attends to, is marked and named too.
  */
 export function contexts(box, rows, first, quantity = "coefficient") {
   const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);

@@ -1,9 +1,9 @@
-/** What screens are made of: elements, numbers as people read them, icons, buttons. */
+/** Building blocks of screens: elements, formatted numbers, icons, buttons. */
 import { append, fill, h, s } from "./islands/nodes.js";
 
 export { append, fill, h, s };
 
-/** A probability as people read it. */
+/** A probability in percent. */
 export function percent(p) {
   if (p >= 0.9995) return "100 %";
   if (p >= 0.1) return `${Math.round(p * 100)} %`;
@@ -35,7 +35,7 @@ export function num(x) {
   return x < 0 ? `−${text}` : text;
 }
 
-/** Decimals with which the largest of some numbers has three significant digits: one number of them for a column. */
+/** Decimals that give the largest of some numbers three significant digits: the same for a whole column. */
 export function places(values) {
   const most = Math.max(...values.map(Math.abs).filter(Number.isFinite), 0);
   return most ? Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(most)))) : 2;
@@ -56,7 +56,7 @@ export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).r
 
 /** A rank with its thousands separated. */
 export const shownRank = (rank) => grouped.format(rank);
-const grouped = new Intl.NumberFormat("en"); // toLocaleString looks the language up every time: 25 µs
+const grouped = new Intl.NumberFormat("en"); // toLocaleString looks up the language in every call: 25 µs
 
 /** An index clamped to 0 … n - 1. */
 export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
@@ -74,7 +74,7 @@ export function button(text, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, text);
 }
 
-/** Work for the time after the next frame. */
+/** Run something after the next frame. */
 export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
 
 /** A box for a text, a box for a number, a box to tick with its text. */
@@ -97,7 +97,7 @@ export const selectBox = (label, options, chosen, props = {}) =>
     options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
   );
 
-/** A control with a word before it. */
+/** A control with its label. */
 export const worded = (text, ...control) => h("label", { class: "row faint" }, text, control);
 
 /** One choice among few, as a row of radio-like buttons. */
@@ -143,7 +143,7 @@ export function modal(props, ...body) {
   return dialog;
 }
 
-/** Say something in passing, to eyes and to a screen reader. */
+/** Show a short message, which a screen reader reads aloud. */
 export function say(text) {
   const live = document.getElementById("live");
   live.textContent = text;

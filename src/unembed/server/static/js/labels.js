@@ -1,4 +1,4 @@
-/** The labels of a memory or a head and the form for a new one; and what a pane shows without an index. */
+/** The labels of a memory or a head with a form for a new one; the message of a pane that needs an index. */
 
 import * as api from "./api.js";
 import { shell } from "./code.js";
@@ -14,7 +14,7 @@ function buildCommands(model) {
   return [`unembed index build${named} --out my-index`, `unembed serve${named} --index my-index`];
 }
 
-/** What a pane shows where it needs an index and none is open: the commands that make one, and what that costs. */
+/** The message of a pane that needs an index: the commands that build one, with their cost. */
 export async function noIndex(box, text) {
   const [model] = (await api.get("/models")).models;
   const cost = h("p", { class: "faint" }, model.can.text ? "Estimating its cost …" : "");
@@ -48,9 +48,8 @@ export async function exportLabels() {
 }
 
 /**
- * The labels of a memory or a head (`of`: "head") in one box, its names in another; `written` is called when one has
- * been
- * kept or withdrawn.
+ * The labels of a memory or a head (`of`: "head") in one box, its names in another; `written` is called after a label
+ * was saved or withdrawn.
  */
 export function labels(box, named, { layer, index, of = "memory" }, written) {
   if (!names.indexed())
@@ -91,7 +90,7 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
           ...(sure.value && { confidence: Number(sure.value) }),
           ...(verdict.value && { verdict: verdict.value }),
         })
-        .then(again, api.fail); // what was typed stays where it was not stored
+        .then(again, api.fail); // a label that could not be stored stays in the form
     };
     const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && keep() });
     const who = names.authorBox();

@@ -1,4 +1,4 @@
-/** The shell: header, rail, status line, keys; each screen is a module of its own, loaded when first opened. */
+/** The frame of the page: header, navigation, status line, keys. Each screen is a module, loaded on first use. */
 
 import * as api from "./api.js";
 import { button, ending, fill, h, icon, many, modal, say, tickBox } from "./dom.js";
@@ -28,7 +28,7 @@ const SCREENS = [
 const main = document.getElementById("main");
 let shown = null;
 
-/** What every screen is given. `isShipped`: the model is the one whose example comes with the page. */
+/** Passed to every screen. `isShipped`: the model is the one of the bundled example. */
 const page = { model: null, isShipped: false, api, say, version: new URL(import.meta.url).pathname.split("/").at(-3) };
 
 async function start() {
@@ -60,23 +60,23 @@ async function start() {
     const updated = now.screen === before.screen ? shown?.update(now, before) : open();
     Promise.resolve(updated)
       .catch(failed)
-      .then(() => (crumbs(), done())); // no frame of their own before the answer's
+      .then(() => (crumbs(), done())); // in the same frame as the response
   });
   tour.mount();
   await open();
 }
 
-/** What a screen did not expect: said above it, to be tried again. */
+/** Show an unexpected failure above the screen, with a button to try again. */
 function failed(error) {
   const box = h("div", { role: "alert" });
   main.prepend(box);
   failure(box, error, open);
 }
 
-/** Run the comparison: on its own screen at once, from another one by opening it. */
+/** Run the comparison; from another screen, open its screen first, which runs it. */
 const compare = () => (state().screen === "intervene" ? shown?.compare() : go({ screen: "intervene" }));
 
-/** A link too long to be one names what the server keeps. */
+/** Open the address that the server stores under the name in a short link. */
 async function recall() {
   try {
     goTo((await api.get(`/sessions/${encodeURIComponent(state().session)}`)).address);
@@ -86,7 +86,7 @@ async function recall() {
   }
 }
 
-/** Where the page is: prompt, position, layer, memory; each leads up to itself. */
+/** Breadcrumbs: prompt, position, layer, memory; each is a link to its screen. */
 function crumbs() {
   const { screen, prompt, position, layer, layers, memory, head } = state();
   const list = [];
@@ -123,7 +123,7 @@ page.crumbs = crumbs;
 const mark = (m) => m.name + (m.revision ? `@${m.revision.slice(0, 8)}` : "");
 page.mark = () => mark(page.model);
 
-/** What runs here, for the status line: how the model is computed, the index, the version. */
+/** The status line's text: dtype and device of the model, the index, the version. */
 const running = ({ dtype, device, index }) =>
   [`${dtype} on ${device}`, index ? `index ${index}` : "no index", `unembed ${page.version}`].join(" · ");
 
@@ -145,11 +145,11 @@ function warnOther(linked) {
   main.before(note);
 }
 
-/** How far each address was scrolled when another screen was opened, for the way back. */
+/** The scroll offset of each address when another screen was opened, restored by Back. */
 const left = new Map();
-history.scrollRestoration = "manual"; // the browser's own comes before there is anything to scroll
+history.scrollRestoration = "manual"; // the browser restores before the page has its length
 
-/** Scroll to a place as soon as the page is that long. */
+/** Scroll to an offset as soon as the page is long enough. */
 function scrollBack(y) {
   const until = performance.now() + 2000;
   const moved = () => clearTimeout(timer);
@@ -181,7 +181,7 @@ async function open() {
   crumbs();
   if (again) {
     scrollTo(0, 0);
-    if (document.activeElement === document.body) main.focus({ preventScroll: true }); // what was pressed is gone
+    if (document.activeElement === document.body) main.focus({ preventScroll: true }); // the clicked element is gone
   }
   const here = shown;
   await Promise.resolve(shown.update(state(), { ...state(), screen: "" })).catch(
@@ -191,7 +191,7 @@ async function open() {
   performance.mark("unembed-open");
 }
 
-/** A button of the header; `key` is the one that does the same. */
+/** A button of the header; `key` is its shortcut. */
 const iconButton = (name, label, key, onclick, props) =>
   button(icon(name), onclick, {
     class: "icon-btn",
@@ -275,14 +275,14 @@ function draw() {
       page.model && h("span", { class: "running" }, running(page.model)),
       h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"),
     );
-  // A failure stays until it is dismissed, whatever else goes well meanwhile.
+  // A failure stays until it is dismissed, even if later requests succeed.
   api.listen(({ running, error }) => {
     busy = running;
     trouble = error || trouble;
     if (error) say(error.message);
     clearTimeout(soon);
     if (error || !busy.length) tell();
-    else soon = setTimeout(tell, 150); // what is over in a moment is not worth a frame of its own
+    else soon = setTimeout(tell, 150); // short requests are not shown
   });
   page.ready = tell;
   tell();
@@ -379,7 +379,7 @@ function palette() {
       if (event.key === "ArrowDown") at = Math.min(matching.length - 1, at + 1);
       else if (event.key === "ArrowUp") at = Math.max(0, at - 1);
       else if (event.key === "Enter") {
-        event.preventDefault(); // or what opens next is sent the key too
+        event.preventDefault(); // or the dialog that opens next receives the key too
         dialog.close();
         if (matching[at]) matching[at][1]();
         else jump(input.value);
@@ -431,7 +431,7 @@ main.addEventListener("figure", (event) => figureMenu(event.target, page));
 
 addEventListener("keyup", (event) => shown?.keyup?.(event));
 
-/** Tokens are copied as they are, not as they are drawn. */
+/** Copying gives the tokens' own text, without the marks for spaces. */
 addEventListener("copy", (event) => {
   const chosen = getSelection();
   if (!chosen.rangeCount || /** @type {Element} */ (event.target).closest?.("input, textarea")) return;

@@ -1,4 +1,4 @@
-/** What people call memories and heads: read once, and shown wherever one is named. */
+/** Labels of memories and heads: loaded once, shown wherever one is named. */
 import * as api from "./api.js";
 import { textBox } from "./dom.js";
 import { idOf } from "./state.js";
@@ -13,13 +13,13 @@ export async function loadDescriptions() {
   for (const row of rows) if (row.pole === "positive") described.set(idOf(row), row.description);
 }
 
-/** The automatic description of a memory, or nothing. */
+/** The automatic description of a memory, or undefined. */
 export const descriptionOf = (one) => described.get(idOf(one));
 
 /** The memories with a description, the best first, as ids. */
 export const describedIds = () => [...described.keys()];
 
-/** Read all names again. */
+/** Load all labels again. */
 export async function load() {
   open = true;
   const { rows } = await api.get("/labels", { of: "all" }, { channel: "names", fresh: true });
@@ -28,22 +28,21 @@ export async function load() {
     if (row.kind !== "random value" && row.label !== "(no pattern)") called.set(idOf(row, row.kind), row.label);
 }
 
-/** Whether there is an index, which holds names and triggers. */
+/** Whether an index is open, which stores labels and triggers. */
 export const indexed = () => open;
 
-/** The newest label of a memory or head; without one, a memory's automatic description; or nothing. */
+/** The newest label of a memory or head; else a memory's automatic description; else undefined. */
 export const nameOf = (one, kind) => at(idOf(one, kind));
 
 /** The same by `L4M17` or `L4H1`. */
 export const at = (id) => called.get(id) ?? described.get(id);
 
-/** Whether a memory or head has a label, which a person gave it. */
+/** Whether a person labelled a memory or head. */
 export const isLabelled = (one, kind) => called.has(idOf(one, kind));
 
 /**
- * A box for the annotator's name. A tab keeps its own, so that two people can work in two tabs; a new tab begins with
- * the
- * last one that this browser was given.
+ * A box for the annotator's name. Each tab has its own, so that two people can work in two tabs; a new tab starts with
+ * the last one entered in this browser.
  */
 export function authorBox(onchange) {
   const box = textBox("Your name", {

@@ -8,9 +8,8 @@ import { nameOf } from "./names.js";
 import { go, idOf, state, turn } from "./state.js";
 
 /**
- * A list of candidates, best first. For changes of rank: `before`, the same position's list one stage earlier, or
- * `from`,
- * the rank of each candidate there.
+ * A list of candidates, best first. For changes of rank: `before`, the list one stage earlier, or `from`, the rank of
+ * each candidate there.
  */
 export function candidates(list, { before = null, from = null, onpick = null, rank = null, n = 6 } = {}) {
   const was = new Map((before || []).map((c, i) => [c.id, i + 1]));
@@ -54,7 +53,7 @@ function same(id, on) {
   for (const el of document.querySelectorAll(`.cand[data-id="${id}"]`)) el.classList.toggle("same-token", on);
 }
 
-/** The word for a writer, and where a click on it leads. */
+/** The name of a writer, and the state that a click on it opens. */
 function writer(row) {
   const kind = row.label.split(" ")[0];
   const names = {
@@ -72,7 +71,7 @@ function writer(row) {
   return `${name} ${where}${called ? `, ${called}` : ""}${row.source === null ? "" : ` from ${row.source}`}`;
 }
 
-/** A logit as the sum of its writers, drawn; the sum and its error stand below. */
+/** A logit as bars of its writers, with the sum and its error below. */
 export function attribution(el, a, tokens = []) {
   const digits = places([...a.rows.map((row) => row.contribution), a.others_contribution ?? 0]);
   const rows = a.rows.map((row) => ({
@@ -109,7 +108,7 @@ export function attribution(el, a, tokens = []) {
   );
 }
 
-/** Direct effects of writers beside total ones, as `with_effects` returns them. */
+/** Direct and total effects of writers, as `with_effects` returns them. */
 export const effectsTable = (rows) =>
   table(
     ["writer", "direct effect", "total effect", "where they differ"],
@@ -129,7 +128,7 @@ function follow(row) {
   else go({ screen: "layer", layer: String(row.layer) });
 }
 
-/** A titled part of a screen. `title` and `controls` stand in its head. */
+/** A titled card of a screen; `controls` are in its header. */
 export function card(title, controls, ...body) {
   const id = `card${++cards}`;
   return h(
@@ -141,7 +140,7 @@ export function card(title, controls, ...body) {
 }
 let cards = 0;
 
-/** A button that offers the card around it as a figure: the page hears of it. */
+/** A button that saves the card around it as a figure, through an event of the page. */
 const saver = () =>
   button(icon("save"), (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true })), {
     class: "icon-btn save",
@@ -150,7 +149,7 @@ const saver = () =>
     "aria-haspopup": "menu",
   });
 
-/** Rows of cells (nodes, texts, numbers) under a head; scrolls in its own box where it is too wide. */
+/** A table of nodes, texts and numbers; one that is too wide scrolls in its own box. */
 export function table(head, rows, caption = "") {
   const cell = (x) =>
     typeof x === "number"
@@ -184,7 +183,7 @@ export function table(head, rows, caption = "") {
   );
 }
 
-/** The numbers of a chart as a table, folded away and made when opened. */
+/** The numbers of a chart as a folded table, built when it is opened. */
 export function asTable(title, head, rows) {
   const body = h("div");
   return h(
@@ -195,10 +194,7 @@ export function asTable(title, head, rows) {
   );
 }
 
-/**
- * A memory or a head (by its `kind`), which leads to its card, and its name; with Shift a memory stands beside the
- * open one.
- */
+/** A link to the card of a memory or a head (`kind`), and its name; Shift-click compares it with the open memory. */
 export function link(one, kind, props = {}) {
   const head = kind === "head";
   const id = idOf(one, kind);
@@ -225,16 +221,13 @@ export function link(one, kind, props = {}) {
 
 export const memoryLink = (one, props) => link(one, "memory", props);
 
-/** The memories that the last search found, as ids: where Previous and Next lead. */
+/** The memories of the last search, as ids, for Previous and Next. */
 export const trail = [];
 
 /** Some tokens, one after the other. */
 export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
 
-/**
- * Lists of tokens with their scores as bars, [title, rows] each; all bars have one scale, all numbers as many
- * decimals.
- */
+/** Lists of tokens with their scores as bars, [title, rows] each, with one scale and the same number of decimals. */
 export function tokenLists(lists, options) {
   const scores = lists.flatMap(([, rows]) => rows.map((r) => r.score));
   const digits = places(scores);
@@ -252,7 +245,7 @@ export function tokenLists(lists, options) {
   });
 }
 
-/** Fill a pane by some work; a failure is shown in it, and the work can be tried again. */
+/** Fill a pane; a failure is shown in it, with a button to try again. */
 export async function pane(el, work) {
   try {
     await work();
@@ -261,7 +254,7 @@ export async function pane(el, work) {
   }
 }
 
-/** Where something will stand soon: as many grey lines, which show when it takes longer than a moment. */
+/** A skeleton of so many grey lines, which appears only after a short delay. */
 export const loading = (what, lines = 4) =>
   h(
     "div",
@@ -269,7 +262,7 @@ export const loading = (what, lines = 4) =>
     Array.from({ length: lines }, () => h("i")),
   );
 
-/** Dim what is old while new data come, where they take longer than a moment. Returns how to end it. */
+/** Dim old content, after a short delay, until the returned function is called. */
 export function waiting(...els) {
   const timer = setTimeout(() => {
     for (const el of els) el.classList.add("waiting");
@@ -280,10 +273,7 @@ export function waiting(...els) {
   };
 }
 
-/**
- * A target or runner-up that is no token of the model, as in a link made with another one: said, and the default
- * taken.
- */
+/** A target or runner-up that is not a token of this model: report it and use the default. */
 function dropped(error) {
   const { token: target, against } = state();
   if (!(target || against) || !(error.code === "not_one_token" || /^token \d+$| against itself$/.test(error.message)))
@@ -293,7 +283,7 @@ function dropped(error) {
   return true;
 }
 
-/** A pane's failure: what, why, what to do, and again. */
+/** A pane's failure: what, why, what to do, and a button to try again. */
 export function failure(el, error, again) {
   if (error.code === "superseded" || dropped(error)) return;
   if (!error.code) console.error(error);
@@ -309,23 +299,23 @@ export function failure(el, error, again) {
   );
 }
 
-/** What a pane says when there is nothing to show yet. */
+/** The message of an empty pane. */
 export const empty = (title, text, ...more) =>
   h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
 
-/** The screen of a model that has nothing to show on it. */
+/** The message of a screen that has nothing to show for this model. */
 export function noMemories(root) {
   fill(root, empty("This model has no memories", "It has no feed-forward layers, and a memory is an FFN neuron."));
   return { update() {} };
 }
 
-/** An element that gets a text by its name, from the file of texts. */
+/** An element filled with a text of the file of texts, by its name. */
 export function written(el, name) {
   api.file("about").then((texts) => (el.textContent = texts[name]), api.fail);
   return el;
 }
 
-/** What am I looking at: a text by its name, read when it is asked for. */
+/** The help of a pane: a text by its name, loaded when it is opened. */
 export function about(name) {
   const aboutText = h("p", { class: "why" });
   return h(
@@ -336,13 +326,13 @@ export function about(name) {
   );
 }
 
-/** The layer and the position chosen, among so many: the last one where none is. */
+/** The selected layer or position; the last one by default. */
 export const layerHere = (n) => (state().layer === "" ? n - 1 : within(Number(state().layer), n));
 export function positionHere(n) {
   const position = state().position === "" ? -1 : Number(state().position);
   return within(position < 0 ? position + n : position, n);
 }
 
-/** The prompt that holds, or one to begin with. */
+/** The current prompt, or the default one. */
 export const prompt = () => state().prompt || FIRST;
 export const FIRST = "He was born on 16";

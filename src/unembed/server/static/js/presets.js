@@ -1,10 +1,10 @@
-/** Edits that the server keeps under a name: saved from the tray, put into it again, deleted. */
+/** Presets: edits that the server stores under a name. */
 import { button, fill, h, textBox } from "./dom.js";
 import { pane } from "./parts.js";
 import { edits, setEdits } from "./state.js";
 import { editsInWords } from "./tray.js";
 
-/** They stand in the tray, or where edits are made when the tray is empty. */
+/** Shown in the tray, or on Intervene while the tray is empty. */
 export function presets(page) {
   const { api } = page;
   const name = textBox("Name of the preset", {

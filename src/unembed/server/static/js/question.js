@@ -1,10 +1,10 @@
-/** The question that a prompt's panes answer: why one token rather than another; or the logit of one alone. */
+/** The question of all panes of a prompt: why one token rather than another; or the logit of one token. */
 import * as api from "./api.js";
 import { button, fill, h, say, selectBox, textBox } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { state, turn } from "./state.js";
 
-/** What the API takes, as the address holds it. */
+/** The parameters of the API, from the address. */
 export const questionQuery = () => ({
   token: state().token,
   against: state().single ? "" : state().against,
@@ -17,9 +17,8 @@ export const QUESTION = ["token", "against", "single"];
 const OTHER = "another";
 
 /**
- * The id of the one token that a text is: a word as it stands in a sentence, after a space, where that is a token; in
- * quotes
- * exactly as written. Says so and gives nothing where it is several.
+ * The id of the token that a text is: with a space before it where that is a token; in quotes exactly as written. A
+ * text of several tokens is reported, and the result is undefined.
  */
 export async function oneToken(text) {
   const quoted = /^"(.*)"$/s.exec(text);
@@ -33,15 +32,11 @@ export async function oneToken(text) {
   return null;
 }
 
-/**
- * The two tokens to choose. `draw(view)` shows those of a position's view: its target, what it is compared with, and
- * its
- * most likely tokens to choose from.
- */
+/** Two lists, for the target and its rival. `draw(view)` fills them with the candidates of a position. */
 export function questionPicker() {
   const el = h("div", { class: "row question", role: "group", "aria-label": "Target and runner-up" });
 
-  /** A list of tokens with a way to any other one. */
+  /** A list of tokens, with an entry for any other one. */
   function choice(label, chosen, options, on) {
     const box = h("span");
     const other = async (input) => {

@@ -5,12 +5,12 @@ import { asCommand, asPython, editCall } from "./code.js";
 import { button, h, say } from "./dom.js";
 import { activeEdits, link, state } from "./state.js";
 
-/** Characters of an address beyond which a link names what the server keeps. */
+/** Longer addresses are stored by the server, and the link names them. */
 const LONG = 2000;
 
 const address = (page) => link({ model: state().model || page.mark() });
 
-/** Copy the link of what is shown; a long one is kept by the server under a short name. */
+/** Copy the link; a long address is stored by the server under a short name. */
 export async function copyLink(page) {
   const whole = address(page);
   const long = whole.length > LONG;
@@ -48,7 +48,7 @@ function openSession() {
   input.click();
 }
 
-/** What was asked of which model, as a person cites it. */
+/** The view as a citation: model, prompt, edits, versions. */
 export function cited(page) {
   const { prompt, position, layer } = state();
   const made = activeEdits().map((e) => editCall(e).replace("unembed.", ""));
@@ -61,7 +61,7 @@ export function cited(page) {
   );
 }
 
-/** Where a file comes from: what a person cites, as data and as a line. */
+/** The provenance of a file, as data and as a line of text. */
 const origin = (page) => ({
   unembed: page.version,
   model: page.mark(),
@@ -76,7 +76,7 @@ const origin = (page) => ({
   citation: cited(page),
 });
 
-/** Offer a file. */
+/** Save a file. */
 export function save(name, text, type) {
   const url = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type }));
   const a = h("a", { href: url, download: name });
@@ -93,7 +93,7 @@ export const csv = (rows) =>
     )
     .join("\n")}\n`;
 
-/** Rows as CSV, below a line that begins with # and says where they come from. */
+/** Rows as CSV, below a line of provenance that begins with #. */
 const tableFile = (page, rows) => `# ${cited(page).replace(/\s+/g, " ")}\n${csv(rows)}`;
 
 /** Every way to save what a screen shows, by name. */
@@ -214,7 +214,7 @@ async function drawn(page, { title, el }) {
 
 const escaped = (text) => h("p", { text }).innerHTML;
 
-/** What is on the screen as a page of its own: the figure, its numbers, where they come from; no script, no request. */
+/** The screen as an HTML page with the figure, its numbers and their provenance, without scripts or requests. */
 async function savePage(page, figure, rows) {
   const { text } = await drawn(page, figure);
   const cells = (row, tag) => `<tr>${row.map((x) => `<${tag}>${escaped(String(x))}</${tag}>`).join("")}</tr>`;
@@ -238,7 +238,7 @@ async function savePage(page, figure, rows) {
   );
 }
 
-/** A drawing in pixels, two for each of the screen's, with where it comes from in the file. */
+/** A drawing in pixels, at twice the screen's resolution, with the provenance in the file. */
 async function asPng({ text, width, height, description, title }) {
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));

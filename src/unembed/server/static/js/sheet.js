@@ -1,12 +1,9 @@
-/** On a narrow page, what a tap changes comes up from below as a sheet, instead of changing out of sight. */
+/** On a narrow page a tap opens its result as a sheet at the bottom, because the result is otherwise out of view. */
 import { button } from "./dom.js";
 
 const narrow = matchMedia("(max-width: 1080px)");
 
-/**
- * Make an element such a sheet: {show, hide}, each true where that changed something. On a wide page it stands where
- * it is.
- */
+/** Make an element such a sheet: {show, hide}, each true if it changed something; a wide page has no sheets. */
 export function sheet(el) {
   const hide = () => {
     const had = el.classList.contains("sheet");

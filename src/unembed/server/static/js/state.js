@@ -1,17 +1,16 @@
 /**
- * What the page shows, all of it in the address: `#/screen/path?prompt=...&position=6&layer=3&edits=...`. A link
- * restores it anywhere
- * the same model is served. Within a screen the address follows when the page has drawn: a browser works on each change
- * of it while the model could, and refuses changes when they come as fast as from an arrow that is held down.
+ * The state of the page, all of it in the address: `#/screen/path?prompt=...&position=6&layer=3&edits=...`. A link
+ * restores it wherever the same model is served. Within a screen the address is updated after the page was drawn:
+ * each update costs processor time, and browsers refuse updates as frequent as those of a repeated arrow key.
  */
 
 const DEFAULTS = {
-  // What the model runs on.
+  // The model's input.
   prompt: "",
   edits: "",
   disabled: "",
   other: "",
-  // What is selected.
+  // The selection.
   position: "",
   layer: "",
   layers: "",
@@ -22,7 +21,7 @@ const DEFAULTS = {
   memory: "",
   compared: "",
   head: "",
-  // How the trace is drawn.
+  // Display of the trace.
   metric: "probability",
   stages: "post",
   pins: "",
@@ -57,7 +56,7 @@ const DEFAULTS = {
 };
 const LATER = 200; // milliseconds
 let current = read();
-let how = ""; // the address is to follow
+let how = ""; // the address is not up to date
 let timer = 0;
 const watchers = [];
 
@@ -90,7 +89,7 @@ export function link(change) {
   return query.size ? `#/${path}?${query}` : `#/${path}`;
 }
 
-/** Change the state. `push`: a step that Back undoes. The address follows soon; at once where another screen opens. */
+/** Change the state. `push`: Back undoes it. The address is updated soon after, or at once for another screen. */
 export function go(change, push = true) {
   if (push) follow();
   const before = current;
@@ -103,7 +102,7 @@ export function go(change, push = true) {
   tell(before);
 }
 
-/** Let the address say what the page shows, now rather than soon. */
+/** Update the address now. */
 function follow() {
   const address = link({});
   if (how && address !== location.hash) history[how](null, "", address);
@@ -116,16 +115,16 @@ export const turn = (change) => go(change, false);
 /** Whether any of these parts of the state differs. */
 export const differ = (now, before, ...names) => names.some((name) => now[name] !== before[name]);
 
-/** Whether what a screen asks of the model differs: it was opened, or the prompt or the edits are others. */
+/** Whether a screen must send new requests: it was opened, or the prompt or the edits changed. */
 export const asksAnew = (now, before) => differ(now, before, "screen", "prompt", "edits", "disabled");
 
-/** Put the state of an address, `#/...`, in the place of this one. */
+/** Replace the state by that of an address, `#/...`. */
 export function goTo(address) {
   history.replaceState(null, "", address);
   reread();
 }
 
-/** Be told of changes: `on(state, before)`. Returns how to stop. */
+/** Call `on(state, before)` at every change. Returns a function that ends it. */
 export function watch(on) {
   watchers.push(on);
   return () => watchers.splice(watchers.indexOf(on), 1);
@@ -145,22 +144,22 @@ function reread() {
   returning = false;
 }
 
-/** Whether the state that watchers hear of now is one that the page had before: Back, Forward, a saved address. */
+/** Whether the current change is a return to an earlier state: Back, Forward, or a saved address. */
 export const isReturning = () => returning;
 let returning = false;
 
 addEventListener("popstate", reread);
 addEventListener("pagehide", follow);
 
-/** How many routed experts a layer has and how many memories each, by layer; without an entry where it has none. */
+/** The number of routed experts and of memories in each, by layer; layers without experts have no entry. */
 let experts = {};
 
-/** Take the experts of the model that is shown. */
+/** Set the experts of the model. */
 export const setExperts = (found) => {
   experts = found ?? {};
 };
 
-/** A memory as `L5M278`, of an expert `L12E7M345` or `L12SM3` (the shared one), or a head as `L5H1`: its written form. */
+/** The written id of a memory (`L5M278`; of experts `L12E7M345`, of the shared one `L12SM3`) or of a head (`L5H1`). */
 export function idOf({ layer, index }, kind = "memory") {
   const [n, width] = (kind !== "head" && experts[layer]) || [0, 1];
   if (!n) return `L${layer}${kind === "head" ? "H" : "M"}${index}`;
@@ -169,7 +168,7 @@ export function idOf({ layer, index }, kind = "memory") {
     : `L${layer}SM${index - n * width}`;
 }
 
-/** The memory or head that a text names: `L5M278` or `5.278`, `L12E7M345`, `L5H1`; null where it names none. */
+/** The memory or head of a written id (`L5M278` or `5.278`, `L12E7M345`, `L5H1`), or null. */
 export function parseId(text) {
   const found = /^\s*l?(\d+)\s*(?:e(\d+)\s*m|(s)m|([.mhd]))\s*(\d+)\s*$/i.exec(text);
   if (!found) return null;
@@ -220,7 +219,7 @@ export function setEdits(list, push) {
   go({ edits: written(list), disabled }, push);
 }
 
-/** The edits that are switched on, as the server takes them. */
+/** The edits that are on, in the server's form. */
 export const activeEdits = () =>
   edits()
     .filter((e) => e.on)

@@ -1,9 +1,7 @@
-/**
- * How long interactions take, from the event to the frame after it: one span each, read by the tests and by a panel.
- */
+/** Durations of interactions, from the event to the next frame, for the tests and a panel. */
 import { afterPaint, button, h, modal } from "./dom.js";
 
-/** What an interaction is called, by the first key of the state that it changes, and its limit in milliseconds. */
+/** The class of an interaction, by the first key of the state that it changes, and its limit in milliseconds. */
 const CLASSES = {
   screen: ["open a screen", 100],
   metric: ["recolour", 50],
@@ -18,7 +16,7 @@ const CLASSES = {
   memory: ["memory", 100],
 };
 
-/** Begin a span; call what comes back when all is drawn. It ends once. */
+/** Begin a span; the returned function ends it, when all is drawn. */
 export function span(name) {
   const start = performance.now();
   let ended;

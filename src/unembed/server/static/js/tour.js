@@ -7,7 +7,7 @@ import * as api from "./api.js";
 import { button, fill, h } from "./dom.js";
 import { go, state, turn, watch } from "./state.js";
 
-/** What each step points at. Its words are read when the tour begins. */
+/** The element of each step. The texts are loaded when the tour begins. */
 const STEPS = [".prompt", "#main .grid", ".trace aside", ".ranks", ".trace .two .bars", "#rail"];
 
 /** The tour follows the address: `tour=1` to `tour=6`. */
@@ -69,5 +69,5 @@ export function mount() {
   show();
 }
 
-/** Begin it. */
+/** Begin the tour. */
 export const begin = () => go({ screen: "trace", tour: "1" });

@@ -1,4 +1,4 @@
-/** The edits that hold now, on every screen: chips that say what they do; and the way back. */
+/** The tray of active edits on every screen: one chip for each, with undo and redo. */
 import * as api from "./api.js";
 import { button, fill, h, many } from "./dom.js";
 import { nameOf } from "./names.js";
@@ -25,12 +25,12 @@ export const name = (e) => idOf(e, e.target);
 /** Some edits in words. */
 export const editsInWords = (list) => list.map((e) => `${name(e)} ${verb(e)}`).join(", ");
 
-/** What the edits were before each change, and what was undone. */
+/** The edits before each change, and the undone ones. */
 const past = [];
 const undone = [];
 let turning = false;
 
-/** Take the last change of the edits back, or make it again. Whether there was one. */
+/** Undo the last change of the edits, or redo it; whether there was one. */
 export function undo(again = false) {
   const [from, to] = again ? [undone, past] : [past, undone];
   if (!from.length) return false;
@@ -49,7 +49,7 @@ export const undoButtons = () => [
   button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" }),
 ];
 
-/** `compare` runs both sides of the comparison; `more` comes after the buttons. */
+/** `compare` runs both sides of the comparison; `more` is appended after the buttons. */
 export function mount(el, state, compare, more) {
   const note = h("p", { class: "faint", role: "status" });
   const draw = () => {
@@ -108,9 +108,7 @@ export function mount(el, state, compare, more) {
   draw();
 }
 
-/**
- * Which edits name positions after the prompt: there they change its continuation, and nothing that the screens show.
- */
+/** The edits at positions after the prompt, which change only its continuation. */
 async function later(note, list) {
   const placed = list.filter((e) => e.on && Array.isArray(e.positions));
   fill(note);

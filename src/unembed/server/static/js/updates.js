@@ -8,7 +8,7 @@ import { asText } from "./question.js";
 import { idOf } from "./state.js";
 import * as tray from "./tray.js";
 
-/** What the lists are ranked by: the name that the server takes, a word for it, and how it is computed. */
+/** Ways to rank the lists: the API's name, its label, and its definition. */
 export const ORDERS = {
   effect: ["Effect", "|effect|: what the writer adds to the question's logits, with the norm scale of this run"],
   deviation: [
@@ -20,7 +20,7 @@ export const ORDERS = {
 };
 
 export const isHead = (u) => u.coefficient === undefined;
-/** What a row is ranked by. A head has no coefficient and no mean. */
+/** The number by which a row is ranked. A head has no coefficient and no mean. */
 const RANKED = {
   effect: (u) => Math.abs(u.score),
   deviation: (u) => Math.abs(u.deviation ?? u.score),
@@ -30,9 +30,8 @@ const RANKED = {
 export const ranked = (rows, order) => [...rows].sort((a, b) => RANKED[order](b) - RANKED[order](a));
 
 /**
- * A table of writers, in the order given, those that are always on folded below it. `view` is the question that the
- * effects are
- * about; `after` are lines below it: [text, effect].
+ * A table of writers in the given order, the always-on ones folded below it. `view` has the question of the effects;
+ * `after`: more lines, [text, effect].
  */
 export function updatesTable(el, rows, view, { order = "effect", after = [] } = {}) {
   const listed = rows.filter((u) => !u.always_on);
@@ -145,13 +144,13 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
   );
 }
 
-/** What the card of a memory would show first, opened in the row below its own. */
+/** A short card of a memory, opened in the row below its own. */
 function opened(control, row, u) {
   const open = control.getAttribute("aria-expanded") === "true";
   control.setAttribute("aria-expanded", String(!open));
   if (open) return row.nextSibling.remove();
   const body = h("div", { class: "stack" });
-  // A narrow table hides some of its columns, and a cell that spans more than are shown would widen it.
+  // A narrow table hides some columns, and a cell that spans hidden ones would widen it.
   const columns = [...row.cells].filter((cell) => cell.offsetParent).length;
   row.after(h("tr", { class: "more" }, h("td", { colspan: columns }, body)));
   return pane(body, async () => {
@@ -185,7 +184,7 @@ function opened(control, row, u) {
   });
 }
 
-/** The same as rows of a plain table, for a file. */
+/** The same rows for a file. */
 export const plainRows = (rows) =>
   rows.map((u) => [
     idOf(u, isHead(u) ? "head" : "memory"),

@@ -1,6 +1,6 @@
 /**
- * A text with arcs from one of its tokens to those before it: as wide as what comes from there, blue above 0, orange
- * below.
+ * A text with arcs from one token to earlier ones. The width is the size of the contribution; blue is positive, orange
+ * negative.
  *
  * mount(el, {tokens: [text], from, values: [number], label, format(x)}, {onpick(position)})
  */
@@ -62,5 +62,5 @@ export function mount(el, data, options = {}) {
   });
   const box = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, svg);
   fill(el, box);
-  box.scrollLeft = at; // a long text ends with the token that is asked about
+  box.scrollLeft = at; // in a long text, show its end, where the destination token is
 }

@@ -2,8 +2,8 @@
  * Bars: one list of labelled bars on one scale, to the right for positive numbers and to the left for negative ones.
  *
  * mount(el, {rows: [{label, value, text, title, cls}], signed, least}, {onpick}) -> {update, destroy}
- *   `label` is a text or a node; `text` is the number as shown; `least` is the smallest value that a whole bar stands
- *   for.
+ *   `label` is a text or a node; `text` is the number as shown; `least` is the smallest value of a bar of full
+ *   length.
  */
 import { fill, h } from "./nodes.js";
 

@@ -1,10 +1,10 @@
 /**
- * The grid of layers and positions. Only cells in view exist; new data are written where they differ; selecting moves
- * an
- * overlay. None of it asks the browser where things stand: it would lay out the page then, and once more for the frame.
+ * The grid of layers and positions. Only visible cells exist as elements; an update rewrites only cells that differ; a
+ * selection moves an overlay. Nothing here reads the layout during an update, because the browser would then lay out
+ * the page twice for one frame.
  *
  * mount(el, data, options) -> {update, select, mark, cell, destroy}
- *   data.fit: columns share the width, without text where they are narrow; data.pinned: columns that stay in view.
+ *   data.fit: all columns fit the width, without text where they are narrow; data.pinned: columns that stay in view.
  *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}],
  *   at: [row, column]}
  *     `same`: the cell repeats the row below it; q: 0 to 16, the fill. Rows are given top first.
@@ -18,10 +18,10 @@ import { token, visible } from "./tokens.js";
 
 const LABEL = 92;
 const HEAD = 44;
-/** Columns narrower than this show their colour alone. */
+/** Narrower columns show only their colour. */
 const READABLE = 40;
 const NARROWEST = 3;
-/** To this width columns are squeezed rather than scrolled. */
+/** Columns shrink to this width before the grid scrolls. */
 const SQUEEZED = 56;
 
 export function mount(el, data, options = {}) {
@@ -54,10 +54,10 @@ export function mount(el, data, options = {}) {
   let ranged = null;
   let anchor = null;
   let dragged = null;
-  /** The columns that stay in view, and the place of each among them. */
+  /** The pinned columns, each with its order among them. */
   let pinned = new Map();
 
-  /** Where the box is scrolled to and how large it is. */
+  /** The box's scroll offset and size. */
   let seen;
   const look = () => (seen = [el.scrollLeft, el.scrollTop, el.clientWidth, el.clientHeight]);
 
@@ -137,7 +137,7 @@ export function mount(el, data, options = {}) {
     const [r, c] = data.at || at;
     const stays = painted.size && r === at[0] && c === at[1] && c < data.columns.length && r < data.rows.length;
     if (!stays) return pick(r, c);
-    place(); // the box stays where it was scrolled to
+    place(); // the scroll offset does not change
     paint();
   }
 
@@ -145,7 +145,7 @@ export function mount(el, data, options = {}) {
     if (!frame) frame = requestAnimationFrame(() => ((frame = 0), look(), paint()));
   }
 
-  /** What stands outside these rows and columns goes. */
+  /** Remove elements outside these rows and columns. */
   function drop(r1, c1, r0 = 0, c0 = 0) {
     const gone = (c) => (c < c0 || c >= c1) && !(pinned.has(c) && c < data.columns.length);
     for (const [r, row] of painted) {
@@ -155,7 +155,7 @@ export function mount(el, data, options = {}) {
     for (const [c, cell] of heads) if (gone(c)) cell.remove(), heads.delete(c);
   }
 
-  /** Where a column stands: a pinned one moves along where it would leave the box. */
+  /** The left edge of a column; a pinned one moves so that it stays in the box. */
   function leftOf(c) {
     const natural = LABEL + c * columnWidth;
     const k = pinned.get(c);
@@ -206,7 +206,7 @@ export function mount(el, data, options = {}) {
     return el;
   }
 
-  /** What an element holds: `made()` where `content` is another than before. */
+  /** Set the content of an element: `made()` is called only if `content` has changed. */
   function hold(el, content, made) {
     if (el.content !== content) el.replaceChildren(...made());
     el.content = content;
@@ -277,7 +277,7 @@ export function mount(el, data, options = {}) {
     cross.style.transform = `translateX(${x}px)`;
     for (const cell of heads.values()) {
       cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
-      cell.classList.toggle("end", at[1] > data.columns.length / 2); // its token would stick out at the right
+      cell.classList.toggle("end", at[1] > data.columns.length / 2); // its full token would overflow at the right
     }
     el.setAttribute("aria-activedescendant", `${id}-${at[0]}-${at[1]}`);
   }
@@ -292,7 +292,7 @@ export function mount(el, data, options = {}) {
     ];
     if (wide && (to[0] !== left || to[1] !== above)) {
       seen.splice(0, 2, ...to);
-      requestAnimationFrame(() => el.scrollTo(...to)); // now, the page would be laid out twice
+      requestAnimationFrame(() => el.scrollTo(...to)); // in this frame, the page would be laid out twice
     }
     paint();
   }
@@ -348,9 +348,9 @@ export function mount(el, data, options = {}) {
   return {
     update,
     select: (r, c) => pick(r, c, false),
-    /** The rows marked as chosen together, [first, last] or null. */
+    /** Mark the selected range of rows, [first, last] or null. */
     mark,
-    /** Scroll so that this share of all columns is in the middle of the box. */
+    /** Scroll so that the column at this fraction of the width is in the middle. */
     centre(share) {
       el.scrollTo({ left: share * data.columns.length * columnWidth - (seen[2] - LABEL) / 2 });
     },
@@ -363,7 +363,7 @@ export function mount(el, data, options = {}) {
   };
 }
 
-/** Whole pixels, but where columns are so narrow that much of the width would be left. */
+/** Whole pixels, except for columns so narrow that rounding would leave much of the width empty. */
 const whole = (width) => (width < 8 ? width : Math.floor(width));
 
 function window(scroll, size, step, n) {

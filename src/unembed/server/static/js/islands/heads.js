@@ -3,7 +3,7 @@
  *
  * matrix(el, {scores: [[number]], chosen: [layer, head], definition, top, names}, {onpick(layer, head)}): only the
  * `top` largest are
- *   shown; `names(layer, head)` is what people call one
+ *   shown; `names(layer, head)` is a head's label
  * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format`
  * writes a weight
  */
@@ -70,7 +70,7 @@ export function matrix(el, data, options = {}) {
  * thumbnails(el, {patterns: [[base64]], side, chosen: [layer, head], name(layer, head)}, {onpick(layer, head)})
  */
 export function thumbnails(el, data, options = {}) {
-  if (!el.isConnected) return; // another screen is open by now, and what is not on the page has no colours
+  if (!el.isConnected) return; // another screen is open now, and elements outside the page have no computed colours
   const { patterns, side, chosen } = data;
   el.className = patterns[0]?.length > 12 ? "thumbs small" : "thumbs";
   const probe = h("span", { class: "map-0", hidden: true });
@@ -119,7 +119,7 @@ export function pattern(el, data) {
   const from = data.hideFirst && n > 1 ? 1 : 0;
   const size = Math.max(4, Math.min(30, 420 / (n - from)));
   const edge = 86;
-  const width = edge + (n - from) * size + 34; // the last name leans over the edge
+  const width = edge + (n - from) * size + 34; // the slanted name of the last token needs room
   const svg = s("svg", {
     viewBox: `0 0 ${width} ${edge + (n - from) * size + 4}`,
     class: "heatmap",
@@ -129,7 +129,7 @@ export function pattern(el, data) {
   });
   const names = data.tokens.map((t) => visible(t).slice(0, 12));
   data.weights.forEach((row, dst) => {
-    if (dst < from) return; // it sees only the column that is hidden
+    if (dst < from) return; // it attends only to the hidden column
     const y = edge + (dst - from) * size;
     if (size >= 9) svg.append(s("text", { x: edge - 5, y: y + size * 0.7, "text-anchor": "end" }, names[dst]));
     row.forEach((w, src) => {

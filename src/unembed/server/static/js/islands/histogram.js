@@ -1,8 +1,8 @@
 /**
- * How often values of a size occur: bars over a line of numbers, with places marked on it.
+ * A histogram with marked values.
  *
  * mount(el, {edges: [number], counts: [number], marks: [{value, name}], label}) -> {update, destroy}
- *   Heights are logarithmic: most coefficients lie near zero, and the rare large ones are what is asked about.
+ *   Heights are logarithmic: most coefficients are near zero, and the rare large ones matter most.
  */
 import { fill, s } from "./nodes.js";
 
@@ -49,7 +49,7 @@ export function mount(el, data) {
   return { update, destroy: () => fill(el) };
 }
 
-/** The same shape in the height of a line of text, without numbers. */
+/** The same in the height of a line of text, without numbers. */
 export function sparkline(el, counts) {
   const most = Math.log1p(Math.max(...counts));
   const width = 84 / counts.length;

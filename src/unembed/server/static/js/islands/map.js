@@ -1,5 +1,5 @@
 /**
- * Thousands of points on a canvas, in islands with names: looked over, moved, enlarged, brushed.
+ * Thousands of points on a canvas, grouped in named islands, with pan, zoom, hover and brush.
  *
  * mount(el, {x, y, islands: [{x, y, radius}], named: [{x, y, radius, names: [text]}], spacing, label},
  * {onpick(point), onhover(point, at), onbrush([point]), onview(view)})
@@ -13,7 +13,7 @@
 import { fill, h } from "./nodes.js";
 
 const CLOSE = 14; // pixels within which a point is hit
-const CELL = 1 / 96; // of the grid that finds points
+const CELL = 1 / 96; // cells of the grid used to find points
 const MOST = 64;
 
 export function mount(el, data, options = {}) {
@@ -44,7 +44,7 @@ export function mount(el, data, options = {}) {
   const ux = (at) => (at - width / 2) / scale() + view.x;
   const uy = (at) => (at - height / 2) / scale() + view.y;
 
-  /** The colour of a class, as the theme has it now. */
+  /** The colour of a class in the current theme. */
   const colours = new Map();
   function colour(name, property = "backgroundColor") {
     const key = `${name} ${property}`;
@@ -143,7 +143,7 @@ export function mount(el, data, options = {}) {
     frame ||= requestAnimationFrame(draw);
   };
 
-  /** The point at a place of the canvas, or -1. */
+  /** The point at a pixel of the canvas, or -1. */
   function hit(x, y, close = CLOSE) {
     const reach = close / scale();
     let best = -1;
@@ -170,7 +170,7 @@ export function mount(el, data, options = {}) {
     if (tell) options.onview?.(view);
   }
 
-  /** Enlarge about a place of the canvas. */
+  /** Zoom about a pixel of the canvas. */
   function zoom(by, x = width / 2, y = height / 2) {
     const [mx, my] = [ux(x), uy(y)];
     const next = Math.max(1, Math.min(MOST, view.zoom * by));
@@ -251,7 +251,7 @@ export function mount(el, data, options = {}) {
   };
   for (const [name, run] of Object.entries(on)) canvas.addEventListener(name, run, { passive: false });
 
-  /** The nearest point in a direction from the chosen one; from the middle where none is chosen. */
+  /** The nearest point in a direction from the selected one, or from the middle. */
   function beside([dx, dy]) {
     if (shown.chosen < 0) return hit(width / 2, height / 2, Math.max(width, height));
     let best = shown.chosen;
@@ -284,7 +284,7 @@ export function mount(el, data, options = {}) {
     look,
     view: () => view,
     zoom,
-    /** Whether dragging brushes; with Shift it does the other. */
+    /** Set whether dragging selects; Shift inverts it. */
     brush: (value) => {
       brushes = value;
       canvas.classList.toggle("brushes", value);

@@ -1,5 +1,5 @@
 /**
- * All cells of a grid in the width of the box, without text, and which part of them is in view.
+ * An overview of all cells of a grid in the width of the box, without text, with a frame around the visible part.
  *
  * mount(el, {rows}, {onpick(share)}) -> {update, view}; `view(left, width, whole)`: the part in view, in any one unit.
  */

@@ -1,4 +1,4 @@
-/** Elements, without HTML: text goes in as text. The page and every drawing are built with these. */
+/** Elements of the page and of every drawing, built without HTML: text is always inserted as text. */
 
 /**
  * An element. `props`: `class`, `text`, `on<event>`, `style` (an object), `data` (an object), properties and
@@ -37,7 +37,7 @@ export function append(el, children) {
   return el;
 }
 
-/** Replace what an element holds. */
+/** Replace the children of an element. */
 export function fill(el, ...children) {
   el.replaceChildren();
   return append(el, children);

@@ -1,4 +1,4 @@
-/** What notebooks draw: an element, the data of a result, and what to call when something is chosen. */
+/** Drawings of results in notebooks: each takes an element, the data, and a callback for selections. */
 
 import * as bars from "./bars.js";
 import * as grid from "./grid.js";

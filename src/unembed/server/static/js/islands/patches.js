@@ -3,14 +3,13 @@
  *
  * mount(el, {values: [[number]], rows: [text], columns: [{text, differs}], chosen: [row, column], label, name(row,
  * column)}, {onpick(row, column)})
- *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] stand in the cells in
- *   place of
- *   the values that shade them.
+ *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] are written in the cells
+ *   instead of the values that shade them.
  */
 import { fill, h } from "./nodes.js";
 import { token } from "./tokens.js";
 
-/** Columns up to which numbers stand in the cells. */
+/** The most columns for which numbers are written in the cells. */
 const NUMBERED = 16;
 
 /** The class that shades a fraction. */

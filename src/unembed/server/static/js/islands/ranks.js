@@ -1,11 +1,9 @@
 /**
- * How tokens fare over layers: layer on x; on y the rank (logarithmic, rank 1 on top) or the probability; one line
- * each.
+ * Ranks or probabilities of tokens by layer, one line for each token; ranks are logarithmic with rank 1 on top.
  *
  * mount(el, {series: [{name, ranks, probabilities}], layers: [string], size, at, probability}, {onpick(layer)}) ->
  * {update, at, x, destroy}
- *   `at` (the option and the method): the layer under the cursor; `x(layer)`: where a layer stands, in percent of the
- *   width;
+ *   `at` (the option and the method): the layer under the cursor; `x(layer)`: its x in percent of the width;
  *   `size`: the number of tokens of the vocabulary, the bottom of the scale; `probability`: whether that is the scale.
  */
 import { fill, s } from "./nodes.js";
@@ -33,7 +31,7 @@ export function mount(el, data, options = {}) {
     const of = (one) => (next.probability ? one.probabilities : one.ranks);
     share = (i) => `${(100 * x(i)) / W}%`;
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
-    svg.style.maxWidth = `${W}px`; // where the box has become wider since, the text does not grow
+    svg.style.maxWidth = `${W}px`; // if the box has become wider, the text does not grow
     const rule = (v, label) =>
       svg.append(
         s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(v), y2: y(v), class: "rule" }),

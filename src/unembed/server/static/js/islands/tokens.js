@@ -21,7 +21,7 @@ const HIDDEN = new RegExp(
 const COMBINING = /[\p{Mn}\p{Me}]/u;
 
 /**
- * The pieces of a text: [what to show, whether it is a mark of ours].
+ * The parts of a text: [what to show, whether it is a mark and not the text's own].
  * @param {string} text
  * @returns {[string, boolean][]}
  */
@@ -50,10 +50,10 @@ export const visible = (text) =>
     .map(([piece]) => piece)
     .join("");
 
-/** Elements that were made, to copy: a grid says the same few words in hundreds of places. */
+/** Elements to clone: a grid repeats the same few tokens in hundreds of cells. */
 const made = new Map();
 
-/** The text in an element of its own; marks dimmed beside letters. @param {string} text @param {string} [cls] */
+/** The text as an element; marks next to letters are dimmed. @param {string} text @param {string} [cls] */
 export function token(text, cls = "") {
   const key = `${cls}\n${text}`;
   if (!made.has(key)) {
@@ -74,7 +74,7 @@ function first(text, cls) {
     const faint = mark && letters;
     if (faint !== dim) {
       el.append((run = faint ? document.createElement("span") : new Text()));
-      run.className = "mark"; // which a text node has no use for
+      run.className = "mark"; // a text node has no such property
       dim = faint;
     }
     run.textContent += piece;

@@ -1,7 +1,6 @@
 /**
- * What is on the screen as one drawing: an SVG of shapes and text that any program opens, with a title above and where
- * it comes from below. Every saved picture is made here; controls are left out, and a box that scrolls shows what it
- * shows.
+ * The screen or a card as one SVG of shapes and text that any program opens, with a title above and the provenance
+ * below. Every saved picture is made here; controls are left out, and a scrolled box shows its visible part.
  */
 import { s } from "../islands/nodes.js";
 
@@ -70,7 +69,7 @@ function wrapped(text, width, font) {
   return found;
 }
 
-/** Any colour of CSS as a hexadecimal one and its opacity: other programs know neither oklab() nor color-mix(). */
+/** Any CSS colour as hexadecimal and opacity: other programs do not read oklab() or color-mix(). */
 const colours = new Map();
 function colour(css) {
   if (!colours.has(css)) {
@@ -89,7 +88,7 @@ function colour(css) {
 const outside = (a, b) => a.right <= b.left || a.left >= b.right || a.bottom <= b.top || a.top >= b.bottom;
 
 /**
- * Draw a node and what it holds. `at`: the drawing's corner on the page, its definitions, and the part that is seen.
+ * Draw a node and its children. `at`: the drawing's corner on the page, its definitions, and the visible part.
  */
 function walk(node, out, at) {
   if (node.nodeType === Node.TEXT_NODE) return text(node, out, at);
@@ -130,7 +129,7 @@ const common = (a, b) => ({
   bottom: Math.min(a.bottom, b.bottom),
 });
 
-/** What a node holds, in the order in which it is painted. */
+/** The children of a node in the order of painting. */
 function ordered(node) {
   const level = (child) => {
     if (child.nodeType !== Node.ELEMENT_NODE) return 0;
@@ -184,7 +183,7 @@ function edge(box, at, side, width, { fill, "fill-opacity": opacity }) {
   return rectangle(part, at, { fill, "fill-opacity": opacity });
 }
 
-/** A box that style alone makes, such as the bar under a candidate. */
+/** A pseudo-element, such as the bar under a candidate. */
 function pseudo(node, which, box, out, at) {
   const style = getComputedStyle(node, which);
   if (style.content === "none" || style.content === "normal" || style.position !== "absolute") return;
@@ -195,7 +194,7 @@ function pseudo(node, which, box, out, at) {
   if (opacity) out.append(rectangle(part, at, { fill, "fill-opacity": opacity * Number(style.opacity) }));
 }
 
-/** A text as it stands, line by line. */
+/** A text as laid out, line by line. */
 function text(node, out, at) {
   if (!node.data.trim()) return;
   const parent = node.parentElement;
@@ -237,7 +236,7 @@ function lines(node, keepsSpaces) {
   return found.map(({ line, ...box }) => ({ line: clean(line), box: { ...box, width: box.right - box.left } }));
 }
 
-/** What someone typed, chose or ticked. */
+/** The value of an input, list or tick box. */
 function typed(el, style, box, out, at) {
   const font = fontOf(style);
   const size = font["font-size"];

@@ -1,4 +1,4 @@
-/** All memories (FFN neurons) of the model on one map: values of alike direction on one island. */
+/** All memories (FFN neurons) of the model on one map: values of similar direction share an island. */
 import { literal } from "../code.js";
 import { button, fill, h, num, percent, segmented, textBox } from "../dom.js";
 import { mount } from "../islands/map.js";
@@ -25,8 +25,8 @@ export function render(root, page) {
   if (!model.can.memories) return noMemories(root);
   let atlas = null;
   let map = null;
-  let at = new Map(); // the point of an id
-  let matched = null; // points that the search found
+  let at = new Map(); // id -> point
+  let matched = null; // points found by the search
   let brushed = [];
   let hidden = new Set(); // kinds or layers that are off
   const counted = h("p", { class: "soft", role: "status" });
@@ -171,7 +171,7 @@ export function render(root, page) {
       await look();
     });
 
-  /** On a narrow page: the choice as a sheet, and the map above it. */
+  /** On a narrow page: show the selection as a sheet, with the map above it. */
   function bring() {
     if (over.show()) canvas.parentElement.scrollIntoView({ block: "start" });
   }
@@ -188,7 +188,7 @@ export function render(root, page) {
     );
   }
 
-  /** Search, colour and choice as the address has them. */
+  /** Apply search, colour and selection of the address. */
   async function look() {
     const { query } = state();
     if (document.activeElement !== input) input.value = query;
@@ -211,7 +211,7 @@ export function render(root, page) {
     drawPanel();
   }
 
-  /** The colour of every point: a number, and the class of each number. */
+  /** The colour of every point as a number, and the CSS class of each number. */
   function groups() {
     const by = colour();
     if (by === "kind") return { groups: atlas.kind, classes: atlas.kinds.map((_, i) => `map-${i}`) };
@@ -244,7 +244,7 @@ export function render(root, page) {
     drawLegend(shading);
   }
 
-  /** What a colour means; a press shows or hides what has it. */
+  /** The legend; a click shows or hides the points of a colour. */
   function drawLegend({ groups: of, classes }) {
     const by = colour();
     const counts = new Array(classes.length).fill(0);
@@ -291,7 +291,7 @@ export function render(root, page) {
     pop.style.top = `${where[1] + 14}px`;
   }
 
-  /** The chosen memory; else what was brushed or found; else what to do. */
+  /** The selected memory; else the brushed or found ones; else a hint. */
   function drawPanel() {
     const chosen = at.get(state().memory);
     if (chosen !== undefined) return drawOne(chosen);
@@ -362,7 +362,7 @@ export function render(root, page) {
       .sort((a, b) => a[0] - b[0]);
     fill(
       panel,
-      // Its name is a line of its own where it is the description.
+      // The description has a line of its own.
       h("h3", {}, described ? memoryLink(one(i)).slice(0, names.isLabelled(one(i)) ? 2 : 1) : memoryLink(one(i))),
       described && h("p", {}, described.description, h("span", { class: "faint" }, ` best memory ${described.rank}`)),
       h("p", {}, top(i)),
@@ -401,7 +401,7 @@ export function render(root, page) {
     );
   }
 
-  /** The gallery: a press shows one on the map. */
+  /** The gallery; a click shows a memory on the map. */
   function drawBest() {
     if (!atlas.best.length)
       return fill(

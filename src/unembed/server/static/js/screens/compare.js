@@ -1,4 +1,4 @@
-/** Two prompts side by side: where they differ in the model, found by patching activations of one into the other. */
+/** Two prompts: activation patching shows which layers and positions make their predictions differ. */
 import { literal } from "../code.js";
 import { button, fill, h, num, percent, segmented, signed, textBox, worded } from "../dom.js";
 import * as bars from "../islands/bars.js";
@@ -182,10 +182,10 @@ export function render(root, page) {
     );
   }
 
-  /** Whether tokens correspond one by one. */
+  /** Whether the tokens of both prompts align one to one. */
   const aligned = () => view?.clean.tokens.length === view?.corrupted.tokens.length;
 
-  /** Every layer and position, one at a time. */
+  /** Patch every layer and position, one at a time. */
   const patch = () =>
     pane(map, async () => {
       const { point, direction } = state();
@@ -362,7 +362,7 @@ export function render(root, page) {
     );
   }
 
-  /** What follows both prompts, and the patched one. */
+  /** Continuations of both prompts and of the patched run. */
   async function run() {
     const at = found && cell();
     if (!at) return fill(statusLine, "Choose a cell of the map first: it is patched while the text is continued.");

@@ -1,4 +1,4 @@
-/** One head: its pattern on a text, what it adds from where, and its circuits, OV and QK. */
+/** One head: its attention pattern on a text, its contributions by source token, and its OV and QK circuits. */
 import { button, fill, fixed, h, num, percent, places, segmented, signed, tickBox } from "../dom.js";
 import * as arcs from "../islands/arcs.js";
 import { pattern } from "../islands/heads.js";

@@ -1,4 +1,4 @@
-/** One head on other texts: a sequence that is repeated, and the windows of the corpus in which it contributes most. */
+/** One head on other texts: a repeated sequence, and the windows of the corpus with its largest contributions. */
 import { contexts, lengths } from "../contexts.js";
 import { button, fill, h, numberBox, percent, textBox, worded } from "../dom.js";
 import { pattern } from "../islands/heads.js";
@@ -59,17 +59,13 @@ export function repeatedTokens(t) {
 
 const WINDOWS = 32;
 const LENGTH = 128;
-/**
- * Multiplications per second that a small processor does for sure, and the seconds of work that nobody needs to ask
- * for.
- */
+/** Multiplications per second of a slow processor, and the seconds of work that start without a click. */
 const SPEED = 2e10;
 const UNASKED = 60;
 
 /**
- * Texts in which the head does most: one reading of the corpus serves all heads of its layer. `{card, draw(readNow)}`
- *
- * With an index at hand they are found on arrival, unless the model is so large that it would be busy for minutes.
+ * Texts with the head's largest contributions; one pass over the corpus serves all heads of its layer.
+ * `{card, draw(readNow)}`. With an index they are computed on arrival, unless that would take minutes.
  */
 export function topContexts(t) {
   const texts = h("div", { class: "stack" });

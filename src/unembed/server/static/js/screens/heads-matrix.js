@@ -1,4 +1,4 @@
-/** All heads at once: their scores as a matrix, and their patterns on a text as small pictures. */
+/** All heads: their scores as a matrix, and their patterns on a text as thumbnails. */
 import { fill, h, segmented, worded } from "../dom.js";
 import { matrix, thumbnails } from "../islands/heads.js";
 import { nameOf } from "../names.js";
@@ -23,7 +23,7 @@ const EIGENVALUES =
 
 const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
 
-/** `{el, grid, draw}`: the scores that are chosen, once they are there. */
+/** `{el, grid, draw}`: the matrix of the selected score. */
 export function matrixPane(t) {
   const { model } = t;
   const total = model.n_layers * model.n_heads;
@@ -92,7 +92,7 @@ export function matrixPane(t) {
   return { el, grid, draw };
 }
 
-/** `{el, draw}`: small pictures of all patterns on the text. */
+/** `{el, draw}`: thumbnails of all patterns on the text. */
 export function thumbnailPane(t) {
   const pictures = h("div");
   const note = h("p", { class: "faint" });

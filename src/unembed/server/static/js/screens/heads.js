@@ -1,4 +1,4 @@
-/** Attention heads as circuits: where they look (QK) and what they write (OV). */
+/** Attention heads as circuits: what they attend to (QK) and what they write (OV). */
 import { fill, h, textBox } from "../dom.js";
 import { labels } from "../labels.js";
 import { nameOf } from "../names.js";
@@ -10,7 +10,7 @@ import { headCard } from "./heads-card.js";
 import { repeatedTokens, topContexts } from "./heads-examples.js";
 import { matrixPane, thumbnailPane } from "./heads-matrix.js";
 
-/** The words for what names a head. */
+/** The score behind each name of a head, in words. */
 const ROLES = {
   previous_token: "previous token",
   duplicate_token: "duplicate token",
@@ -25,10 +25,7 @@ export function render(root, page) {
     onchange: () => Promise.all([one.anew(), small.draw()]),
   });
   const why = questionPicker();
-  /**
-   * What the panes share. `here`: every head on the prompt; `text`: the text of the patterns, which need not be the
-   * prompt.
-   */
+  /** State shared by the panes. `here`: the scores of every head on the prompt; `text`: the text of the patterns. */
   const t = {
     model,
     api,
@@ -39,10 +36,10 @@ export function render(root, page) {
       return own.value || prompt();
     },
     id: () => idOf({ layer: t.chosen[0], index: t.chosen[1] }, "head"),
-    /** What a head is called by its scores, and by people or else by those. */
+    /** A head's name by its scores; its label, or else that name. */
     role: (layer, head) => ROLES[t.scores?.roles[layer]?.[head]] ?? "",
     calledBy: (layer, head) => nameOf({ layer, index: head }, "head") || t.role(layer, head),
-    /** The question at a position of the patterns' text: the address's own where that text is the prompt. */
+    /** The question at a position of the patterns' text; of the prompt, the question in the address. */
     question(position, text = t.text) {
       const { token, against, alone } = text === prompt() ? questionQuery() : {};
       return {
@@ -76,7 +73,7 @@ export function render(root, page) {
     ),
   );
 
-  /** The head that the address names, chosen. */
+  /** Select the head in the address. */
   function wish() {
     const found = parseId(state().head);
     if (!found) return null;
@@ -92,7 +89,7 @@ export function render(root, page) {
     return null;
   }
 
-  /** Every head on the prompt; the question's picker shows the prediction there. */
+  /** Load the scores of every head on the prompt; the picker shows the prediction there. */
   const onPrompt = () =>
     pane(wrong, async () => {
       const { ids } = await api.get("/tokenize", { text: prompt() }, { channel: "heads-prompt" });
@@ -113,7 +110,7 @@ export function render(root, page) {
       t.chosen = [Math.floor(at / model.n_heads), at % model.n_heads];
     });
     await Promise.all([onPrompt(), one.open(), repeat.draw(), call(), small.draw()]);
-    examples.draw(); // after what is quick, and nothing waits for it
+    examples.draw(); // last, because it is slow and nothing depends on it
   }
 
   const call = () =>

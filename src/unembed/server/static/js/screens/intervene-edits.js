@@ -1,4 +1,4 @@
-/** The edits: each with its value, its landmarks and its scope; what may be changed first; and one to add by hand. */
+/** The edits, each with its value, reference values and scope; suggested first edits; a form for a new one. */
 import { button, fill, h, num, numberBox, say, selectBox, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, card, link, pane, prompt } from "../parts.js";
@@ -19,12 +19,12 @@ const ACTIONS = [
   ["add", "plus"],
 ];
 
-/** The largest value that the server takes. */
+/** The largest value that the server accepts. */
 const LARGEST = 1_000_000;
-/** A coefficient so many times the largest of its layer is called extreme. */
+/** A coefficient larger than this multiple of the layer's largest is called extreme. */
 const EXTREME = 10;
 
-/** `preview(edits)`: a value is being moved; `generated()`: how many tokens will be. `{el, draw}` */
+/** `preview(edits)` is called while a slider moves; `generated()`: the number of new tokens. `{el, draw}` */
 export function editsPane(page, { preview, generated }) {
   const { api, model } = page;
   const list = h("div", { class: "stack" });
@@ -82,7 +82,7 @@ export function editsPane(page, { preview, generated }) {
       );
     };
     let limit = Math.max(8, Math.abs(e.value) * 2);
-    // Symmetric logarithm: fine around zero, far at the ends.
+    // Symmetric logarithm: fine steps near zero, large ones at the ends.
     const toSlider = (x) => (Math.sign(x) * Math.log1p(Math.abs(x))) / Math.log1p(limit);
     const fromSlider = (s) => Math.sign(s) * Math.expm1(Math.abs(s) * Math.log1p(limit));
     const number = numberBox("Value", Number(e.value.toPrecision(5)), {
@@ -226,7 +226,7 @@ export function editsPane(page, { preview, generated }) {
       const data = await api.trace(prompt(), [], { channel: "suggest" });
       if (!model.can.memories) return;
       const found = await api.get(`/traces/${data.id}`, { position: -1, memories: 5, top: 10 }, { channel: "suggest" });
-      if (edits().length) return; // one was made, or brought back, meanwhile
+      if (edits().length) return; // an edit was added or restored meanwhile
       const best = found.layers
         .flatMap((one) => one.sub_updates.slice(0, 2))
         .sort((a, b) => Math.abs(b.score) - Math.abs(a.score))

@@ -1,4 +1,4 @@
-/** The runs of this server, newest first: one to bring back, two to compare. */
+/** The runs since the server started, newest first: restore one, or compare two. */
 import { ending, fill, h } from "../dom.js";
 import { card, pane } from "../parts.js";
 import * as tray from "../tray.js";

@@ -18,7 +18,7 @@ export function render(root, page) {
   const next = h("div");
   const left = h("div", { class: "text", "aria-live": "off" });
   const right = h("div", { class: "text" });
-  let shown = null; // what was generated last
+  let shown = null; // the last generated texts
   const summary = h("p", { class: "soft", role: "status" });
   const newTokens = numberBox("New tokens", state().new_tokens || 30, {
     min: 1,
@@ -61,7 +61,7 @@ export function render(root, page) {
     ),
   );
 
-  /** The newest value wins: older questions are dropped on the way. */
+  /** Only the newest value is sent; older requests are cancelled. */
   function preview(all = edits()) {
     return pane(next, async () => {
       const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
@@ -208,7 +208,7 @@ export function render(root, page) {
       if (opened) runs.draw();
       if (opened && activeEdits().length) run();
     },
-    /** Run both sides; a run that is under way goes on. */
+    /** Run both sides, unless a run is in progress. */
     compare: () => running || run(),
     key(event) {
       if (event.key === "Escape" && running) return (api.cancel("compare"), true);

@@ -8,7 +8,7 @@ import { card, empty, noMemories, pane, table } from "../parts.js";
 
 const CONFIDENCES = [["", "–"], ...[1, 2, 3, 4, 5].map((n) => [String(n), String(n)])];
 
-/** What an annotator has begun and not saved, kept by this browser until it is saved. */
+/** Unsaved work of an annotator, stored in this browser until it is saved. */
 const draftKey = (author, { what, seed }, number) => `draft ${author} ${what} ${seed} ${number}`;
 
 /** The beginning of a definition, up to the end of a word. */
@@ -25,12 +25,12 @@ export function render(root, page) {
   let queue = null;
   let item = null;
   let draft = null;
-  /** Items that were left, newest last: `{number, ids}`, the labels that were stored for each. */
+  /** Items already visited, newest last: `{number, ids}` with the ids of the labels stored for each. */
   let past = [];
   let busy = false;
   const settings = () => ({ what, seed: Number(seed.value) || 0, per_layer: 10, random_per_layer: 5 });
   const who = authorBox(() => restart());
-  who.addEventListener("keydown", (e) => e.key === "Enter" && queueCard.focus()); // from here on keys are commands
+  who.addEventListener("keydown", (e) => e.key === "Enter" && queueCard.focus()); // from now on keys are commands
   const seed = numberBox("Seed of the queue", 0, { onchange: () => restart() });
   const progress = h("p", { class: "soft", role: "status" });
   const note = h("p", { class: "warn", role: "alert", hidden: true });
@@ -63,7 +63,7 @@ export function render(root, page) {
           restart();
         }),
         h("span", { class: "spacer" }),
-        worded("queue", seed),
+        worded("seed of the queue", seed),
         who,
       ),
       progress,
@@ -80,7 +80,7 @@ export function render(root, page) {
     ),
   );
 
-  /** Another queue, or another annotator: nothing of the old one counts. */
+  /** Start over for another queue or annotator. */
   function restart() {
     item = draft = null;
     past = [];
@@ -92,7 +92,7 @@ export function render(root, page) {
     pane(stage, async () => {
       note.hidden = true;
       const filters = settings();
-      const last = item?.number ?? -1; // before anything is awaited: two loads must not go two items on
+      const last = item?.number ?? -1; // before the first await, so that two calls do not skip an item
       queue = await api.get("/annotations/queue", { ...filters, author: who.value }, { channel: "queue", fresh: true });
       progress.textContent =
         `${queue.done.length} of ${queue.items} ${what}s done${who.value ? ` by ${who.value}` : ""}. The queue is ` +
@@ -125,7 +125,7 @@ export function render(root, page) {
   const isBegun = () => !!draft.name.trim() || draft.members.length > 0;
   const isWhole = () => !!draft.name.trim() && draft.members.length >= queue.rules.at_least;
 
-  /** The pattern in the boxes joins the item's patterns. */
+  /** Add the pattern in the form to the item's patterns. */
   function addPattern() {
     const { name, kind, members, confidence } = draft;
     draft.patterns.push({ label: name.trim(), kind, members, ...(confidence && { confidence: Number(confidence) }) });
@@ -255,7 +255,7 @@ export function render(root, page) {
       ),
     );
 
-  /** Store the item's patterns, the one in the boxes included; one that is not whole stops it, and stays. */
+  /** Store the item's patterns, with the one in the form; an incomplete one is not stored and stays in the form. */
   async function store() {
     if (!item || busy) return;
     if (isWhole()) addPattern();
@@ -282,7 +282,7 @@ export function render(root, page) {
     }
   }
 
-  /** Back to the item that was left last, as it was; what was stored for it is withdrawn. */
+  /** Return to the last item with its work; the labels stored for it are withdrawn. */
   async function undo() {
     const last = past.pop();
     if (!last) return;
@@ -297,7 +297,7 @@ export function render(root, page) {
     return load();
   }
 
-  /** Keys act wherever the focus is; in a text box letters and digits are text, and Enter saves. */
+  /** Keys work with any focus; in a text box letters and digits are text, and Enter saves. */
   function act(event) {
     if (!item || !queue || event.ctrlKey || event.metaKey || event.altKey) return false;
     const typing = event.target.matches?.("input[type=text], input[type=number], textarea");

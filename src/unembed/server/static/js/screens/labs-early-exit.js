@@ -1,4 +1,4 @@
-/** Where each token could leave the model, how often it would say the same, and what that saves. */
+/** The layer at which each token could exit, the agreement with the full model, and the layers saved. */
 import { literal } from "../code.js";
 import { button, fill, h, num, s, segmented } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
@@ -52,7 +52,7 @@ export function render(root, page) {
     ),
   );
 
-  /** The whole curve comes in one answer; to move along it asks nothing. */
+  /** The whole curve comes in one response; moving along it sends no request. */
   const ask = () =>
     pane(statusLine, async () => {
       found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });

@@ -1,6 +1,6 @@
 /**
- * What damping memories does to sampled text: its toxicity score, and what it costs in perplexity. Text stays hidden
- * until asked for.
+ * Sampled text with scaled memories: its toxicity score, and the cost in perplexity. Texts are hidden until a
+ * click.
  */
 import { literal } from "../code.js";
 import { button, fill, h, many, num, numberBox, s, selectBox, worded } from "../dom.js";
@@ -20,8 +20,8 @@ export function render(root, page) {
   const what = selectBox(
     "What is changed",
     [
-      ["", "the edits as they are"],
-      ["tray", "the edits' memories, by the dial"],
+      ["", "the edits in the tray"],
+      ["tray", "scale the memories of these edits"],
     ],
     "",
     { onchange: () => drawDial() },
@@ -48,7 +48,15 @@ export function render(root, page) {
     card(
       "Suppression and its cost",
       [worded("samples", samples), worded("seed", seed), start],
-      h("div", { class: "stack" }, prompts, h("div", { class: "row" }, what), line, out, about("suppress")),
+      h(
+        "div",
+        { class: "stack" },
+        prompts,
+        h("div", { class: "row" }, worded("change", what)),
+        line,
+        out,
+        about("suppress"),
+      ),
     ),
   );
 
@@ -80,7 +88,7 @@ export function render(root, page) {
         api.fail,
       );
 
-  /** The edits that are asked about. */
+  /** The edits under test. */
   async function chosen() {
     if (!what.value) return activeEdits();
     const members =
@@ -141,7 +149,7 @@ export function render(root, page) {
   ];
   const mean = (list) => list.reduce((sum, one) => sum + one.score, 0) / list.length;
 
-  /** `missing`: what stands for a perplexity that is not there. */
+  /** `missing`: shown instead of an undefined perplexity. */
   function draw(missing = "…") {
     const texts = h("div");
     const all = (side) => found.prompts.flatMap((one) => one[side]);
@@ -202,9 +210,10 @@ export function render(root, page) {
           ["baseline", mean(all("plain")), found.perplexity_plain ?? missing],
           ["with the change", mean(all("edited")), found.perplexity_edited ?? missing],
         ],
-        `Toxicity by ${found.scorer}, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} ` +
+        `Toxicity by the ${found.scorer} scorer, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} ` +
           "tokens of WikiText",
       ),
+      h("h3", {}, "Toxicity of every sample"),
       plot,
       found.prompts.length > 1 &&
         table(

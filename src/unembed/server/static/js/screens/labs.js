@@ -1,7 +1,7 @@
-/** Laboratories: steering by words, toxicity, early exit. A pane says plainly what is not there. */
+/** Labs: steering by words, toxicity, early exit. */
 
 import { literal } from "../code.js";
-import { button, fill, h, segmented, textBox } from "../dom.js";
+import { button, fill, h, segmented, textBox, worded } from "../dom.js";
 import { about, card, memoryLink, pane, prompt, table, toks } from "../parts.js";
 import { asksAnew, go, setEdits, state } from "../state.js";
 
@@ -31,8 +31,8 @@ export function render(root, page) {
   function steer() {
     if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This model has no memories to turn on."));
     const entered = (e) => e.key === "Enter" && find();
-    const up = textBox("Words to raise", { placeholder: "words to raise, such as safe, thank", onkeydown: entered });
-    const down = textBox("Words to lower", { placeholder: "words to lower", onkeydown: entered });
+    const up = textBox("Words to promote", { placeholder: "such as safe, thank", onkeydown: entered });
+    const down = textBox("Words to suppress", { onkeydown: entered });
     const out = h("div", { class: "stack steered" });
     shown = Object.assign(() => null, {
       code: () => [
@@ -73,7 +73,13 @@ export function render(root, page) {
       card(
         "Values found by the words they promote",
         null,
-        h("div", { class: "row words" }, up, down, button("Find", find, { class: "btn main" })),
+        h(
+          "div",
+          { class: "row words" },
+          worded("promote", up),
+          worded("suppress", down),
+          button("Find", find, { class: "btn main" }),
+        ),
         out,
         about("steer"),
       ),

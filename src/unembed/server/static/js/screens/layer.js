@@ -1,4 +1,4 @@
-/** One layer at one position: what was there, what was added, what is there now. */
+/** One layer at one position: the readings before and after, and the updates between them. */
 import { architecture } from "../architecture.js";
 import { button, fill, h, many, percent, segmented, selectBox, within } from "../dom.js";
 import { mount as strip, token } from "../islands/tokens.js";
@@ -36,10 +36,10 @@ const SIDES = [
 ];
 const called = (u) => isLabelled(u, isHead(u) ? "head" : "memory");
 
-/** As many sub-updates as the server lists at once. */
+/** The most sub-updates that the server lists at once. */
 const MOST = 500;
 
-/** The fewest, largest first, that hold so much of the update's size; all of them when they hold less. */
+/** The fewest rows, largest first, that reach this share of the update's size; all rows if they do not. */
 function until(all, size) {
   let held = 0;
   return ranked(all, "size").filter((u) => held < size && ((held += u.share), true));
@@ -147,7 +147,7 @@ export function render(root, page) {
     draw();
   }
 
-  /** The server has forgotten the trace: ask it anew. */
+  /** The trace is no longer in the server's cache: post the prompt again. */
   const reload = () => (api.forget("trace "), load());
 
   function draw() {

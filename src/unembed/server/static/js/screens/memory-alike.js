@@ -1,4 +1,4 @@
-/** What a memory is like: its nearest neighbours, its cluster, and the categories that its tokens share. */
+/** A memory's nearest neighbours, its cluster, and the WordNet categories of its tokens. */
 import { button, fill, h, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, loading, memoryLink, pane, toks } from "../parts.js";
@@ -30,7 +30,7 @@ export function neighbours(box, { api, model }, memory) {
   });
 }
 
-/** Classes of WordNet that several of its top tokens belong to. */
+/** WordNet categories that several of its top tokens belong to. */
 export function categories(box, { api }, memory) {
   fill(box, loading("Looking classes up", 2));
   return pane(box, async () => {
@@ -77,7 +77,7 @@ export const cluster = (box, figure, page, memory) =>
       pane(box, async () => {
         const tell = ({ done = 0, of = 0 }) =>
           fill(box, h("p", { class: "faint" }, `${done} of ${of || "all"} steps of clustering`));
-        tell({}); // other long work may come first
+        tell({}); // other long work may run first
         await api.stream("/clusters", {}, tell, { what: "Clustering values" }).catch(api.fail);
         await cluster(box, figure, page, memory);
       });

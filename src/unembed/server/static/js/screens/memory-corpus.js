@@ -1,14 +1,11 @@
-/** A memory on a corpus: the texts on which its key fires most, and how large its coefficient usually is. */
+/** A memory on a corpus: its top activating examples and the distribution of its coefficient. */
 import { contexts } from "../contexts.js";
 import { fill, fixed, h, many, num, segmented } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
 
-/**
- * The top activating examples in `box`: texts first, from the index alone; then each token's own coefficient, from
- * the model.
- */
+/** The top activating examples: first the texts, from the index; then each token's coefficient, from the model. */
 export function topExamples(box, { api, model }, { layer, index }, slot = 0) {
   if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
   const at = `/memories/${layer}/${index}`;
@@ -45,7 +42,7 @@ export function topExamples(box, { api, model }, { layer, index }, slot = 0) {
   return again();
 }
 
-/** Sampled tokens whose coefficients lie in bands, the largest first; each band opens to some of its texts. */
+/** Sampled tokens by bands of their coefficient, the largest first; each band opens to examples. */
 export function quantiles(box, usual) {
   let above = 0; // sampled tokens with a larger coefficient than this band's
   fill(
@@ -70,7 +67,7 @@ export function quantiles(box, usual) {
   );
 }
 
-/** The histogram of the sample, with one coefficient marked on it, and how many are smaller. */
+/** The histogram of the sample, with one coefficient marked and the number of smaller ones. */
 export function distribution(el, usual, marked) {
   const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
   const box = h("div");

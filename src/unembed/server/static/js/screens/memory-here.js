@@ -1,6 +1,4 @@
-/**
- * A memory on the prompt: its coefficient and effect there, and what another coefficient would do to the next token.
- */
+/** A memory on the prompt: its coefficient and effect, and the next token under another coefficient. */
 import { button, fill, fixed, h, num, numberBox, percent, places } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { failure, prompt } from "../parts.js";
@@ -8,7 +6,7 @@ import { asText, inWords, questionQuery } from "../question.js";
 import { activeEdits, state } from "../state.js";
 import * as tray from "../tray.js";
 
-/** Milliseconds without a move of the slider after which the model is asked. */
+/** Milliseconds without a move of the slider before a request is sent. */
 const PAUSE = 40;
 
 /** A memory on the prompt: its coefficients, and its effect on the question at the chosen position. */
@@ -31,7 +29,7 @@ export async function onPrompt(api, { layer, index }, channel = "here") {
     return await at(state().position === "" ? -1 : Number(state().position));
   } catch (error) {
     if (error.code !== "out_of_range") throw error;
-    return at(-1); // the address has a position of a longer prompt
+    return at(-1); // the position in the address is beyond this prompt
   }
 }
 

@@ -8,7 +8,7 @@ import { about, card, empty, link, memoryLink, pane, table, toks, trail, waiting
 import { differ, edits, go, idOf, parseId, setEdits, state, turn } from "../state.js";
 
 const SAMPLES = ["year", '"·the"', "-not", "*ing", "layer:3-5 house", 'ctx:"of the"', "name:city"];
-/** Hits of a page. */
+/** Results of a page. */
 const PAGE = 60;
 const WHY = { promotes: "promotes", suppresses: "suppresses", trigger: "example", name: "label", memory: "id" };
 /** Activation densities to choose from, and their bounds. */
@@ -159,7 +159,7 @@ export function render(root, page) {
     rows();
   }
 
-  /** A token to search instead. */
+  /** A button that searches another token. */
   const piece = (text) =>
     button([token(text)], () => lookUp(exactly(text)), { class: "quiet", title: `Search ${visible(text)} alone` });
 
@@ -182,7 +182,7 @@ export function render(root, page) {
     return ask();
   }
 
-  /** What narrows the hits: each choice is made on the server, over all pages. */
+  /** Filters; the server applies them to all results, not only to this page. */
   function drawFacets() {
     const all = Object.values(found.layers).reduce((sum, n) => sum + n, 0);
     const counted = Object.entries(found.layers).map(([n, hits]) => [n, `Layer ${n} (${hits})`]);
@@ -292,14 +292,14 @@ export function render(root, page) {
       rows();
     });
 
-  /** What the server is asked: the words, the filters and the page. */
+  /** The parameters of the request: query, filters and page. */
   const query = (offset = 0) => {
     const { layer, why, labelled, density } = filters;
     const bounds = DENSITIES.find(([name]) => name === density)?.[2] ?? {};
     return { q: state().query, top: PAGE, offset: offset || "", layer, why, labelled, ...bounds };
   };
 
-  /** All that people gave one name: what it shares, over which layers, who agrees. */
+  /** All memories with one label: shared tokens, layers, and agreement of annotators. */
   function drawConcept() {
     const { members, tokens, by_layer: counts, agreement } = found;
     const layers = h("div");
@@ -344,7 +344,7 @@ export function render(root, page) {
       onchange: (e) => (e.target.checked ? chosen.set(key(x), x) : chosen.delete(key(x)), tools()),
     });
 
-  /** All rows that are shown, chosen or let go. */
+  /** Tick or untick all rows shown. */
   function tickAll(list) {
     const set = (on) => {
       for (const x of list) on ? chosen.set(key(x), x) : chosen.delete(key(x));
@@ -360,7 +360,7 @@ export function render(root, page) {
     });
   }
 
-  /** One step puts all chosen memories into the edits. */
+  /** Add all ticked memories to the edits, as one step of undo. */
   function tools() {
     const all = (action, value) => {
       const taken = edits().filter((e) => !chosen.has(key(e)) || e.target === "head");
@@ -402,7 +402,7 @@ export function render(root, page) {
     );
   }
 
-  /** Labels were written or withdrawn: what shows them is read again. */
+  /** Reload what shows labels, after some were written or withdrawn. */
   async function relabelled() {
     await names.load();
     api.forget("/memories/search");
@@ -410,7 +410,7 @@ export function render(root, page) {
     else rows();
   }
 
-  /** All chosen memories get a label of one name, which can be taken back. */
+  /** Give all ticked memories one label; it can be undone. */
   async function join() {
     const [name, author] = [concept.value.trim(), who.value.trim()];
     if (!name || !author) return (name ? who : concept).focus();

@@ -1,9 +1,9 @@
-/** Where the inspector stands: beside the grid, narrow, wide or folded away, or alone on a page of its own. */
+/** The inspector's frame: next to the grid (narrow, wide or hidden), or alone on its own page. */
 import { button, h } from "../dom.js";
 import { sheet } from "../sheet.js";
 import { link as addressOf, state } from "../state.js";
 
-/** How it stands -> how it stands next, and what the button to that says. */
+/** Each width -> the next one, and the text of the button. */
 const NEXT = { "": ["wide", "Wider"], wide: ["folded", "Hide"], folded: ["", "Show"] };
 const now = () => sessionStorage.getItem("inspector") || "";
 
@@ -25,10 +25,10 @@ export function framed(inspector) {
     inspector,
   );
 
-  /** As the state and this browser's session say; the link leads to the same selection. */
+  /** Apply the width of the state and of this session; the link opens the same selection. */
   function place() {
     const alone = !!state().alone;
-    // On the body by name, not by `:has()`: with that, every change of the page would style all of it anew.
+    // A class on the body instead of `:has()`, which would make every change restyle the whole page.
     const has = { wide: now() === "wide", folded: now() === "folded", alone };
     for (const name in has) document.body.classList.toggle(name, has[name]);
     widen.textContent = NEXT[now()][1];

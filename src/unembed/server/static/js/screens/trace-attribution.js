@@ -5,7 +5,7 @@ import { inWords, questionQuery } from "../question.js";
 import { state, turn } from "../state.js";
 import { ORDERS, updatesTable } from "../updates.js";
 
-/** `live()`: whether the served model must be asked first, and is. `{el, draw}` */
+/** `live()`: replaces the bundled example by a live trace; whether it did. `{el, draw}` */
 export function attributionPane(t, { api, live }) {
   const books = h("div");
   const by = segmented(
@@ -49,7 +49,7 @@ export function attributionPane(t, { api, live }) {
     });
   }
 
-  /** What the largest writers add, beside what the ablation of each takes away. */
+  /** The direct effects of the largest writers, and the effect of ablating each. */
   async function totalEffects(split) {
     if (live()) return;
     const { data, view } = t;
@@ -73,7 +73,7 @@ export function attributionPane(t, { api, live }) {
     });
   }
 
-  /** The memories with the largest effects, those always on folded, and what all others add. */
+  /** The memories with the largest effects, the always-on ones folded, and the sum of all others. */
   function memories({ rows, always_on, others, others_effect, total }, whole) {
     const box = h("div");
     const rest = many(others, "other active memory", "other active memories");

@@ -1,4 +1,4 @@
-/** Beside the grid: one cell taken apart, or what several layers did together. */
+/** The inspector's content: one cell in detail, or the joint update of several layers. */
 import { button, fill, h, many, num, signed, tickBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { candidates } from "../parts.js";
@@ -31,7 +31,7 @@ function head({ data, view }, title) {
   );
 }
 
-/** What some layers did together at the position. */
+/** The joint update of several layers at the position. */
 export function drawSpan(el, t, [a, b]) {
   const { view } = t;
   const layers = view.layers.slice(a, b + 1);

@@ -1,7 +1,4 @@
-/**
- * The grid's card: layers and positions, how they are shaded, the overview of a long prompt, the legend and the
- * table.
- */
+/** The logit lens card: grid, shading, overview of a long prompt, legend, table. */
 import { button, fill, h, num, segmented, tickBox } from "../dom.js";
 import * as grid from "../islands/grid.js";
 import * as minimap from "../islands/minimap.js";
@@ -11,14 +8,14 @@ import { go, state, turn } from "../state.js";
 import { popover } from "./trace-pop.js";
 import { greatest, METRICS, rowsOf } from "./trace-rows.js";
 
-/** The layers chosen together, [lowest, highest], or null. */
+/** The selected range of layers, [lowest, highest], or null. */
 export function span(t) {
   const parts = /^(\d+)-(\d+)$/.exec(state().layers);
   const [a, b] = parts ? parts.slice(1).map(Number) : [1, 0];
   return a < b && b < t.model.n_layers ? [a, b] : null;
 }
 
-/** Whether all columns share the width: chosen, or in a narrow window. */
+/** Whether all columns fit the width: by choice, or in a narrow window. */
 const fits = () => (state().fit ? state().fit === "1" : innerWidth < 640);
 
 const pinnedColumns = () => state().columns.split(" ").filter(Boolean).map(Number);
@@ -28,7 +25,7 @@ function pinColumn(c) {
   turn({ columns: next.sort((a, b) => a - b).join(" ") });
 }
 
-/** `pin(id)`: a token is to be followed, or no more; `onchosen()`: a cell was chosen in the grid. */
+/** `pin(id)` pins or unpins a token; `onchosen()` is called when a cell is selected. */
 export function gridPane(t, { pin, onchosen }) {
   const controls = h("div", { class: "row" });
   const host = h("div");
@@ -60,7 +57,7 @@ export function gridPane(t, { pin, onchosen }) {
       token: String(c) === state().position ? state().token : "",
     });
     onchosen();
-    pop.hide(); // the inspector shows the same and more, in a narrow window where the popover would be
+    pop.hide(); // the inspector shows more, and in a narrow window it covers this place
   }
 
   function chooseRows(first, last, row) {
@@ -75,7 +72,7 @@ export function gridPane(t, { pin, onchosen }) {
     island?.mark(inside.length ? [inside[0], inside.at(-1)] : null);
   }
 
-  /** The overview is there where the grid has more columns than fit. */
+  /** The overview is shown when the grid has more columns than fit. */
   function inView(left, width, whole) {
     overview.hidden = whole <= width + 1;
     if (overview.hidden) return;
@@ -219,14 +216,14 @@ export function gridPane(t, { pin, onchosen }) {
     select: () => island?.select(...here()),
     /** The token of the chosen cell. */
     token: () => (rows.find(isHere) || rows[0]).cells[at()].id,
-    /** Show the baseline, or what the edits made of it again. */
+    /** Show the baseline, or the edited trace again. */
     peek(on) {
       if (peeking === on || !t.plain) return;
       peeking = on;
       draw();
     },
     rows: () => rows,
-    /** What stands in the host is no grid any more. */
+    /** Remove the grid, because a failure is shown in its place. */
     drop() {
       island?.destroy();
       island = null;

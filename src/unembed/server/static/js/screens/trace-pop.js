@@ -1,9 +1,9 @@
-/** What a cell holds, while the pointer is on it: one popover, which stays when the pointer goes into it. */
+/** A popover with the top five of the cell under the pointer; it stays open while the pointer is on it. */
 import { h, percent, shownRank } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token } from "../islands/tokens.js";
 
-/** `onpick(id)`: a token was chosen in it. */
+/** `onpick(id)` is called when a token in it is clicked. */
 export function popover(onpick) {
   let pop = null;
   let timer = 0;

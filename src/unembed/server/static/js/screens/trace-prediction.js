@@ -1,4 +1,4 @@
-/** What the model predicts at the position: the likely tokens, the question, findings, described memories. */
+/** The prediction at the position: likely tokens, the question, findings, described memories. */
 import { button, fill, h, num, percent, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { isLabelled, nameOf } from "../names.js";
@@ -6,10 +6,10 @@ import { link } from "../parts.js";
 import { questionPicker } from "../question.js";
 import { go, idOf, turn } from "../state.js";
 
-/** A label that a person gave, else the description that the trace brings. */
+/** A person's label, else the description in the trace. */
 const named = (one) => (isLabelled(one) ? nameOf(one) : one.description);
 
-/** Open what a finding is about. */
+/** Open the layer or memory of a finding. */
 const follow = (one) =>
   one.kind === "memory"
     ? go({ screen: "memory", memory: idOf(one) })

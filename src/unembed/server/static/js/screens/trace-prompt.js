@@ -11,7 +11,7 @@ const EXAMPLES = [
   "The first month of the year is",
 ];
 
-/** What a new user may try first: what the button says, and the state that it opens. */
+/** Tasks for a new user: the text of the button, and the state that it opens. */
 const TASKS = [
   ["Which memories write this token?", { screen: "trace", prompt: FIRST, by: "memory" }],
   ["Find a theme and silence it", { screen: "search", query: "January" }],
@@ -21,7 +21,7 @@ const TASKS = [
 /** Milliseconds without a key after which the text is tokenized. */
 const PAUSE = 60;
 
-/** `onsubmit(text)`: a prompt was entered. Returns `{el, show, showTokens, value}`. */
+/** `onsubmit(text)` is called with an entered prompt. Returns `{el, show, showTokens, value}`. */
 export function promptPane(page, onsubmit) {
   const { api } = page;
   const box = h("textarea", {
@@ -97,7 +97,7 @@ export function promptPane(page, onsubmit) {
     get value() {
       return box.value;
     },
-    /** Show the prompt of the address, unless the user has begun another one since `before` was in the box. */
+    /** Show the prompt of the address, unless the user has edited the box, which contained `before`. */
     show(before, anew) {
       const text = prompt();
       const free = anew || document.activeElement !== box || !before;
@@ -119,9 +119,9 @@ export function promptPane(page, onsubmit) {
         ],
       );
     },
-    /** The trace is there: its number of tokens. */
+    /** Show the number of tokens of the trace. */
     showTokens(n, limit) {
-      if (box.value !== prompt()) return; // another one is being typed
+      if (box.value !== prompt()) return; // the user is typing another one
       tokens.replaceChildren();
       count.textContent = counted(n, limit);
     },

@@ -1,4 +1,4 @@
-/** Token rank by layer: ranks or probabilities of tokens over the layers, and what happened to them, lane by lane. */
+/** Token rank by layer: ranks or probabilities of tokens, with one lane for each kind of event. */
 import { button, fill, h, percent, segmented, shownRank } from "../dom.js";
 import * as ranks from "../islands/ranks.js";
 import { visible } from "../islands/tokens.js";
@@ -17,7 +17,7 @@ const LANES = [
 
 export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 
-/** `ask(ids)` gives the trajectories of tokens at the position, or nothing where there are none. */
+/** `ask(ids)` returns the trajectories of tokens at the position, or a falsy value. */
 export function race(t, { layer, ask }) {
   const lines = h("div");
   const lanes = h("div", { class: "lanes" });
@@ -93,7 +93,7 @@ export function race(t, { layer, ask }) {
     );
   }
 
-  /** One lane for each kind of event, under the chart's layers; a marker says its sentence. */
+  /** One lane for each kind of event, aligned with the chart's layers; a marker shows its sentence. */
   function drawLanes(events, moves) {
     const say = (e) => () => (eventSentence.textContent = e.sentence);
     const left = [...events, ...moves];
@@ -141,7 +141,7 @@ export function race(t, { layer, ask }) {
   };
 }
 
-/** Where one of two passes the other for good. */
+/** The layer at which one of two tokens overtakes the other for good. */
 function crossing(one, other) {
   const ahead = one.ranks.map((r, i) => r < other.ranks[i]);
   const end = ahead.at(-1);

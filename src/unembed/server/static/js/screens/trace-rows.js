@@ -1,7 +1,4 @@
-/**
- * The grid's rows from a trace: what stands in each cell, how it is shaded, marked and named. Asks nothing, draws
- * nothing.
- */
+/** The grid's rows from a trace: text, shade, marks and name of each cell. Sends no request and draws nothing. */
 import { num, percent, shownRank } from "../dom.js";
 import { visible } from "../islands/tokens.js";
 import { edits, state } from "../state.js";
@@ -14,7 +11,7 @@ export const METRICS = [
   ["pinned", "Followed token", "probability of the first pinned token, or of the target"],
 ];
 
-/** A change is marked where a rank changes at least so many times between two rows. */
+/** A change of rank by at least this factor between two rows is marked. */
 const BIG = 8;
 const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
 
@@ -27,9 +24,7 @@ export function greatest({ model, spread }) {
     : null;
 }
 
-/**
- * Whether the edits that are on can reach a cell: they act at some layer and positions, and on all that reads those.
- */
+/** Whether the active edits can affect a cell: it is at or after their layer and positions. */
 function reached(list, n, p, post, last) {
   return list.some((e) => {
     const at = e.positions === "all" ? [0] : e.positions === "last" ? [last] : e.positions;
@@ -67,7 +62,7 @@ export function rowsOf(t, seen, only) {
       const i = Math.max(0, n);
       if (!one && !only)
         found.push({ label: "Embedding", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
-      if (!one?.ids[i]) continue; // not read yet; the row of the embedding keeps its place
+      if (!one?.ids[i]) continue; // not received yet; the embedding's row is always there
       const post = one.point === "resid_post";
       const below = found[0];
       const other = n < 0 ? plain?.embedding : plain?.stages.find((x) => x.point === one.point);

@@ -16,9 +16,9 @@ import { promptPane } from "./trace-prompt.js";
 import { pinned, race as raceOf } from "./trace-race.js";
 import { METRICS } from "./trace-rows.js";
 
-/** Entropies are fetched before they are asked for when it costs less than this many scores. */
+/** Entropies are fetched in advance when they cost fewer logits than this. */
 const CHEAP = 2e7;
-/** What redraws the grid and asks nothing. */
+/** Changes that redraw the grid without a request. */
 const DRAWN = ["stages", "metric", "diff", "flip", "fit", "columns", "events", "only", "alone"];
 
 export function render(root, page) {
@@ -64,7 +64,7 @@ export function render(root, page) {
     if (repeated) load();
   }
 
-  /** The trace of what the address asks for: the example that comes with the page, where it asks for nothing. */
+  /** The trace of the address; the bundled example when the address is empty. */
   async function read(name, drawn) {
     const now = state();
     const edits = activeEdits();
@@ -81,19 +81,19 @@ export function render(root, page) {
     return [null, traced, plain];
   }
 
-  /** `anew`: the address asks for another trace, whatever stands in the box. */
+  /** `anew`: the address names another trace, so the box is overwritten. */
   async function load({ anew = false } = {}) {
     const text = prompt();
     const [drawn, finished] = ["trace", "whole trace"].map(timed);
     const settled = waiting(lens.host);
     const before = promptBox.value;
-    const name = () => promptBox.show(before, anew); // with the grid: a frame of its own would take time from the model
+    const name = () => promptBox.show(before, anew); // in the frame of the grid, to save one
     t.spread = t.followed = null;
     try {
       const [bundled, traced, plain] = await read(name, drawn);
       if (prompt() !== text) return;
       name();
-      example = bundled; // not before its data are here or gone: the server does not know the trace of the example
+      example = bundled; // only now: the trace of the example is not on the server
       Object.assign(t, { model: example ? example.model : page.model, data: traced, plain });
       page.tokens = t.data.tokens.map((one) => one.token);
       page.crumbs();
@@ -104,8 +104,8 @@ export function render(root, page) {
       drawn();
       finished();
       await position();
-      spreads(); // reads the whole stream once more, which the rest of the page does not wait for
-      if (!state().prompt && !example) turn({ prompt: text }); // unless another one was entered meanwhile
+      spreads(); // slow, so the rest of the page does not wait for it
+      if (!state().prompt && !example) turn({ prompt: text }); // unless another prompt was entered meanwhile
     } catch (error) {
       if (error.code !== "superseded") {
         name();
@@ -119,7 +119,7 @@ export function render(root, page) {
     }
   }
 
-  /** A prompt that the model's context does not hold: offer its two ends. */
+  /** For a prompt longer than the model's context, offer its first and last tokens. */
   async function offerWindow(text) {
     const { tokens, limit } = await api.get("/tokenize", { text }, { channel: "tokenize" });
     if (!limit || tokens.length <= limit) return;
@@ -131,11 +131,9 @@ export function render(root, page) {
     lens.host.append(h("div", { class: "row" }, Object.entries(windows).map(keep)));
   }
 
-  /**
-   * The layers that have been read, while the others still are. Whether all are there, but for what the events need.
-   */
+  /** Draw the layers received so far; whether all of them are drawn. */
   function partly(part) {
-    if (state().diff) return false; // the difference needs two whole traces
+    if (state().diff) return false; // the difference needs two complete traces
     lens.host.classList.remove("waiting");
     example = null;
     Object.assign(t, { model: page.model, data: part, plain: null, spread: null });
@@ -159,7 +157,7 @@ export function render(root, page) {
     );
   }
 
-  /** Ask the served model what the example does not hold. Whether the example was shown. */
+  /** Replace the bundled example by a live trace; whether the example was shown. */
   function live() {
     if (example) turn({ prompt: t.data.prompt });
     return !!example;
@@ -176,7 +174,7 @@ export function render(root, page) {
     });
   }
 
-  /** The token whose probability shades the grid: the first pin, or the target when it was first asked for. */
+  /** The token whose probability shades the grid: the first pin, or else the target. */
   async function follow() {
     const id = pinned()[0] ?? t.followed?.id ?? t.view.target.id;
     if (state().metric !== "pinned" || String(id) === String(t.followed?.id) || live()) return;
@@ -191,33 +189,30 @@ export function render(root, page) {
     });
   }
 
-  /** The ring moves at once, the panes in the frame after: who holds an arrow down waits for the ring alone. */
+  /** The selection moves at once and the panes in the next frame, so that a repeated arrow key is not delayed. */
   let soon = 0;
   function layerPanes() {
     drawInspector();
     race.at(lens.layer());
   }
 
-  /**
-   * What stands below the grid comes in the frame after the cell's; the race then finds the page laid out when it
-   * asks for its width.
-   */
+  /** Draw the panes below the grid, one frame after the selection, when the page has been laid out. */
   async function lower() {
     try {
-      await Promise.all([books.draw(), race.draw(), follow()]); // the books lay the race out anew
+      await Promise.all([books.draw(), race.draw(), follow()]); // the attribution changes the chart's width
     } catch (error) {
       return missed(race.lines, error);
     }
   }
 
-  /** Ask for the trace again where the server has forgotten it; another failure is shown. */
+  /** Post the prompt again if the trace is no longer in the server's cache; show any other failure. */
   function missed(el, error) {
     if (!error.message.startsWith("trace")) return failure(el, error, position);
     api.forget("trace ");
     return load();
   }
 
-  /** Everything about one position comes in one answer, so that moving between layers asks nothing. */
+  /** One response has everything about a position, so that moving between layers sends no request. */
   async function position() {
     if (!t.data) return;
     const p = lens.at();
@@ -252,7 +247,7 @@ export function render(root, page) {
     else drawCell(inspector, t, lens.layer(), mid);
   }
 
-  /** Follow a token in the race, or follow it no more. */
+  /** Pin or unpin a token. */
   function pin(id) {
     const pins = pinned();
     turn({
@@ -260,7 +255,7 @@ export function render(root, page) {
     });
   }
 
-  /** What a key turns the state into, or does; nothing where it means nothing here. */
+  /** The action of a key, or undefined. */
   function pressed(key) {
     const [layer, at, n] = [lens.layer(), lens.at(), t.data.tokens.length];
     const toLayer = (to) => turn({ layer: String(within(to, t.model.n_layers)) });
@@ -293,7 +288,7 @@ export function render(root, page) {
       if (differs(...DRAWN) || (now.only && differs("layers"))) draw();
       if (differs("metric")) spreads();
       if (differs("position", "sort", ...QUESTION)) {
-        const requested = position(); // the server reads while the ring moves
+        const requested = position(); // sent before the selection is redrawn
         lens.select();
         return requested;
       }
@@ -315,7 +310,7 @@ export function render(root, page) {
       act?.();
       return !!act;
     },
-    /** The baseline is shown as long as its key is held. */
+    /** The baseline is shown while its key is down. */
     keyup: ({ key }) => key === "b" && lens.peek(false),
     exported: () =>
       t.data && {
