@@ -10,7 +10,7 @@ SCREENS = {
     "trace": ("#/trace", "Sum "),
     "alone": ("#/trace?prompt=one+two+three&alone=1", "Layer 5, FFN"),
     "tour": ("#/trace?tour=3", "Sum "),
-    "together": ("#/trace?prompt=one+two+three&layers=2-4&layer=4", "they give"),
+    "together": ("#/trace?prompt=one+two+three&layers=2-4&layer=4", "their attention adds"),
     "followed": ("#/trace?prompt=one+two+three&metric=pinned&pins=5&scale=p&flip=1", "Sum "),
     "reached": ("#/trace?prompt=one+two+three&edits=L2M5:set:60@1&diff=1", "Sum "),
     "layer": ("#/layer?layer=3", "Sum "),

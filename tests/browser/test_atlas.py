@@ -6,6 +6,7 @@ import json
 import re
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -145,17 +146,84 @@ def test_a_map_of_fewer_points_than_values_states_it(opened, monkeypatch, lm):
     from unembed.index import atlas as module
     from unembed.memories.value_map import value_map
 
-    monkeypatch.setattr(module, "value_map", lambda lm, progress=None: value_map(lm, 600, progress=progress))
-    shown = set(map(tuple, value_map(lm, 600).memory.tolist()))
+    monkeypatch.setattr(module, "value_map", lambda lm, **settings: value_map(lm, 600, **settings))
+    view = atlas_view(lm)
+    shown = set(zip(view.layer, view.index, strict=True))
     missing = next(i for i in range(lm.d_mlp) if (3, i) not in shown)
     served = Served(lm)
     try:
         page = opened(f"#/atlas?memory=L3M{missing}", at=served.address)
-        expect(page.get_by_text("600 of 6,144 values, evenly spaced over all layers")).to_be_visible()
+        sample = f"A sample: {len(shown)} of 6,144 values, evenly spaced over all layers and with the best memories"
+        expect(page.get_by_text(sample)).to_be_visible()
         expect(page.get_by_text(f"L3M{missing} is not on the map")).to_be_visible()
         assert page.get_by_role("radio", name="Activation density").count() == 0, "there is no index"
     finally:
         served.stop()
+
+
+LARGE, LAYERS, PER_LAYER = 50_000, 40, 25_000
+
+
+def large_atlas() -> dict:
+    """A map as the server sends it for a model with a million values: 50,000 of them on 160 islands, made up."""
+    n_islands = 160
+    draws = np.random.default_rng(0)
+    island = draws.integers(n_islands, size=LARGE)
+    centres = np.column_stack(np.divmod(np.arange(n_islands), 13)) / 13 + 0.04
+    angle, radius = draws.uniform(0, 2 * np.pi, LARGE), 0.03 * np.sqrt(draws.uniform(size=LARGE))
+    position = centres[island] + radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    layer, number = np.divmod(np.linspace(0, LAYERS * PER_LAYER - 1, LARGE).round().astype(int), PER_LAYER)
+    return {
+        "schema": "unembed.atlas/1",
+        "n_values": LAYERS * PER_LAYER,
+        "layer": layer.tolist(),
+        "index": number.tolist(),
+        "x": position[:, 0].round(5).tolist(),
+        "y": position[:, 1].round(5).tolist(),
+        "cluster": island.tolist(),
+        "density": None,
+        "kind": draws.integers(2, size=LARGE).tolist(),
+        "kinds": ["words", "names"],
+        "top": draws.integers(50, size=(LARGE, 4)).tolist(),
+        "tokens": {i: f" token{i}" for i in range(50)},
+        "islands": [
+            {"x": x, "y": y, "radius": 0.031, "size": int((island == i).sum()), "tokens": [f" token{i % 50}"]}
+            for i, (x, y) in enumerate(centres.tolist())
+        ],
+        "best": [],
+        "provenance": {},
+    }
+
+
+def test_a_map_of_a_million_values_states_its_sample_and_finds_its_points(opened):
+    sample = large_atlas()
+    shown, missing = [7, 31_234], [3, 1]
+    assert missing[1] not in {i for layer, i in zip(sample["layer"], sample["index"], strict=True) if layer == 3}
+    found = [[sample["layer"][i], sample["index"][i]] for i in shown]
+    page = opened("#/search")
+    lines = "".join(json.dumps(line) + "\n" for line in ({"kind": "atlas", "atlas": sample}, {"kind": "done"}))
+    page.route("**/api/v1/atlas", lambda route: route.fulfill(body=lines, content_type="application/x-ndjson"))
+    matches = {"query": "q", "memories": [*found, missing], "total": 3, "notes": []}
+    page.route("**/api/v1/atlas/matches?*", lambda route: route.fulfill(json=matches))
+    page.get_by_role("navigation", name="Screens").get_by_role("link", name="Atlas").click()
+    stated = "A sample: 50,000 of 1,000,000 values, evenly spaced over all layers, on 160 islands"
+    expect(page.get_by_text(stated)).to_be_visible()
+    for number, kind in enumerate(sample["kinds"]):
+        expect(page.get_by_role("button", name=f"{kind} {sample['kind'].count(number):,}")).to_be_visible()
+    assert _ink(page) > 0.05, "the points are drawn"
+    box = page.get_by_role("textbox", name="Search the map")
+    box.fill("q")
+    box.press("Enter")
+    expect(page.get_by_text("3 found, 1 of them not on the map")).to_be_visible()
+    chosen = page.get_by_role("region", name="Selected memory")
+    names = [f"L{layer}M{i}" for layer, i in found]
+    assert chosen.locator("td button.tok").all_inner_texts() == names
+    chosen.get_by_role("button", name=names[1]).click()
+    expect(chosen.get_by_role("link", name=names[1])).to_be_visible()
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("application", name="Map of 50000 values").focus()
+    page.keyboard.press("ArrowRight")
+    expect(chosen.get_by_role("link").first).not_to_have_text(names[1])
 
 
 def test_what_the_atlas_saves_is_what_it_shows(opened, atlas, tmp_path):

@@ -39,6 +39,20 @@ def test_a_link_to_edits_runs_on_arrival_and_one_without_edits_waits(opened):
     expect(both_sides(other).nth(0)).to_have_text("")
 
 
+def test_both_continuations_are_at_the_top_next_to_the_edits(opened):
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:60@all")
+    expect(page.get_by_text("Diverges at generated token")).to_be_visible()
+    texts, edits = (
+        page.get_by_role("region", name=name, exact=True)
+        .filter(has=page.get_by_role("heading", name=name))
+        .bounding_box()
+        for name in ("Continuations", "Edits")
+    )
+    assert texts["y"] == edits["y"] and texts["x"] + texts["width"] <= edits["x"]
+    for side in both_sides(page).all():
+        expect(side).to_be_in_viewport(ratio=1)
+
+
 def test_a_cancelled_measurement_shows_that_it_was_cancelled(opened):
     page = opened("#/labs/toxicity?edits=L3M5:set:20@all")
     page.route("**/api/v1/labs/suppress", lambda route: None)  # never answered

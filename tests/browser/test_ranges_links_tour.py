@@ -47,8 +47,8 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
         for r in trace.attribution(question.token, against=question.against).rows
         if r.layer is not None and 2 <= r.layer <= 4
     ]
-    line = inspector(page).get_by_text("they give").inner_text().replace("−", "-")
-    shown = [float(x) for x in re.findall(r"([+-][\d.]+) by", line)]
+    line = inspector(page).get_by_text("their attention adds").inner_text().replace("−", "-")
+    shown = [float(x) for x in re.findall(r"(?:adds|FFNs) ([+-]\d+(?:\.\d+)?)", line)]
     for number, ffn in zip(shown, (False, True), strict=True):
         assert math.isclose(number, sum(r.contribution for r in rows if r.label.startswith("ffn") is ffn), abs_tol=6e-3)
     before = trace.readings("resid_pre").tokens[2][-1][0].replace(" ", "·")

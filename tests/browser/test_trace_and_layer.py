@@ -190,7 +190,7 @@ def test_token_ranks_in_probabilities_send_no_request_and_show_who_overtakes_who
     chart = page.get_by_role("img", name=re.compile(f"^Probability after each layer. ·girl: .*{100 * last:.2g} %$"))
     expect(chart).to_be_visible()
     assert requests == []
-    page.get_by_role("button", name="Watch it against ·boy").click()
+    page.get_by_role("button", name="Compare with ·boy").click()
     ranks = [trace.ranks_of(t)[:, -1].tolist() for t in (girl, boy)]
     behind = [n for n in range(lm.n_layers) if ranks[0][n] > ranks[1][n]]
     since = behind[-1] + 1

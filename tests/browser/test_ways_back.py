@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -10,6 +14,7 @@ from playwright.sync_api import expect
 import unembed
 from tests.browser.conftest import Served, address
 from tests.families import build
+from unembed.server.serve import listening_socket
 
 
 def test_back_returns_to_where_the_page_was_scrolled(opened):
@@ -103,3 +108,38 @@ def test_a_figure_without_a_number_of_the_model_is_reported_once(opened, served)
     assert set(answer) == {"code", "message", "why", "fix", "detail"}
     message = " ".join(str(answer[k]) for k in ("message", "why", "fix"))
     assert "type=" not in message and "pydantic" not in message.lower() and len(message) < 300
+
+
+def serve_at(port: int, cache: Path) -> tuple[subprocess.Popen[str], str]:
+    """The command that serves the embedded model at a port, and the token in the link that it prints."""
+    command = [sys.executable, "-m", "unembed", "serve", "--no-browser", "--port", str(port)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"UNEMBED_CACHE": str(cache)}
+    )
+    assert process.stdout is not None
+    found = re.search(r"token=(\S+)", process.stdout.readline())
+    assert found
+    return process, found[1]
+
+
+def test_an_open_tab_works_after_the_server_was_restarted(opened, lm, tmp_path):
+    with listening_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    process, token = serve_at(port, tmp_path)
+    try:
+        page = opened("#/trace?prompt=the%20first", at=f"http://127.0.0.1:{port}/", token=token)
+        expect(page.get_by_role("columnheader", name=re.compile("first"))).to_be_visible()
+        process.terminate()
+        process.communicate(timeout=30)
+        process, again = serve_at(port, tmp_path)
+        assert again == token
+        page.get_by_role("gridcell", name=re.compile("^Layer 5 after FFN, position 0 ")).click()
+        expect(page.get_by_text("position 0; effects on")).to_be_visible()
+        box = page.get_by_role("textbox", name="Prompt")
+        box.fill("the last month")
+        box.press("Enter")
+        expect(page.get_by_role("columnheader", name=re.compile("month"))).to_be_visible()
+        expect(page.get_by_role("button", name="Dismiss")).to_have_count(0)
+    finally:
+        process.kill()
+        process.communicate()

@@ -12,6 +12,7 @@ from tests.index.conftest import token_text
 from unembed.index import atlas
 from unembed.index.atlas import FILE, KINDS, atlas_matches, atlas_view
 from unembed.index.memory_search import search
+from unembed.memories.value_map import value_map
 
 
 @pytest.fixture
@@ -100,3 +101,12 @@ def test_islands_are_named_by_what_their_values_promote_more_than_others():
             own = [token in promoted[i] for i in range(len(promoted)) if view.cluster[i] == number]
             everywhere = [token in one for one in promoted]
             assert sum(own) / len(own) > 1.5 * sum(everywhere) / len(everywhere)
+
+
+def test_the_best_memories_are_on_a_sampled_map(monkeypatch):
+    lm = unembed.load()
+    whole = atlas_view(lm)
+    monkeypatch.setattr(atlas, "value_map", lambda lm, **settings: value_map(lm, 300, **settings))
+    sampled = atlas_view(lm)
+    assert len(sampled.layer) < 600 < sampled.n_values
+    assert [(one.rank, one.description) for one in sampled.best] == [(one.rank, one.description) for one in whole.best]

@@ -111,6 +111,12 @@ def test_the_same_seed_gives_the_same_map_and_a_sample_is_even_over_the_layers(w
     assert first.to_table().column_names == ["layer", "index", "x", "y", "cluster", "cosine"]
 
 
+def test_a_sample_holds_the_memories_that_are_named(wren):
+    named = [(0, 1), (3, 5), (5, 1023), (3, 5)]
+    even, found = value_map(wren, 100), value_map(wren, 100, also=named)
+    assert {tuple(pair) for pair in found.memory.tolist()} == {tuple(pair) for pair in even.memory.tolist()} | {*named}
+
+
 @pytest.mark.parametrize("points", [1, 2, 3, 7])
 def test_few_points_are_a_map_too(wren, points):
     found = value_map(wren, points)

@@ -20,7 +20,7 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import Gallery
+from unembed.gallery import Gallery, MemoryEvidence
 from unembed.gallery.descriptions import FILE as GALLERY
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
@@ -175,7 +175,7 @@ def _stored(lm: Decoder, index: Index | None) -> ValueMap | None:
 
 
 def _made(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] | None) -> ValueMap:
-    found = value_map(lm, progress=progress)
+    found = value_map(lm, also=[(row.layer, row.index) for row in _gallery_rows(lm, index)], progress=progress)
     if index is not None:
         packed = io.BytesIO()
         arrays = {name: getattr(found, name) for name in _ARRAYS}
@@ -232,17 +232,21 @@ def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " po
 
 
 def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
-    """The memories of the saved gallery: that of the index, or that of an embedded model."""
+    """The memories of the saved gallery that are shown."""
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
+    return [
+        Best(at[row.layer, row.index], rank, row.score, row.description)
+        for rank, row in enumerate(_gallery_rows(lm, index), start=1)
+        if (row.layer, row.index) in at
+    ]
+
+
+def _gallery_rows(lm: Decoder, index: Index | None) -> Sequence[MemoryEvidence]:
+    """The best memories of the saved gallery: that of the index, or that of an embedded model."""
     folders: Sequence[Path] = [Path(index.path)] if index is not None else []
     if lm.name in SHIPPED:
         folders = [*folders, shipped_folder(lm.name)]
     for folder in folders:
         with suppress(UnembedError, OSError):
-            rows = Gallery.load(folder / GALLERY).first(_BEST).rows
-            return [
-                Best(at[row.layer, row.index], rank, row.score, row.description)
-                for rank, row in enumerate(rows, start=1)
-                if (row.layer, row.index) in at
-            ]
+            return Gallery.load(folder / GALLERY).first(_BEST).rows
     return []

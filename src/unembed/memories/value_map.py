@@ -8,7 +8,7 @@ islands that it resembles. Of the distances between islands, only near and far h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,12 +63,18 @@ class ValueMap(Displayed):
 
 @torch.no_grad()
 def value_map(
-    lm: Decoder, max_points: int = MAX_POINTS, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
+    lm: Decoder,
+    max_points: int = MAX_POINTS,
+    *,
+    also: Sequence[tuple[int, int]] = (),
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ValueMap:
     """The map of a model's values. The same model and seed give the same map.
 
     Args:
         max_points: values shown at most; of more, evenly spaced ones over all layers.
+        also: memories shown in addition to those, as layer and index.
         seed: of the first means of k-means.
         progress: called with steps done and steps in all; an exception that it raises ends the work.
 
@@ -84,6 +90,8 @@ def value_map(
     if not total:
         raise Unsupported(f"{lm.name} has no values to map", why="no layer has an FFN without experts")
     rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))
+    starts = np.cumsum([0, *(lm.n_memories_of(layer) for layer in range(lm.n_layers))])
+    rows = np.union1d(rows, np.array([starts[layer] + index for layer, index in also], dtype=np.int64))
     memory = memories_at(lm, torch.from_numpy(rows)).numpy()
     units = unit_rows(values_of(lm, memory).float().cpu())
     report = progress or (lambda _done, _of: None)

@@ -39,7 +39,7 @@ function openSession() {
         api.fail(
           new api.Problem({
             code: "session",
-            message: `${input.files[0].name} is no session`,
+            message: `${input.files[0].name} is not a session`,
             fix: "Choose a file that Download session wrote",
           }),
         );

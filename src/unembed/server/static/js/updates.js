@@ -54,7 +54,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
     [
       "Promotes",
       "",
-      "its name where it has one, and what it pushes up: with a negative coefficient, the tokens at the value's " +
+      "its name where it has one, and the tokens that it promotes: with a negative coefficient, the tokens at the value's " +
         "other end",
     ],
     [h("span", { class: "hidden" }, "Edit"), ""],

@@ -6,9 +6,8 @@
  *   -> {paint({groups, classes, faint, rings, chosen}), look(view), view(), zoom(by), brush(on), at(point),
  *   reveal(point), canvas, destroy}
  * x and y lie in 0 to 1. `groups`: a number for each point, and `classes` what colours each number; `faint`: whether
- * a point is in the background, or null; `rings`: points with a ring; a view is {x, y, zoom}, the middle and how many
- * times
- * enlarged. Moving and choosing redraw one canvas within a frame: points of one colour are one path.
+ * a point is in the background, or null; `rings`: points with a ring; a view is {x, y, zoom}: the middle and the
+ * magnification. Points of one colour are one path, so that a redraw of the canvas fits in a frame.
  */
 import { fill, h } from "./nodes.js";
 

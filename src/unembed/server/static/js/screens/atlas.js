@@ -126,7 +126,9 @@ export function render(root, page) {
       fill(
         counted,
         n < atlas.n_values
-          ? `A sample: ${shown} of ${all} values, evenly spaced over all layers, `
+          ? `A sample: ${shown} of ${all} values, evenly spaced over all layers${
+              atlas.best.length ? " and with the best memories" : ""
+            }, `
           : `${all} values (FFN neurons) `,
         `on ${atlas.islands.length} islands of similar direction`,
       );

@@ -237,11 +237,11 @@ export function render(root, page) {
         ? [
             `With ${what} ${at[0]} at `,
             token(tokens[at[1]]),
-            ` taken over, the logit difference is ${signed(values[at[0]][at[1]])}: `,
+            ` patched, the logit difference is ${signed(values[at[0]][at[1]])}: `,
             h("b", {}, percent100(recovered[at[0]][at[1]])),
             " of the way to the other prompt.",
           ]
-        : "Each cell is a run with one activation taken over; choose one to see its heads and memories.",
+        : "Each cell is a run with one patched activation; choose one to see its heads and memories.",
     );
     fill(
       mapTable,
@@ -310,7 +310,7 @@ export function render(root, page) {
                 label: row.id,
                 value: row.value,
                 text: percent100(row.value),
-                title: `logit difference ${signed(row.of)} with it taken over`,
+                title: `logit difference ${signed(row.of)} with it patched`,
                 cls: row.id === picked ? "on" : "",
                 row,
               })),

@@ -71,7 +71,7 @@ export function render(root, page) {
       h(
         "div",
         { class: "note row" },
-        "No edit is on. Choose a concept, or raise values that promote words you want.",
+        "No edit is on. Choose a concept, or find values that promote words.",
         button("Steer by words", () => go({ path: ["steer"] }), { class: "btn small" }),
       ),
     );
@@ -210,8 +210,8 @@ export function render(root, page) {
           ["baseline", mean(all("plain")), found.perplexity_plain ?? missing],
           ["with the change", mean(all("edited")), found.perplexity_edited ?? missing],
         ],
-        `Toxicity by the ${found.scorer} scorer, over ${all("plain").length} samples; perplexity on ${found.cost_tokens} ` +
-          "tokens of WikiText",
+        `Toxicity by the ${found.scorer} scorer, over ${all("plain").length} samples; perplexity on ` +
+          `${found.cost_tokens} tokens of WikiText`,
       ),
       h("h3", {}, "Toxicity of every sample"),
       plot,

@@ -32,7 +32,7 @@ export function neighbours(box, { api, model }, memory) {
 
 /** WordNet categories that several of its top tokens belong to. */
 export function categories(box, { api }, memory) {
-  fill(box, loading("Looking classes up", 2));
+  fill(box, loading("Reading categories", 2));
   return pane(box, async () => {
     const { rows } = await api.get(`${pathOf(memory)}/concepts`, {}, { channel: "concepts" });
     fill(
@@ -55,7 +55,7 @@ export function categories(box, { api }, memory) {
                 ),
               ),
           )
-        : h("p", { class: "faint" }, "No class is shared by at least 4 of the 30 top tokens."),
+        : h("p", { class: "faint" }, "No category is shared by at least 4 of the 30 top tokens."),
     );
   });
 }

@@ -85,8 +85,8 @@ export function distribution(el, usual, marked) {
     h(
       "p",
       { class: "faint" },
-      `${histogramCaption}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, deviation ` +
-        `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
+      `${histogramCaption}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, ` +
+        `standard deviation ${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
     ),
     asTable("As a table", ["from", "to", "tokens"], () =>
       usual.counts.map((n, i) => [usual.edges[i], usual.edges[i + 1], n]),

@@ -310,8 +310,8 @@ export function render(root, page) {
         "p",
         { class: "soft" },
         agreement === null
-          ? "No member has been looked at by several people."
-          : `Of members that several people looked at, ${percent(agreement)} of them say the same.`,
+          ? "No member has labels of several annotators."
+          : `Agreement over the members with several annotators: ${percent(agreement)}.`,
       ),
       h(
         "div",

@@ -71,7 +71,7 @@ export function drawSpan(el, t, [a, b]) {
       h("b", {}, num(logit)),
       ", ",
       inWords(view),
-      `, they give ${signed(given(false))} by attention, ${signed(given(true))} by their FFNs`,
+      `, their attention adds ${signed(given(false))}, their FFNs ${signed(given(true))}`,
       others ? ", counting the writers listed." : ".",
     ),
     layers.flatMap((one) => one.events).map((e) => h("p", { class: "warn" }, e.sentence)),

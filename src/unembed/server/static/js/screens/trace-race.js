@@ -79,9 +79,9 @@ export function race(t, { layer, ask }) {
         { class: "row" },
         pins.length
           ? button("Clear pins", () => turn({ pins: "" }), { class: "quiet" })
-          : button(`Watch it against ${visible(rival.token)}`, () => turn({ pins: String(rival.id) }), {
+          : button(`Compare with ${visible(rival.token)}`, () => turn({ pins: String(rival.id) }), {
               class: "quiet",
-              title: "Pin the strongest rival: where do they cross?",
+              title: "Pin this token as well: the layer at which the two cross is marked",
             }),
         h("span", { class: "faint" }, h("kbd", {}, "p"), " or Shift and a click pins a cell's token"),
       ),

@@ -6,7 +6,7 @@ import { edits, state } from "../state.js";
 export const METRICS = [
   ["probability", "Probability", "of the first token"],
   ["rank", "Rank of the final prediction", "rank of the final prediction in the cell's reading"],
-  ["entropy", "Entropy", "how undecided the reading is"],
+  ["entropy", "Entropy", "entropy of the cell's distribution"],
   ["divergence", "KL to the final layer", "KL divergence of the final distribution from the cell's"],
   ["pinned", "Followed token", "probability of the first pinned token, or of the target"],
 ];
