@@ -47,7 +47,8 @@ class Served:
         self.socket = listening_socket("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         app = create(self.session, token=TOKEN, port=self.port)
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
+        settings = {"log_level": "error", "ws": "none", "lifespan": "off", "timeout_graceful_shutdown": 1}
+        self.server = uvicorn.Server(uvicorn.Config(app, **settings))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
         while not self.server.started:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -39,7 +37,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     """The guarded application.
 
     Args:
-        state: what the server has open.
+        state: what the server has open; the caller closes it.
         token: the secret that every request to the API must carry.
         port: the port of the server, which is part of the cookie's name.
         hosts: the host names that requests may name.
@@ -47,15 +45,9 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     # Some machines' registries map .js to text/plain, and browsers then refuse modules.
     mimetypes.add_type("text/javascript", ".js")
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        yield
-        state.close()
-
     app = FastAPI(
         title="unembed explorer",
         version=__version__,
-        lifespan=lifespan,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,

@@ -94,7 +94,12 @@ def serve(
     if browser:
         threading.Timer(0.4, webbrowser.open, [link]).start()
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+        lifespan="off",  # a forced stop would print the traceback of its cancellation
     )
     server = uvicorn.Server(config)
 

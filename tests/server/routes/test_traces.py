@@ -260,6 +260,7 @@ def typing(wren):
     app = create(session, token="its-own", port=7333)
     with TestClient(app, base_url="http://127.0.0.1:7333", headers=headers) as page:
         yield page, session
+    session.close()
 
 
 def test_a_prompt_is_traced_while_it_is_typed(typing, wren):
