@@ -1,9 +1,9 @@
 /** Requests: a newer one of a channel cancels the older one; responses are cached; errors are typed. */
 
 const PAGE = Math.random().toString(36).slice(2, 12);
-const answers = new Map();
+const responses = new Map();
 const running = new Map();
-const KEPT = 240;
+const MOST_CACHED = 240;
 const listeners = [];
 
 /** A failed request: the server's error, or one of the network. */
@@ -19,7 +19,7 @@ export function listen(on) {
   listeners.push(on);
 }
 
-function tell(error = null) {
+function notify(error = null) {
   const names = [...running.values()].map((r) => r.what).filter(Boolean);
   for (const on of listeners) on({ running: names, error });
 }
@@ -32,7 +32,7 @@ export function get(path, params = {}, { channel = path, what = "", fresh = fals
     else if ((value ?? "") !== "") query.set(name, String(value));
   }
   const url = query.size ? `${path}?${query}` : path;
-  return ask(url, { method: "GET" }, `GET ${url}`, channel, what, fresh);
+  return request(url, { method: "GET" }, `GET ${url}`, channel, what, fresh);
 }
 
 const posted = (body) => ({
@@ -44,20 +44,20 @@ const posted = (body) => ({
 /** POST with a JSON body, where the response depends on nothing else and is cached. */
 export function post(path, body, { channel = path, what = "" } = {}) {
   const init = posted(body);
-  return ask(path, init, `POST ${path} ${init.body}`, channel, what, false);
+  return request(path, init, `POST ${path} ${init.body}`, channel, what, false);
 }
 
 /** POST that writes something; no later request cancels it. */
-export const send = (path, body) => ask(path, posted(body), "", `${path} ${Math.random()}`, "", true);
+export const send = (path, body) => request(path, posted(body), "", `${path} ${Math.random()}`, "", true);
 
 /** DELETE. */
-export const remove = (path) => ask(path, { method: "DELETE" }, "", path, "", true);
+export const remove = (path) => request(path, { method: "DELETE" }, "", path, "", true);
 
 /** A prompt's trace, cached or streamed; `on(part)` is called with the layers received so far. */
 export async function trace(prompt, edits, { channel = "trace", on = (_part) => {} } = {}) {
   const key = `trace ${JSON.stringify([prompt, edits])}`;
-  const found = answers.get(key);
-  if (found) return (cancel(channel), keep(key, found));
+  const found = responses.get(key);
+  if (found) return (cancel(channel), store(key, found));
   const part = { stages: [] };
   let whole = null;
   await stream(
@@ -75,36 +75,36 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
     },
     { channel, what: "Tracing" },
   );
-  return keep(key, whole);
+  return store(key, whole);
 }
 
 /** Remove cached responses whose key contains a text, after something was written. */
 export function forget(part) {
-  for (const key of answers.keys()) if (key.includes(part)) answers.delete(key);
+  for (const key of responses.keys()) if (key.includes(part)) responses.delete(key);
 }
 
 /** A file of the page, loaded on first use: the bundled example, or the help texts of the panes. */
 export const file = (name) =>
-  answers.get(name) ||
-  keep(
+  responses.get(name) ||
+  store(
     name,
     fetch(new URL(`../${name}.json`, import.meta.url)).then((answer) => answer.json()),
   );
 export const example = () => file("example");
 
-function keep(key, body) {
-  answers.delete(key);
-  answers.set(key, body);
-  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+function store(key, body) {
+  responses.delete(key);
+  responses.set(key, body);
+  if (responses.size > MOST_CACHED) responses.delete(responses.keys().next().value);
   return body;
 }
 
-async function ask(path, init, key, channel, what, fresh) {
-  if (key && !fresh && answers.has(key)) return (running.get(channel)?.abort.abort(), keep(key, answers.get(key)));
+async function request(path, init, key, channel, what, fresh) {
+  if (key && !fresh && responses.has(key)) return (running.get(channel)?.abort.abort(), store(key, responses.get(key)));
   const response = await begin(path, init, channel, what);
   try {
     const body = await response.answer.json();
-    return key ? keep(key, body) : body;
+    return key ? store(key, body) : body;
   } finally {
     response.end();
   }
@@ -144,17 +144,17 @@ export function cancel(channel) {
     one.abort.abort();
     running.delete(name);
   }
-  tell();
+  notify();
 }
 
 async function begin(path, init, channel, what) {
   running.get(channel)?.abort.abort();
   const mine = { abort: new AbortController(), what };
   running.set(channel, mine);
-  if (what) tell();
+  if (what) notify();
   const end = () => {
     if (running.get(channel) === mine) running.delete(channel);
-    if (what) tell();
+    if (what) notify();
   };
   try {
     const answer = await fetch(`api/v1${path}`, {
@@ -187,5 +187,5 @@ function failed(error, code, message) {
 export function fail(error) {
   if (error.code === "superseded") return;
   console.info("unembed:", error.message);
-  tell(error);
+  notify(error);
 }

@@ -144,7 +144,7 @@ export function modal(props, ...body) {
 }
 
 /** Show a short message, which a screen reader reads aloud. */
-export function say(text) {
+export function announce(text) {
   const live = document.getElementById("live");
   live.textContent = text;
   clearTimeout(saying);

@@ -72,7 +72,7 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
       written?.();
       labels(box, named, { layer, index, of }, written);
     };
-    const keep = () => {
+    const save = () => {
       const missing = [label, who].find((input) => !input.value.trim());
       if (missing) return missing.focus();
       return api
@@ -92,7 +92,7 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
         })
         .then(again, api.fail); // a label that could not be stored stays in the form
     };
-    const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && keep() });
+    const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && save() });
     const who = names.authorBox();
     const sure = h(
       "select",
@@ -133,7 +133,7 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
           button("withdraw", () => names.withdraw([row.id], who.value || "someone").then(again), { class: "quiet" }),
         ),
       ),
-      h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Save", keep, { class: "btn" })),
+      h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Save", save, { class: "btn" })),
     );
   });
 }

@@ -1,7 +1,7 @@
 /** The frame of the page: header, navigation, status line, keys. Each screen is a module, loaded on first use. */
 
 import * as api from "./api.js";
-import { button, ending, fill, h, icon, many, modal, say, tickBox } from "./dom.js";
+import { announce, button, ending, fill, h, icon, many, modal, tickBox } from "./dom.js";
 import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
 import { failure, table } from "./parts.js";
@@ -29,7 +29,13 @@ const main = document.getElementById("main");
 let shown = null;
 
 /** Passed to every screen. `isShipped`: the model is the one of the bundled example. */
-const page = { model: null, isShipped: false, api, say, version: new URL(import.meta.url).pathname.split("/").at(-3) };
+const page = {
+  model: null,
+  isShipped: false,
+  api,
+  announce,
+  version: new URL(import.meta.url).pathname.split("/").at(-3),
+};
 
 async function start() {
   theme(localStorage.getItem("theme"));
@@ -252,7 +258,7 @@ function draw() {
   let busy = [];
   let soon = 0;
   let drawn = [];
-  const tell = () =>
+  const drawStatus = () =>
     differ(drawn, (drawn = [busy[0], trouble, page.model]), 0, 1, 2) &&
     fill(
       status,
@@ -268,7 +274,7 @@ function draw() {
               () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })),
               { class: "quiet" },
             ),
-            button("Dismiss", () => ((trouble = null), tell()), { class: "quiet" }),
+            button("Dismiss", () => ((trouble = null), drawStatus()), { class: "quiet" }),
           ]
         : !busy.length && "Ready",
       h("span", { class: "spacer" }),
@@ -279,13 +285,13 @@ function draw() {
   api.listen(({ running, error }) => {
     busy = running;
     trouble = error || trouble;
-    if (error) say(error.message);
+    if (error) announce(error.message);
     clearTimeout(soon);
-    if (error || !busy.length) tell();
-    else soon = setTimeout(tell, 150); // short requests are not shown
+    if (error || !busy.length) drawStatus();
+    else soon = setTimeout(drawStatus, 150); // short requests are not shown
   });
-  page.ready = tell;
-  tell();
+  page.ready = drawStatus;
+  drawStatus();
 }
 
 function jump(text) {

@@ -1,6 +1,6 @@
 /** The question of all panes of a prompt: why one token rather than another; or the logit of one token. */
 import * as api from "./api.js";
-import { button, fill, h, say, selectBox, textBox } from "./dom.js";
+import { announce, button, fill, h, selectBox, textBox } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { state, turn } from "./state.js";
 
@@ -28,7 +28,7 @@ export async function oneToken(text) {
     if (ids.length === 1) return ids[0];
   }
   const { tokens } = await api.get("/tokenize", { text: plain }, { channel: "one-token" });
-  say(`“${text}” is ${tokens.length} tokens: ${tokens.map(visible).join(" ")}. Choose one of them`);
+  announce(`“${text}” is ${tokens.length} tokens: ${tokens.map(visible).join(" ")}. Choose one of them`);
   return null;
 }
 

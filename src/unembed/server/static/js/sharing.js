@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { asCommand, asPython, editCall } from "./code.js";
-import { button, h, say } from "./dom.js";
+import { announce, button, h } from "./dom.js";
 import { activeEdits, link, state } from "./state.js";
 
 /** Longer addresses are stored by the server, and the link names them. */
@@ -17,7 +17,7 @@ export async function copyLink(page) {
   try {
     const short = long ? `#/${state().screen}?session=${(await api.send("/sessions", { address: whole })).id}` : whole;
     await navigator.clipboard.writeText(new URL(short, location.href).href);
-    say(long ? "Link copied. It works while this server runs; download the session to keep it." : "Link copied");
+    announce(long ? "Link copied. It works while this server runs; download the session to keep it." : "Link copied");
   } catch (error) {
     api.fail(error);
   }
@@ -132,7 +132,7 @@ export function figureMenu(anchor, page) {
 export function shareMenu(anchor, page, shown) {
   const copy = (text, what) => async () => {
     await navigator.clipboard.writeText(text);
-    say(`${what} copied`);
+    announce(`${what} copied`);
   };
   const exported = () => shown()?.exported?.() || null;
   const code = shown()?.code?.();

@@ -99,7 +99,7 @@ export function go(change, push = true) {
   clearTimeout(timer);
   timer = setTimeout(follow, LATER);
   if (change.path) follow();
-  tell(before);
+  notify(before);
 }
 
 /** Update the address now. */
@@ -130,7 +130,7 @@ export function watch(on) {
   return () => watchers.splice(watchers.indexOf(on), 1);
 }
 
-function tell(before) {
+function notify(before) {
   for (const on of [...watchers]) on(current, before);
 }
 
@@ -140,7 +140,7 @@ function reread() {
   how = "";
   current = read();
   returning = true;
-  if (link({}) !== address) tell(before);
+  if (link({}) !== address) notify(before);
   returning = false;
 }
 

@@ -239,7 +239,7 @@ export function mount(el, data, options = {}) {
     dblclick: (event) => zoom(2, ...place(event)),
     keydown(event) {
       const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-      if (step) options.onpick?.(beside(step));
+      if (step) options.onpick?.(neighbour(step));
       else if (event.key === "+" || event.key === "=") zoom(1.5);
       else if (event.key === "-") zoom(1 / 1.5);
       else if (event.key === "0") look({ x: 0.5, y: 0.5, zoom: 1 });
@@ -251,7 +251,7 @@ export function mount(el, data, options = {}) {
   for (const [name, run] of Object.entries(on)) canvas.addEventListener(name, run, { passive: false });
 
   /** The nearest point in a direction from the selected one, or from the middle. */
-  function beside([dx, dy]) {
+  function neighbour([dx, dy]) {
     if (shown.chosen < 0) return hit(width / 2, height / 2, Math.max(width, height));
     let best = shown.chosen;
     let least = Infinity;

@@ -40,7 +40,7 @@ export function render(root, page) {
   const both = h("div", { class: "two" });
   const difference = h("p", { role: "status" });
   const map = h("div");
-  const says = h("p", { class: "soft", role: "status" });
+  const cellSentence = h("p", { class: "soft", role: "status" });
   const mapTable = h("div");
   const parts = h("div", { class: "stack" });
   const texts3 = h("div", { class: "three" });
@@ -82,7 +82,7 @@ export function render(root, page) {
           ),
         ],
         map,
-        says,
+        cellSentence,
         about("patching"),
         mapTable,
       ),
@@ -232,7 +232,7 @@ export function render(root, page) {
       { onpick: (n, c) => turn({ layer: String(n), position: String(positions[c]), patched: "" }) },
     );
     fill(
-      says,
+      cellSentence,
       at
         ? [
             `With ${what} ${at[0]} at `,

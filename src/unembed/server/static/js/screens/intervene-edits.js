@@ -1,5 +1,5 @@
 /** The edits, each with its value, reference values and scope; suggested first edits; a form for a new one. */
-import { button, fill, h, num, numberBox, say, selectBox, signed } from "../dom.js";
+import { announce, button, fill, h, num, numberBox, selectBox, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, card, link, pane, prompt } from "../parts.js";
 import { edits, idOf, setEdits } from "../state.js";
@@ -91,7 +91,7 @@ export function editsPane(page, { preview, generated }) {
       step: "any",
       onchange: () => {
         if (number.value && number.validity.valid) change({ value: number.valueAsNumber });
-        else say(`A number from −${LARGEST.toLocaleString("en")} to ${LARGEST.toLocaleString("en")}`);
+        else announce(`A number from −${LARGEST.toLocaleString("en")} to ${LARGEST.toLocaleString("en")}`);
       },
     });
     const slider = h("input", {

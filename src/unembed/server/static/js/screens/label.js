@@ -1,6 +1,6 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
 import * as api from "../api.js";
-import { button, fill, h, num, numberBox, say, segmented, textBox, worded } from "../dom.js";
+import { announce, button, fill, h, num, numberBox, segmented, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { exportLabels, noIndex } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
@@ -273,7 +273,7 @@ export function render(root, page) {
       const { ids } = await api.send("/annotations", body);
       past.push({ number: item.number, ids, draft });
       dropDraft();
-      say("saved");
+      announce("saved");
       await load();
     } catch (error) {
       api.fail(error);

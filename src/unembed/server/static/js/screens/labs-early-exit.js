@@ -33,7 +33,7 @@ export function render(root, page) {
     root,
     card(
       "Early exit by threshold",
-      segmented("Rule", METHODS, method, (v) => ((method = v), ask())),
+      segmented("Rule", METHODS, method, (v) => ((method = v), load())),
       h(
         "div",
         { class: "stack" },
@@ -53,7 +53,7 @@ export function render(root, page) {
   );
 
   /** The whole curve comes in one response; moving along it sends no request. */
-  const ask = () =>
+  const load = () =>
     pane(statusLine, async () => {
       found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
       slider.max = String(found.curve.rows.length - 1);
@@ -62,11 +62,11 @@ export function render(root, page) {
     });
 
   function move(step) {
-    const { tokens, final, saturation, n_layers: layers, predictions: says, curve } = found;
+    const { tokens, final, saturation, n_layers: layers, predictions, curve } = found;
     at = Math.max(0, Math.min(curve.rows.length - 1, step));
     const row = curve.rows[at];
     const { exits } = row;
-    const says_ = exits.map((e, i) => says[e][i]);
+    const exited = exits.map((e, i) => predictions[e][i]);
     slider.value = String(at);
     place();
     fill(
@@ -86,12 +86,12 @@ export function render(root, page) {
         tokens,
         classes: exits.map((e) => `q${Math.round((16 * (e + 1)) / layers)}`),
         titles: exits.map(
-          (e, i) => `exits after layer ${e}, saturates at ${saturation[i]}; predicts ${visible(says_[i])}`,
+          (e, i) => `exits after layer ${e}, saturates at ${saturation[i]}; predicts ${visible(exited[i])}`,
         ),
       },
       { onpick: open },
     );
-    const wrong = tokens.flatMap((_, i) => (says_[i] === final[i] ? [] : [i]));
+    const wrong = tokens.flatMap((_, i) => (exited[i] === final[i] ? [] : [i]));
     fill(
       rest,
       h("h3", {}, `${wrong.length} of ${tokens.length} predictions change`),
@@ -106,7 +106,7 @@ export function render(root, page) {
             "after ",
             token(tokens[i]),
             " predicts ",
-            token(says_[i]),
+            token(exited[i]),
             " instead of ",
             token(final[i]),
           ),
@@ -118,7 +118,7 @@ export function render(root, page) {
           visible(t),
           String(exits[i]),
           String(saturation[i]),
-          visible(says_[i]),
+          visible(exited[i]),
           visible(final[i]),
         ]),
       ),
@@ -199,7 +199,7 @@ export function render(root, page) {
     );
   }
 
-  ask();
+  load();
   const code = () => [
     `ids = lm.encode(${literal(prompt())})[0]`,
     "examples = unembed.early_exit.examples_of_prefixes(lm, [ids[: i + 1] for i in range(len(ids))])",

@@ -41,8 +41,8 @@ const MOST = 500;
 
 /** The fewest rows, largest first, that reach this share of the update's size; all rows if they do not. */
 function until(all, size) {
-  let held = 0;
-  return ranked(all, "size").filter((u) => held < size && ((held += u.share), true));
+  let share = 0;
+  return ranked(all, "size").filter((u) => share < size && ((share += u.share), true));
 }
 
 export function render(root, page) {
@@ -58,7 +58,7 @@ export function render(root, page) {
   const why = questionPicker();
   const where = h("div");
   const listNote = h("p", { class: "faint" });
-  const books = h("div");
+  const attributionBox = h("div");
   const table = h("div");
   const move = (n) => turn({ layer: String(within(layer() + n, model.n_layers)) });
   const choice = (label, name, options) => segmented(label, options, state()[name], (value) => turn({ [name]: value }));
@@ -109,7 +109,7 @@ export function render(root, page) {
             three,
             about("between"),
           ),
-          card("Logit attribution", null, books),
+          card("Logit attribution", null, attributionBox),
         ),
       ),
     ),
@@ -186,7 +186,7 @@ export function render(root, page) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
     }
     drawList();
-    if (view.attributions[0]) attribution(books, view.attributions[0], data.tokens);
+    if (view.attributions[0]) attribution(attributionBox, view.attributions[0], data.tokens);
   }
 
   function drawList() {
@@ -203,12 +203,12 @@ export function render(root, page) {
     const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
     const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
     const rest = model.memories[layer()] - updates.length;
-    const held = sum((u) => u.share);
+    const share = sum((u) => u.share);
     const after =
       part !== "heads" && updates.length && rest > 0
         ? [
             [
-              `${many(rest, "other memory", "other memories")} and the bias, ${percent(Math.max(0, 1 - held))} ` +
+              `${many(rest, "other memory", "other memories")} and the bias, ${percent(Math.max(0, 1 - share))} ` +
                 "of the size",
               ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null,
             ],
@@ -222,7 +222,7 @@ export function render(root, page) {
       `Ranked by ${ORDERS[sort][1]}. `,
       part !== "heads" &&
         updates.length > 0 && [
-          `The ${many(updates.length, "memory listed is", "memories listed are")} ${percent(held)} of the FFN's ` +
+          `The ${many(updates.length, "memory listed is", "memories listed are")} ${percent(share)} of the FFN's ` +
             "update. ",
           rest > 0 &&
             !most &&

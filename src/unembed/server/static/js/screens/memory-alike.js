@@ -75,10 +75,10 @@ export const cluster = (box, figure, page, memory) =>
     );
     const compute = () =>
       pane(box, async () => {
-        const tell = ({ done = 0, of = 0 }) =>
+        const showProgress = ({ done = 0, of = 0 }) =>
           fill(box, h("p", { class: "faint" }, `${done} of ${of || "all"} steps of clustering`));
-        tell({}); // other long work may run first
-        await api.stream("/clusters", {}, tell, { what: "Clustering values" }).catch(api.fail);
+        showProgress({}); // other long work may run first
+        await api.stream("/clusters", {}, showProgress, { what: "Clustering values" }).catch(api.fail);
         await cluster(box, figure, page, memory);
       });
     if (!size)

@@ -72,7 +72,7 @@ export function steering(api, memory) {
     slider.value = String(value);
     box.value = String(Number(Number(value).toPrecision(4)));
     clearTimeout(timer);
-    timer = setTimeout(ask, PAUSE);
+    timer = setTimeout(request, PAUSE);
   };
   slider.addEventListener("input", () => set(slider.value));
   box.addEventListener("change", () => Number.isFinite(Number(box.value)) && box.value !== "" && set(box.value));
@@ -86,7 +86,7 @@ export function steering(api, memory) {
     positions: "all",
   });
 
-  async function ask() {
+  async function request() {
     try {
       const answer = await api.post(
         "/next",
@@ -132,7 +132,7 @@ export function steering(api, memory) {
         `Set to ${box.value} everywhere in the prompt` +
         `${kl === undefined ? "" : `; KL from the baseline ${num(kl)} nats`}.`;
     } catch (error) {
-      failure(result, error, ask);
+      failure(result, error, request);
     }
   }
 

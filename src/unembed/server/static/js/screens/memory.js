@@ -1,7 +1,7 @@
 /** One memory: the tokens of its value, the top activating examples of its key, its labels; or two side by side. */
 import { architecture } from "../architecture.js";
 import { lengths } from "../contexts.js";
-import { afterPaint, button, fill, h, num, say, textBox } from "../dom.js";
+import { afterPaint, announce, button, fill, h, num, textBox } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
@@ -225,7 +225,7 @@ export function render(root, page) {
     let more = false;
     const lists = h("div", { class: "compact" });
     const copy = (end) =>
-      navigator.clipboard.writeText(view[end].map((r) => r.token).join("\n")).then(() => say("copied"), api.fail);
+      navigator.clipboard.writeText(view[end].map((r) => r.token).join("\n")).then(() => announce("copied"), api.fail);
     const drawEnds = () =>
       fill(
         lists,
@@ -368,7 +368,7 @@ export function render(root, page) {
   function pin(id) {
     const pins = state().pins.split(" ").filter(Boolean);
     turn({ pins: [...new Set([...pins, String(id)])].slice(-5).join(" ") });
-    say("pinned");
+    announce("pinned");
   }
 
   return {

@@ -36,7 +36,7 @@ export function render(root, page) {
     placeholder: 'a word, -word, "·token", *part*, /expression/, ctx:"some words", name:label, layer:2-4, L4M17',
     style: { flex: 1 },
     oninput: typed,
-    onkeydown: (e) => e.key === "Enter" && ask(),
+    onkeydown: (e) => e.key === "Enter" && submit(),
   });
   const title = h("h1");
   const pieces = h("p", { class: "faint" });
@@ -59,7 +59,7 @@ export function render(root, page) {
       "div",
       { class: "stack" },
       title,
-      h("div", { class: "row" }, input, button("Search", ask, { class: "btn main" })),
+      h("div", { class: "row" }, input, button("Search", submit, { class: "btn main" })),
       pieces,
       facets,
       bulk,
@@ -71,12 +71,12 @@ export function render(root, page) {
   let timer = 0;
   function typed() {
     clearTimeout(timer);
-    timer = setTimeout(ask, 90);
+    timer = setTimeout(submit, 90);
   }
 
   const named = () => (state().path[0] === "concept" ? state().path[1] : "");
 
-  async function ask() {
+  async function submit() {
     clearFilters();
     turn({ query: input.value, path: [] });
     await show();
@@ -111,7 +111,7 @@ export function render(root, page) {
         h(
           "div",
           { class: "row" },
-          SAMPLES.map((q) => button(q, () => ((input.value = q), ask()), { class: "btn small" })),
+          SAMPLES.map((q) => button(q, () => ((input.value = q), submit()), { class: "btn small" })),
         ),
         concepts,
         !model.can.index &&
@@ -179,7 +179,7 @@ export function render(root, page) {
 
   function lookUp(query) {
     input.value = query;
-    return ask();
+    return submit();
   }
 
   /** Filters; the server applies them to all results, not only to this page. */

@@ -7,7 +7,7 @@ import { ORDERS, updatesTable } from "../updates.js";
 
 /** `live()`: replaces the bundled example by a live trace; whether it did. `{el, draw}` */
 export function attributionPane(t, { api, live }) {
-  const books = h("div");
+  const box = h("div");
   const by = segmented(
     "Split by",
     [
@@ -34,18 +34,18 @@ export function attributionPane(t, { api, live }) {
     order.hidden = split !== "memory" || !!state().effects;
     totals.hidden = split === "source"; // an ablated head loses all its sources
     totals.querySelector("input").checked = !!state().effects;
-    books.closest(".two").classList.toggle("long", split === "memory");
+    box.closest(".two").classList.toggle("long", split === "memory");
     if (state().effects && split !== "source") return totalEffects(split);
-    if (split === "component") return attribution(books, view.attributions[0], data.tokens);
+    if (split === "component") return attribution(box, view.attributions[0], data.tokens);
     if (split === "memory" && view.memories) return memories(view.memories, view.attributions[0]);
     if (live()) return;
-    await pane(books, async () => {
+    await pane(box, async () => {
       const { attributions } = await api.get(
         `/traces/${data.id}/attribution`,
         { ...questionQuery(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
         { channel: "attribution" },
       );
-      attribution(books, attributions[0], data.tokens);
+      attribution(box, attributions[0], data.tokens);
     });
   }
 
@@ -53,14 +53,14 @@ export function attributionPane(t, { api, live }) {
   async function totalEffects(split) {
     if (live()) return;
     const { data, view } = t;
-    await pane(books, async () => {
+    await pane(box, async () => {
       const { rows } = await api.get(
         `/traces/${data.id}/effects`,
         { ...questionQuery(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
         { channel: "attribution" },
       );
       fill(
-        books,
+        box,
         effectsTable(rows),
         h(
           "p",
@@ -82,7 +82,7 @@ export function attributionPane(t, { api, live }) {
       after: [[rest, state().sort === "effect" ? others_effect : null]],
     });
     fill(
-      books,
+      box,
       box,
       h(
         "p",
@@ -101,5 +101,5 @@ export function attributionPane(t, { api, live }) {
     );
   }
 
-  return { el: card("Logit attribution", [by, order, totals], books), draw };
+  return { el: card("Logit attribution", [by, order, totals], box), draw };
 }

@@ -17,7 +17,7 @@ const follow = (one) =>
 
 /** `{el, draw, summary}`; `summary` is the line below it. */
 export function predictionPane(t) {
-  const says = h("div", { class: "says", "aria-label": "Predictions of the next token" });
+  const likely = h("div", { class: "says", "aria-label": "Predictions of the next token" });
   const found = h("ol", { class: "findings", "aria-label": "Findings" });
   const described = h("ul", { class: "described", "aria-label": "Described memories behind the prediction" });
   const why = questionPicker();
@@ -27,7 +27,7 @@ export function predictionPane(t) {
     const { view, data } = t;
     const shown = view.prediction.slice(0, 5);
     fill(
-      says,
+      likely,
       h(
         "span",
         { class: "soft" },
@@ -77,6 +77,14 @@ export function predictionPane(t) {
     );
   }
 
-  const el = h("section", { class: "prediction", "aria-label": "Prediction" }, says, why.el, found, described, summary);
+  const el = h(
+    "section",
+    { class: "prediction", "aria-label": "Prediction" },
+    likely,
+    why.el,
+    found,
+    described,
+    summary,
+  );
   return { el, draw, summary };
 }

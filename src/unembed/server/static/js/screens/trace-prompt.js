@@ -1,5 +1,5 @@
 /** The prompt: its box, its tokens while it is typed, examples, and tasks to start with. */
-import { button, fill, h, say } from "../dom.js";
+import { announce, button, fill, h } from "../dom.js";
 import { mount as strip } from "../islands/tokens.js";
 import { FIRST, prompt } from "../parts.js";
 import { go, state } from "../state.js";
@@ -66,7 +66,7 @@ export function promptPane(page, onsubmit) {
     clearTimeout(timer);
     if (box.value.trim()) return onsubmit(box.value);
     count.textContent = "The prompt is empty: write at least one word";
-    say(count.textContent);
+    announce(count.textContent);
     box.focus();
   }
 

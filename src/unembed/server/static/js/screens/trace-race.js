@@ -17,8 +17,8 @@ const LANES = [
 
 export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 
-/** `ask(ids)` returns the trajectories of tokens at the position, or a falsy value. */
-export function race(t, { layer, ask }) {
+/** `trajectories(ids)` returns the trajectories of tokens at the position, or a falsy value. */
+export function race(t, { layer, trajectories }) {
   const lines = h("div");
   const lanes = h("div", { class: "lanes" });
   const eventSentence = h("p", { class: "told soft" });
@@ -45,7 +45,7 @@ export function race(t, { layer, ask }) {
         probabilities: view.layers.map((one) => one.probability_after),
       },
     ];
-    const found = pins.length ? await ask(pins) : null;
+    const found = pins.length ? await trajectories(pins) : null;
     if (found)
       series.push(
         ...found.tokens.map(({ id, token, points: { resid_post: one } }) => ({
@@ -95,7 +95,7 @@ export function race(t, { layer, ask }) {
 
   /** One lane for each kind of event, aligned with the chart's layers; a marker shows its sentence. */
   function drawLanes(events, moves) {
-    const say = (e) => () => (eventSentence.textContent = e.sentence);
+    const showSentence = (e) => () => (eventSentence.textContent = e.sentence);
     const left = [...events, ...moves];
     fill(
       lanes,
@@ -116,8 +116,8 @@ export function race(t, { layer, ask }) {
                     title: e.sentence,
                     "aria-label": e.sentence,
                     onclick: () => turn({ layer: String(e.layer), stage: e.cause === "ffn" ? "post" : "mid" }),
-                    onfocus: say(e),
-                    onpointerenter: say(e),
+                    onfocus: showSentence(e),
+                    onpointerenter: showSentence(e),
                   },
                   sign || (e.kind === "rise" ? "▲" : "▼"),
                 ),

@@ -31,10 +31,10 @@ export function render(root, page) {
   const inspector = h("div", { class: "stack" });
   const aside = framed(inspector);
   const lens = gridPane(t, { pin, onchosen: aside.show });
-  const books = attributionPane(t, { api, live });
+  const attribution = attributionPane(t, { api, live });
   const race = raceOf(t, {
     layer: lens.layer,
-    ask: async (ids) =>
+    trajectories: async (ids) =>
       !live() &&
       api.get(
         `/traces/${t.data.id}/trajectories`,
@@ -52,7 +52,7 @@ export function render(root, page) {
       predicted.el,
       card("Where in the model", null, model, about("architecture")),
       lens.el,
-      h("div", { class: "two" }, race.el, books.el),
+      h("div", { class: "two" }, race.el, attribution.el),
     ),
     aside.el,
   );
@@ -199,7 +199,7 @@ export function render(root, page) {
   /** Draw the panes below the grid, one frame after the selection, when the page has been laid out. */
   async function lower() {
     try {
-      await Promise.all([books.draw(), race.draw(), follow()]); // the attribution changes the chart's width
+      await Promise.all([attribution.draw(), race.draw(), follow()]); // the attribution changes the chart's width
     } catch (error) {
       return missed(race.lines, error);
     }
@@ -299,7 +299,7 @@ export function render(root, page) {
         if (t.view) soon = afterPaint(layerPanes);
       }
       if (!t.view) return;
-      if (differs("by", "effects")) await books.draw();
+      if (differs("by", "effects")) await attribution.draw();
       if (differs("by", "pins", "scale")) await race.draw();
       if (differs("pins", "metric")) await follow();
     },
