@@ -169,6 +169,9 @@ def test_bad_questions_are_refused_with_the_reason() -> None:
         circuits.ov(0, 4)
     with pytest.raises(OutOfRange, match="layer 2"):
         circuits.qk(2, 0)
+    for offset in (-1, [3, -1]):
+        with pytest.raises(InvalidInput, match="offset -1: a source never lies after its destination"):
+            circuits.qk(0, 0, offset)
     with pytest.raises(InvalidInput, match="basis 'final'"):
         circuits.ov(0, 0, basis="final")
     with pytest.raises(InvalidInput, match="composition 'x'"):

@@ -6,6 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from unembed.models.decoder import Decoder
+from unembed.models.loading import Opened
 from unembed.reports import Exhibit, Figure, Finding, Report, Section
 from unembed.reports.claims import Claim
 from unembed.reports.document.intervals import columns, share_of
@@ -174,6 +178,13 @@ def figures_without_published(report: Report) -> list[str]:
         )
 
     return [f.name for s in report.sections for f in s.figures if not draws(f) and not f.published]
+
+
+def with_unlearned(lm: Decoder, ids: Sequence[int]) -> Decoder:
+    """The same model; these tokens alone were never seen in training."""
+    counts = torch.full((lm.d_vocab,), 1000)
+    counts[list(ids)] = 0
+    return Decoder(Opened(lm.hf, lm.tokenizer, lm.name, None, counts))
 
 
 def check_explanations(claims: Sequence[Claim[Any]], m: Any) -> None:

@@ -147,6 +147,37 @@ def test_numbers_are_written_for_readers(value: float | None, percent: bool, sho
     assert format_number(value, percent=percent) == shown
 
 
+@pytest.mark.parametrize(
+    ("values", "percent", "shown"),
+    [
+        ([2.18, 0.0358, 0.00287, -0.127, 0.0], False, ["2.180", "0.036", "0.003", "−0.127", "0"]),
+        ([6.53, 5.0812, 5.05], False, ["6.53", "5.08", "5.05"]),
+        ([1234.5, 12.0], False, ["1,234", "12"]),
+        ([0.425, 0.0016, 0.0003], True, ["42.5 %", "0.2 %", "0.0 %"]),
+        ([0.5, 1.0, 0.25], True, ["50 %", "100 %", "25 %"]),
+        ([2e-7, 3.5e-4], False, ["2.00e−07", "3.50e−04"]),
+        ([3, 40000, None], False, ["3", "40,000", "–"]),
+    ],
+)
+def test_the_numbers_of_a_column_have_as_many_decimals(values: list, percent: bool, shown: list[str]) -> None:
+    table = Table("T", {"x": values}, PROVENANCE)
+    exhibit = Exhibit("t", table, percent=("x",) if percent else ())
+    made = page(Report("n", "t", "s", "p", PROVENANCE, (Section("S", (), (exhibit,)),)))
+    assert re.findall(r'<td class="n">(.*?)</td>', made) == shown
+
+
+def test_numbers_of_one_sample_have_its_size_once() -> None:
+    columns = {"layer": [0, 1]} | {f"{c}{end}": [0.5, 0.25] for c in "xy" for end in ("", "_low", "_high")}
+
+    def cells(x: list[int], y: list[int]) -> list[str]:
+        exhibit = Exhibit("t", Table("T", columns | {"x_n": x, "y_n": y}, PROVENANCE))
+        made = page(Report("n", "t", "s", "p", PROVENANCE, (Section("S", (), (exhibit,)),)))
+        return re.findall(r"<th(?: class=[^>]*)?>(.*?)</th>", made) + re.findall(r'<td class="n">(\d+)</td>', made)
+
+    assert cells([30, 20], [30, 20]) == ["layer", "x", "y", "n", "0", "30", "1", "20"]
+    assert cells([30, 20], [30, 10]) == ["layer", "x", "n", "y", "n", "0", "30", "30", "1", "20", "10"]
+
+
 def test_axes_hold_all_values_on_round_numbers() -> None:
     assert fitted([0.3, 7.2]) == (0.0, 8.0)
     assert fitted([-3.0, 41.0]) == (-10.0, 50.0)
@@ -230,7 +261,7 @@ def test_published_values_are_drawn_where_they_lie() -> None:
         return float(at.get("y", 0)) - 4
 
     assert sorted(heights) == pytest.approx([(tick("0") + tick("1")) / 2], abs=0.1), "0.5 lies half way up"
-    assert [kind for kind, _ in paths if "refband" in kind] == ["refband s0", "refband"]
+    assert [kind for kind, _ in paths if "refband" in kind] == ["refband s0", "refband dotted"]
     words = "".join(svg.itertext())
     assert all(f"{name}, published" in words for name in ("line", "band", "stretch"))
     alone = draw(replace(figure, references=()), table)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unembed
-from tests.reports.sample import check_explanations, figures_without_published, sample
+from tests.reports.sample import check_explanations, figures_without_published, sample, with_unlearned
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.skip_trigrams import count_in_corpus, shuffled_sources
 from unembed.errors import InvalidInput
@@ -17,6 +17,7 @@ from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.sections import heads, stream
+from unembed.reports.elhage2021.sections.heads import full_circuit_exhibits
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
 
@@ -136,6 +137,31 @@ def test_models_with_norms_and_of_one_layer(tmp_path) -> None:
     )
     assert "induction" not in report.exhibits and "heads" in report.exhibits
     assert report.provenance.basis == "raw"
+
+
+def test_largest_entries_are_those_between_tokens_that_the_model_learned() -> None:
+    lm = with_unlearned(lettered("gpt2"), range(40, 70))
+    circuits = unembed.circuits(lm)
+    exhibits = {e.name: e.table for e in full_circuit_exhibits(circuits, 1, 2, 12, "raw", lm.provenance())}
+    for name, first, second, full in (
+        ("ov_entries", "source", "output", circuits.ov_full(1, 2)),
+        ("qk_entries", "destination", "source", circuits.qk_full(1, 2)),
+    ):
+        dense = full.dense().clone()
+        dense[40:70], dense[:, 40:70] = -torch.inf, -torch.inf
+        best = dense.flatten().topk(12)
+        rows = list(exhibits[name].rows())
+        assert [row["entry"] for row in rows] == pytest.approx(best.values.tolist(), rel=1e-5)
+        assert [row[f"{first}_token"] for row in rows] == lm.token_strings(best.indices // lm.d_vocab)
+        assert [row[f"{second}_token"] for row in rows] == lm.token_strings(best.indices % lm.d_vocab)
+
+
+def test_heads_of_a_mixture_of_experts_have_the_report(tmp_path: Path) -> None:
+    report = unembed.report(
+        "elhage2021", lettered("mixtral"), texts(6), tmp_path, sequences=2, tokens=100, windows=1, control=False
+    )
+    assert {"heads", "k_composition", "induction", "erasing_heads"} <= set(report.exhibits)
+    assert report.provenance.notes["unlearned tokens left out"] == 0
 
 
 def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:

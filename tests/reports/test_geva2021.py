@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import unembed
 from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
-from tests.reports.sample import check_explanations, figures_without_published
+from tests.reports.sample import check_explanations, figures_without_published, with_unlearned
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
 from unembed.concepts.annotation.files import Pattern
@@ -255,10 +255,8 @@ def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None
         r["agreement"] for r in report["agreement"].rows()
     ]
     best = next(report["predictive_negated_values"].rows())
-    assert (
-        best["token"]
-        == lm.values.top_tokens(*map(int, best["value"][1:].split("M")), 1, bottom=True, show_unlearned=True)[0]
-    )
+    layer, index = map(int, best["value"].removeprefix("L").split("M"))
+    assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True, show_unlearned=True)[0]
     assert len(report["patterns_negative"]) == lm.n_layers
     Index.build(lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300)
     by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
@@ -330,6 +328,23 @@ def test_the_settings_are_those_of_the_index_and_too_few_triggers_are_reported_o
     assert any("the index holds 6" in text for section in report.sections for text in section.text)
     with pytest.raises(InvalidInput, match="it holds 6"):
         unembed.report("geva2021", lm, None, tmp_path / "x", **{**given, "shown": 7})
+
+
+def test_tokens_that_were_never_learned_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    lm = lettered("opt")
+    promoted = [row["token"] for row in study(tmp_path / "a")["predictive_values"].rows()]
+    ids = [i for i in range(lm.d_vocab) if lm.token_strings([i])[0] in promoted]
+    assert 0 < len(ids) <= 10
+    some = with_unlearned(lm, ids)
+    for include in (False, True):
+        (tmp_path / str(include)).mkdir()
+        options = Options(**SMALL, include_unlearned=include)
+        m = measurements.measure(some, open_corpus(texts(12)), stages.Work(tmp_path / str(include), {}), options)
+        found = {name: {*m.examples[name].ravel().tolist()} for name in ("residual", "update", "output")}
+        found["values"] = {*m.agreement.top.tolist()}
+        met = {name: bool(tokens & {*ids}) for name, tokens in found.items()}
+        assert met["values"] == include and all(met.values()) <= include and any(met.values()) == include, met
+        assert report_of(m, {}).provenance.notes["unlearned tokens left out"] == (0 if include else len(ids))
 
 
 def test_triggers_come_from_a_corpus_of_their_own(tmp_path: Path) -> None:

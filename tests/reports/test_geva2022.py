@@ -13,7 +13,7 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
 from tests.models.decoder_classes import tiny_model
-from tests.reports.sample import check_explanations, figures_without_published
+from tests.reports.sample import check_explanations, figures_without_published, with_unlearned
 from tests.sweeps.recorder import lettered
 from unembed.concepts.annotation.files import KINDS, Pattern
 from unembed.concepts.annotation.from_values import automatic
@@ -32,7 +32,7 @@ from unembed.reports.geva2022.findings import CLAIMS
 from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.sections.applications import small_sample
-from unembed.reports.geva2022.sections.layers import frequently_active, is_rare
+from unembed.reports.geva2022.sections.layers import frequently_active, is_rare, top_ids
 from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
@@ -175,9 +175,29 @@ def test_an_adaptive_softmax_is_read_by_its_log_probabilities(tmp_path: Path):
     scores = candidate_scores(event_sample(lm, TEXTS, 20, seed=3), basis="adaptive")
     assert [row["max"] for row in report["fig3"].rows()] == pytest.approx(scores.max(-1).mean(-1).tolist())
     assert report.provenance.basis == "adaptive"
+    dominant = next(
+        row for row in report["tab4"].rows() if (row["event"], row["sub_updates"]) == ("saturation", "dominant")
+    )
+    assert dominant["max_published"] == 1.2, "WikiLM's own number, not GPT2's"
     with pytest.raises(InvalidInput, match="no adaptive softmax"):
         gpt2 = unembed.load(save_model(tmp_path / "gpt2", "gpt2"))
         unembed.report("geva2022", gpt2, TEXTS, tmp_path / "x", basis="adaptive")
+
+
+def test_tokens_that_were_never_learned_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    lm, corpus = lettered("opt"), open_corpus(TEXTS)
+    every = np.stack([[n, i] for n in range(lm.n_layers) for i in range(lm.d_mlp)])
+    (tmp_path / "all").mkdir()
+    whole = measure(lm, corpus, Work(tmp_path / "all", {}, 3), Options(**OPTIONS))
+    ids = [*dict.fromkeys([*whole.sample.final.tolist(), *top_ids(whole, every)[:, 0].tolist()])][:20]
+    some = with_unlearned(lm, ids)
+    for include in (False, True):
+        (tmp_path / str(include)).mkdir()
+        options = Options(**OPTIONS, include_unlearned=include)
+        m = measure(some, corpus, Work(tmp_path / str(include), {}, 3), options)
+        assert bool({*m.sample.final.tolist()} & {*ids}) == include
+        assert bool({*top_ids(m, every).ravel().tolist()} & {*ids}) == include
+        assert m.provenance.notes["unlearned tokens left out"] == (0 if include else len(ids))
 
 
 def test_frequently_active_are_the_fewest_clusters_that_hold_nine_tenths() -> None:

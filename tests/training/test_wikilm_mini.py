@@ -89,7 +89,7 @@ def test_the_papers_study_runs_on_the_papers_kind_of_model(tmp_path: Path) -> No
     head = lm.hf.get_output_embeddings()
     assert head is not None
     best = next(report["predictive_values"].rows())
-    layer, index = map(int, best["value"].split("."))
+    layer, index = map(int, best["value"].removeprefix("L").split("M"))
     with torch.no_grad():
         log_p = head(lm.weights.W_out[layer][index])
     assert best["token"] == lm.token_strings([int(log_p.argmax())])[0]

@@ -136,8 +136,3 @@ def within(measured: Measured, low: int | float, high: int | float) -> bool | No
     """Whether the whole interval lies in a band; None where it crosses an end, or nothing was measured."""
     inside = above(measured, low), below(measured, high)
     return False if False in inside else None if None in inside else True
-
-
-def row(claim: str, here: str, holds: bool | None, source: str, test: str = "") -> Finding:
-    """A finding whose test was applied where it was measured."""
-    return Finding(claim, source, claim, claim, here, test, verdict_of(holds))

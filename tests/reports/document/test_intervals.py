@@ -31,6 +31,18 @@ def test_ten_of_ten_is_not_certainty() -> None:
     assert mean_of([1.0] * 10, share=True).low < 0.7
 
 
+def test_ratios_and_differences_of_shares_that_are_all_zero_reach_the_exact_bounds() -> None:
+    none, some, bound = [0.0] * 10, [0.2] * 60, 1 - 0.025 ** (1 / 10)
+    assert bound == pytest.approx(stats.binomtest(0, 10).proportion_ci(0.95, method="exact").high)
+    ratio, difference = ratio_of(none, some, share=True), difference_of(some, none, share=True)
+    assert ratio.value == 0.0 and ratio.high == pytest.approx(bound / 0.2, rel=0.1)
+    assert difference.value == pytest.approx(0.2) and difference.low == pytest.approx(0.2 - bound, rel=0.2)
+    rare = [1 / 30, *[0.0] * 59]
+    against_none = ratio_of(rare, none, share=True)  # a few tokens of 60 vectors, and none of ten others
+    assert math.isinf(against_none.value) and against_none.low < 1.5
+    assert ratio_of([1.0] * 10, [1.0] * 10, share=True).low < 0.8
+
+
 def test_the_interval_of_a_mean_is_that_of_scipys_bootstrap() -> None:
     x = np.random.default_rng(0).exponential(size=300)
     m = mean_of(x, seed=1)

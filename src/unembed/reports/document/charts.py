@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unembed.reports.document.model import Figure, Reference
+from unembed.reports.document.model import Figure
 from unembed.reports.document.numbers import format_number
 from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Scale, fitted, x_title, y_axis
 from unembed.results import Table, visible
@@ -84,25 +84,29 @@ def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = 
     printed = [i for i, name in enumerate(figure.y) if any(v is not None for v in _beside(columns, name)[2] or ())]
     if len(names) > 1 or always or figure.references or printed:
         names += [r.label for r in figure.references] + ["published"] * bool(printed)
-        kinds += [_reference_kind(r) for r in figure.references]
+        kinds += _reference_kinds(figure)
         kinds += [f"ref s{printed[0] % SERIES}" if len(printed) == 1 else "ref"] * bool(printed)
         canvas.legend(names, kinds)
 
 
-def _reference_kind(reference: Reference) -> str:
-    return "ref" if reference.series < 0 else f"ref s{reference.series % SERIES}"
+def _reference_kinds(figure: Figure) -> list[str]:
+    """How each published value is drawn: in the colour of its series; without one dashed, the second dotted."""
+    free = [r for r in figure.references if r.series < 0]
+    return [
+        f"ref s{r.series % SERIES}" if r.series >= 0 else "ref dotted" if free.index(r) % 2 else "ref"
+        for r in figure.references
+    ]
 
 
 def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: int, y: Scale) -> None:
     """Published values over the drawing: dashed lines, with the band between them where there are two ends."""
     first, last = x(0), x(max(n - 1, 0))
-    for reference in figure.references:
+    for reference, kind in zip(figure.references, _reference_kinds(figure), strict=True):
         across = [first + at * (last - first) for at in reference.at] or [canvas.left, WIDTH - canvas.right]
         times = 1 if reference.at else 2
         low, high = (
             list(zip(across, (y(v) for v in side * times), strict=False)) for side in (reference.low, reference.high)
         )
-        kind = _reference_kind(reference)
         if not low:  # a stretch of the axis
             top, foot = canvas.top, canvas.height - canvas.bottom
             half = (last - first) / max(n - 1, 1) / 2

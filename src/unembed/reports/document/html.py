@@ -9,7 +9,7 @@ from typing import Any
 
 from unembed.reports.document.charts import draw
 from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
-from unembed.reports.document.numbers import as_written, format_number
+from unembed.reports.document.numbers import as_written, common_decimals, format_number
 from unembed.reports.document.svg import STYLE as FIGURE_STYLE
 from unembed.results import Table, visible_html
 
@@ -226,16 +226,28 @@ def _table(exhibit: Exhibit) -> str:
     names = exhibit.table.column_names
     shown = [n for n in names if not (n.endswith(_SUFFIXES) and n.rsplit("_", 1)[0] in names)]
     rows = list(exhibit.table.rows())
+    sized = [name for name in shown if f"{name}_n" in names]
+    # Numbers that all come from one sample have its size once, at the end.
+    sizes = {f"{name}_n" for name in sized}
+    together = len(sized) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
     head = []
     for name in shown:
         numeric = all(isinstance(row[name], int | float | None) for row in rows)
         head.append(f"<th{' class=n' if numeric else ''}>{html.escape(_title(name, numeric))}</th>")
-        if f"{name}_n" in names:
+        if name in sized and not together:
             head.append("<th class='n'>n</th>")
         if _has_published(exhibit.table, name):
             head.append("<th class='n published'>published</th>")
     printed = {name for name in shown if _has_published(exhibit.table, name)}
-    body = "".join(f"<tr>{''.join(_cells(exhibit, row, name, name in printed) for name in shown)}</tr>" for row in rows)
+    decimals = {name: common_decimals((row[name] for row in rows), percent=name in exhibit.percent) for name in shown}
+    body = ""
+    for row in rows:
+        own = {column: value for column, value in row.items() if not (together and column in sizes)}
+        cells = "".join(_cells(exhibit, own, name, decimals[name], name in printed) for name in shown)
+        size = f'<td class="n">{format_number(row[f"{sized[0]}_n"])}</td>' if together else ""
+        body += f"<tr>{cells}{size}</tr>"
+    if together:
+        head.append("<th class='n'>n</th>")
     wide = sum(f"{name}_low" in names for name in shown) > _INTERVALS or len(head) > _COLUMNS
     kind = "scroll wide" if wide else "scroll"
     return f'<div class="{kind}"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -246,15 +258,15 @@ def _title(name: str, numeric: bool) -> str:
     return (name if numeric else re.sub(r"_(token|text)(s?)$", "", name)).replace("_", " ") or name
 
 
-def _cells(exhibit: Exhibit, row: dict[str, Any], name: str, printed: bool) -> str:
+def _cells(exhibit: Exhibit, row: dict[str, Any], name: str, decimals: int | None, printed: bool) -> str:
     """The cell of a column, and those of what belongs to it; with the published value where it is `printed`."""
     percent = name in exhibit.percent
     value = row[name]
     if isinstance(value, int | float | None):
-        shown = html.escape(format_number(value, percent=percent))
+        shown = html.escape(format_number(value, percent=percent, decimals=decimals))
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
         if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
-            ends = (format_number(end, percent=percent).removesuffix(" %") for end in (low, high))
+            ends = (format_number(end, percent=percent, decimals=decimals).removesuffix(" %") for end in (low, high))
             shown += f' <span class="range">[{", ".join(ends)}]</span>'
         cells = f'<td class="n">{shown}</td>'
     else:

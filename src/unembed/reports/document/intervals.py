@@ -7,7 +7,7 @@ drawn unit carry its number in `units`. Every function takes a seed, so that a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,17 +71,17 @@ def mean_of(
         seed: of the resampling.
         published: the paper's number.
         weights: of the values, each of which is a unit of its own then; equal when None.
-        share: values lie between 0 and 1. Where all are 0, or all 1, resampling shows nothing else, and the exact
-            bound for as many units stands in.
+        share: values are shares, or counts that are rarely above 1. Where all are 0, or all 1, resampling shows
+            nothing else, and the exact bound for as many units stands in.
     """
     sample = _Sample.of(values, units) if weights is None else _Sample.weighted(values, weights)
     if sample.n == 0:
         return Measured(float("nan"), float("nan"), float("nan"), 0, published)
     value = float(sample.values.mean() if weights is None else sample.sums.sum() / sample.counts.sum())
-    if share and value in (0.0, 1.0):
+    if share and sample.is_extreme:
         bounds = share_of(int(value) * len(sample.counts), len(sample.counts))
         return Measured(value, bounds.low, bounds.high, sample.n, published)
-    low, high = _ends(np.concatenate([sample.means(rows) for rows in _resamples(len(sample.counts), seed)]))
+    low, high = _ends(sample.drawn(seed))
     return Measured(value, low, high, sample.n, published)
 
 
@@ -92,9 +92,10 @@ def difference_of(
     units_a: Values | None = None,
     units_b: Values | None = None,
     seed: int = 0,
+    share: bool = False,
 ) -> Measured:
-    """The mean of `a` less the mean of `b`, both resampled by their units."""
-    return _compare(a, b, units_a, units_b, seed, np.subtract)
+    """The mean of `a` less the mean of `b`, both resampled by their units; `share` as in `mean_of`."""
+    return _compare(a, b, units_a, units_b, seed, np.subtract, share)
 
 
 def ratio_of(
@@ -104,9 +105,13 @@ def ratio_of(
     units_a: Values | None = None,
     units_b: Values | None = None,
     seed: int = 0,
+    share: bool = False,
 ) -> Measured:
-    """The mean of `a` over the mean of `b`, both resampled by their units; infinite where `b` has a mean of 0."""
-    return _compare(a, b, units_a, units_b, seed, np.divide)
+    """The mean of `a` over the mean of `b`, both resampled by their units; infinite where `b` has a mean of 0.
+
+    `share` as in `mean_of`: ten shares of 0 do not show that the ratio is 0.
+    """
+    return _compare(a, b, units_a, units_b, seed, np.divide, share)
 
 
 def paired_difference(a: Values, b: Values, *, units: Values | None = None, seed: int = 0) -> Measured:
@@ -114,15 +119,15 @@ def paired_difference(a: Values, b: Values, *, units: Values | None = None, seed
     return mean_of(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64), units=units, seed=seed)
 
 
-def _compare(a: Values, b: Values, units_a: Values | None, units_b: Values | None, seed: int, of: np.ufunc) -> Measured:
+def _compare(
+    a: Values, b: Values, units_a: Values | None, units_b: Values | None, seed: int, of: np.ufunc, share: bool
+) -> Measured:
     one, other = _Sample.of(a, units_a), _Sample.of(b, units_b)
     if not one.n or not other.n:
         return NOTHING
-    first = np.concatenate([one.means(rows) for rows in _resamples(len(one.counts), seed)])
-    second = np.concatenate([other.means(rows) for rows in _resamples(len(other.counts), seed + 1)])
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(of(one.values.mean(), other.values.mean()))
-        low, high = _ends(of(first, second))
+        low, high = _ends(of(one.drawn(seed, share), other.drawn(seed + 1, share)))
     return Measured(value, low, high, one.n + other.n)
 
 
@@ -153,16 +158,23 @@ class _Sample:
     def n(self) -> int:
         return len(self.values)
 
-    def means(self, rows: np.ndarray) -> np.ndarray:
-        """The mean of each resample; rows of unit numbers."""
-        return self.sums[rows].sum(axis=1) / self.counts[rows].sum(axis=1)
+    @property
+    def is_extreme(self) -> bool:
+        """Whether all values are 0, or all are 1."""
+        return bool(self.values.min() == self.values.max()) and float(self.values[0]) in (0.0, 1.0)
 
+    def drawn(self, seed: int, share: bool = False) -> np.ndarray:
+        """The mean of each of `DRAWS` resamples of the units, 2**22 numbers at a time.
 
-def _resamples(n: int, seed: int) -> Iterator[np.ndarray]:
-    """`DRAWS` rows of n unit numbers, 2**22 numbers at a time."""
-    random, at_once = np.random.default_rng(seed), max(1, 2**22 // n)
-    for start in range(0, DRAWS, at_once):
-        yield random.integers(0, n, (min(at_once, DRAWS - start), n))
+        Of shares that are all 0, or all 1, numbers whose outer quantile is the exact bound: of the Beta distribution.
+        """
+        n, random = len(self.counts), np.random.default_rng(seed)
+        if share and self.is_extreme:
+            return np.abs(self.values[0] - random.beta(1, n, DRAWS))
+        at_once = max(1, 2**22 // n)
+        sizes = [min(at_once, DRAWS - start) for start in range(0, DRAWS, at_once)]
+        rows = (random.integers(0, n, (size, n)) for size in sizes)
+        return np.concatenate([self.sums[r].sum(axis=1) / self.counts[r].sum(axis=1) for r in rows])
 
 
 def _ends(drawn: np.ndarray) -> tuple[float, float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from unembed.reports.document.intervals import Measured
 
 
-def format_number(value: int | float | str | None, *, percent: bool = False) -> str:
-    """A number for a reader: three digits, thousands separated, per cent on request."""
+def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
+    """A number for a reader: three digits or so many decimals, thousands separated, per cent on request."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, str):
@@ -18,6 +20,8 @@ def format_number(value: int | float | str | None, *, percent: bool = False) -> 
         return "yes" if value else "no"
     if percent:
         shown = 100 * value
+        if decimals is not None and shown != 0:
+            return f"{shown:.{decimals}f} %".replace("-", "−")
         digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
         return f"{shown:.{digits}f} %".replace("-", "−")
     if isinstance(value, int):
@@ -25,11 +29,28 @@ def format_number(value: int | float | str | None, *, percent: bool = False) -> 
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)
+    if decimals is not None and size != 0:
+        return f"{value:,.{decimals}f}".replace("-", "−")
     if size != 0 and (size < 1e-3 or size >= 1e7):
         return f"{value:.2e}".replace("-", "−")
     digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
     shown = f"{value:,.{min(digits, 5)}f}"
     return (shown.rstrip("0").rstrip(".") if "." in shown else shown).replace("-", "−")
+
+
+def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | None:
+    """Decimals for all numbers of a column: three digits of the largest and two of the median, four at most.
+
+    Of percentages one and one. None where each number is written for itself: no fractions, or tiny ones.
+    """
+    sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
+    if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:
+        return None
+    if percent and all(size == round(size) for size in sizes):
+        return 0
+    largest, median = (math.floor(math.log10(size)) for size in (sizes[-1], sizes[(len(sizes) - 1) // 2]))
+    found = max(1, -median) if percent else max(2 - largest, 1 - median, 0)
+    return min(found, 4)
 
 
 def as_written(text: str) -> str:
@@ -45,8 +66,10 @@ def format_percent(share: float) -> str:
 
 def format_interval(measured: Measured, *, percent: bool = False) -> str:
     """A measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`."""
-    low, high = (format_number(float(e), percent=percent).removesuffix(" %") for e in (measured.low, measured.high))
-    return f"{format_number(float(measured.value), percent=percent)} [{low}, {high}]"
+    ends = [float(measured.value), float(measured.low), float(measured.high)]
+    decimals = None if percent else common_decimals(ends)
+    value, low, high = (format_number(end, percent=percent, decimals=decimals) for end in ends)
+    return f"{value} [{low.removesuffix(' %')}, {high.removesuffix(' %')}]"
 
 
 def percent(measured: Measured) -> str:

@@ -31,6 +31,7 @@ svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #
 .figure .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .figure .dash { stroke-dasharray: 5 4; }
 .figure .band { opacity: .16; stroke: none; } .figure .whisker { stroke-width: 1.4; opacity: .7; fill: none; }
 .figure .ref { fill: none; stroke: var(--fig-ink); stroke-width: 1.6; stroke-dasharray: 6 4; opacity: .75; }
+.figure .ref.dotted { stroke-dasharray: 1.5 3; stroke-width: 2.2; }
 .figure .refband { fill: var(--fig-ink); opacity: .1; stroke: none; }
 .figure .rest { fill: var(--fig-line); }
 .figure .middle { stroke: var(--fig-ink); stroke-width: 2.2; }

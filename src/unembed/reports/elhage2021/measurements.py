@@ -153,7 +153,8 @@ class Measurements:
     @cached_property
     def provenance(self) -> Provenance:
         """Of every table."""
-        return self.lm.provenance(basis=self.basis, corpus=self.corpus.fingerprint, seed=self.seed)
+        notes = {"unlearned tokens left out": int(self.lm.unlearned.sum())}
+        return self.lm.provenance(basis=self.basis, corpus=self.corpus.fingerprint, seed=self.seed, notes=notes)
 
     @cached_property
     def direct_path(self) -> DirectPath:

@@ -18,8 +18,10 @@ COVERAGE_WITH_STOP_WORDS = {
     "updates": {"gpt2": 0.46, "wikilm": 0.394},
 }
 """Tab. 2, rows "+ stopwords"."""
+EXAMPLES = 2000
+"""Sec. 5.1: prefixes behind the events."""
 EVENTS = {"saturation": {"gpt2": 1579, "wikilm": 1184}, "elimination": {"gpt2": 1996, "wikilm": 1909}}
-"""Sec. 5.1: events in 2,000 examples."""
+"""Sec. 5.1: events in these examples."""
 SATURATION_MAX = {"gpt2": 8.5, "wikilm": 1.2}
 """Tab. 4: mean over saturation events of the largest score among the 10 dominant sub-updates."""
 SATURATION = {
@@ -34,8 +36,6 @@ CONTRIBUTION = 0.05
 """Fig. 6: the top 10 of 4,096 typically make up about 5 % of the sum."""
 EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 """Sec. 5.2: share of value vectors that the extreme clusters cover."""
-EXTREME_THRESHOLD = {"gpt2": 10.0, "wikilm": 5.0}
-
 
 FIG_2 = (
     Reference("in a concept, WikiLM (published)", (0.4,), (0.7,)),

@@ -88,8 +88,8 @@ def _explain(m: Measurements, mode: str) -> str:
     share = float(sizes.max() / sizes.sum())
     pattern = float(m.scores.previous_token[a, h])
     return (
-        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what L{b}H{k} reads of L{a}H{h}, "
-        f"which attends to the previous token with {pattern:.0%}: "
+        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what L{b}H{k} reads of L{a}H{h}'s "
+        f"output; L{a}H{h} attends to the previous token with {pattern:.0%}: "
         + ("one signal makes it large, not a rule for many tokens." if share > ONE_DIRECTION else "why is unexplained.")
     )
 

@@ -34,8 +34,8 @@ def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgeme
     signs = [e for e in found if min(e.copying, e.matching, e.k_composition) > 0 and e.partner_previous_token >= ROLE]
     first = max(evidence, key=lambda e: e.by_weights)
     here = (
-        f"Of {len(found)} found by attention on repeated tokens, {len(signs)} also copy and match through the earlier "
-        f"head that their keys read most, which attends to the previous token with at least {ROLE:.0%}."
+        f"Found by attention on repeated tokens: {_names(found)}. Of these, copying and matching through the earlier "
+        f"head that its keys read most, which attends to the previous token with at least {ROLE:.0%}: {_names(signs)}."
         if found
         else "No induction head was found by attention on repeated tokens."
     )
@@ -44,6 +44,10 @@ def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgeme
         f"{first.induction:.0%}.",
         verdict_of(None if not found else len(signs) == len(found), None if not found else first.induction >= ROLE),
     )
+
+
+def _names(heads: Sequence[InductionEvidence]) -> str:
+    return ", ".join(f"L{e.layer}H{e.head}" for e in heads) or "none"
 
 
 def _one_position(m: Measurements) -> Numbers | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from unembed.reports.claims import Claim, Judgement, Numbers, at_depth, verdict_of
-from unembed.reports.document.numbers import format_number
 from unembed.reports.elhage2021.measurements import Measurements
 
 MATTERS = 0.05
@@ -46,7 +45,7 @@ def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], 
     single, virtual = reductions[0], sum(reductions[1:])
     return Judgement(
         f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
-        f"average a single head takes {format_number(per_term[0])} off, a pair {format_number(per_term[1])}.",
+        f"average a single head takes {per_term[0]:.4f} off, a pair {per_term[1]:.4f}.",
         verdict_of(single > 2 * virtual if single >= MATTERS else None),
     )
 

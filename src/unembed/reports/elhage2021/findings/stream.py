@@ -49,8 +49,8 @@ def explain_memory_management(m: Measurements) -> str:
     head, strongest = max(known, key=lambda pair: pair[0].negative_share)
     return (
         f"{ffn}Of the {len(known)} heads that stand out by weights {opposing} write against what is there more often "
-        f"than not, but more than that: along what L{head.layer}H{head.head} writes the stream's mean size goes from "
-        f"{strongest.before:.2f} to {strongest.after:.2f}."
+        f"than not. A head that erases leaves less than was there; along what L{head.layer}H{head.head} writes, the "
+        f"stream's mean size goes from {strongest.before:.2f} to {strongest.after:.2f}."
     )
 
 

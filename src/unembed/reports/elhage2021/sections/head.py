@@ -48,20 +48,11 @@ def _partners(
     circuits: Circuits, layer: int, head: int, basis: HeadBasis, seed: int, top: int, provenance: Provenance
 ) -> Exhibit:
     """The heads that this one reads or that read it most, above random circuits."""
-    found: list[tuple[float, str, str, str]] = []
-    for mode in "qkv":
-        pairs = circuits.composition(mode, baseline=True, basis=basis, seed=seed)
-        for other in range(circuits.lm.n_layers):
-            for h in range(circuits.lm.n_heads):
-                if other < layer:
-                    found.append((float(pairs[other, h, layer, head]), "reads", f"L{other}H{h}", mode.upper()))
-                elif other > layer:
-                    found.append((float(pairs[layer, head, other, h]), "is read by", f"L{other}H{h}", mode.upper()))
-    best = sorted(found, reverse=True)[:top]
+    best = circuits.partners(layer, head, basis, baseline=True, seed=seed)[:top]
     columns: dict[str, list[Any]] = {
-        "relation": [p[1] for p in best],
-        "head": [p[2] for p in best],
-        "composition": [p[3] for p in best],
-        "above_random": [p[0] for p in best],
+        "relation": [p.relation for p in best],
+        "head": [f"L{p.layer}H{p.head}" for p in best],
+        "composition": [p.mode.upper() for p in best],
+        "above_random": [p.composition for p in best],
     }
     return Exhibit("partners", Table(f"Heads that compose most with L{layer}H{head}", columns, provenance))

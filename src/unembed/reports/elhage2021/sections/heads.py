@@ -19,7 +19,7 @@ from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.reports.elhage2021.published import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER
-from unembed.reports.elhage2021.sections.prompt import effects_section
+from unembed.reports.elhage2021.sections.prompt import effects_section, learned_entries
 from unembed.results import Provenance, Table, visible
 
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
@@ -78,23 +78,25 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
         "role": [role_of(scores, *place) for place in places],
     }
     by_weights: dict[str, list[Any]] = {name: columns[name] for name in ("layer", "head")}
+    copied = dict(by_weights)
     for kind in KINDS:
         mean, half = scores[kind], scores.interval(kind)
-        columns[kind] = [float(mean[place]) for place in places]
-        columns[f"{kind}_low"] = [float(mean[place] - half[place]) for place in places]
-        columns[f"{kind}_high"] = [float(mean[place] + half[place]) for place in places]
+        table_of_kind = copied if kind == "copying" else columns
+        table_of_kind[kind] = [float(mean[place]) for place in places]
+        table_of_kind[f"{kind}_low"] = [float(mean[place] - half[place]) for place in places]
+        table_of_kind[f"{kind}_high"] = [float(mean[place] + half[place]) for place in places]
     by_weights["copying_score"] = [float(copying.score[place]) for place in places]
     by_weights["positive_eigenvalues"] = [float(copying.positive_fraction[place]) for place in places]
     by_weights["matching_score"] = [float(matching.score[place]) for place in places]
     by_weights["positive_matching"] = [float(matching.positive_fraction[place]) for place in places]
     n, length = scores.by_sequence.shape[1], scores.length
     note = (
-        f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying: what the "
-        "head adds to the logit of the token it attends to most, above all tokens' mean. Copying and matching scores: "
-        "sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights alone. "
-        f"A role is named from a mean attention of {ROLE:g} on."
+        f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying and matching "
+        "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
+        f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on."
     )
     table = Table("What heads attend to on repeated random tokens", columns, provenance)
+    logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
     weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)
     heat = tuple(
         Figure(
@@ -117,11 +119,10 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
         )
     )
     percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
-    percent_by_weights = ("positive_eigenvalues", "positive_matching")
     scatter = Figure(
         "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads_by_weights",
         "positive_eigenvalues", ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive",
-        percent=True, y_range=(0, 1), published=NO_NUMBERS,
+        y_range=(0, 1), published=NO_NUMBERS,
     )  # fmt: skip
     edges = [i / 5 for i in range(-5, 6)]
     known = [float(s) for s in by_weights["copying_score"]]
@@ -138,7 +139,8 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
     )  # fmt: skip
     exhibits = (
         Exhibit("heads", table, percent=percent),
-        Exhibit("heads_by_weights", weights, percent=percent_by_weights),
+        Exhibit("heads_by_weights", weights),
+        Exhibit("heads_copying", logits, folded=True),
         Exhibit("copying_histogram", histogram, folded=True),
     )
     return Section("Heads", (note,), exhibits, (*heat, scatter, bars))
@@ -282,7 +284,10 @@ def induction_section(
 def full_circuit_exhibits(
     circuits: Circuits, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
-    """The largest entries of a head's full OV circuit and, where scores are understood, of its full QK circuit."""
+    """The largest entries of a head's full OV circuit and, where scores are understood, of its full QK circuit.
+
+    Between tokens that the model learned.
+    """
     lm, exhibits = circuits.lm, []
 
     def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
@@ -297,9 +302,9 @@ def full_circuit_exhibits(
         )
         exhibits.append(Exhibit(name, table))
 
-    ov = circuits.ov_full(layer, head, basis).top(top)
+    ov = learned_entries(lm, circuits.ov_full(layer, head, basis), top)
     listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
     if lm.structure.blocks[lm.layer(layer)].attention.scores_understood:
-        qk = circuits.qk_full(layer, head, offset, basis).top(top)
+        qk = learned_entries(lm, circuits.qk_full(layer, head, offset, basis), top)
         listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
     return exhibits

@@ -9,6 +9,8 @@ from torch import Tensor
 from unembed.attention.circuits import Circuits
 from unembed.attention.head import HeadCircuit
 from unembed.attention.induction import SourceEffects
+from unembed.attention.low_rank import LowRank
+from unembed.attention.low_rank_topk import Entries
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Figure, Section
@@ -146,12 +148,21 @@ def score_terms_section(
     return Section("Attention scores", text, (Exhibit("scores", table, percent=("attention",)),), figures)
 
 
+def learned_entries(lm: Decoder, full: LowRank, top: int) -> Entries:
+    """The largest entries of a matrix over the vocabulary, those of tokens that the model never learned left out."""
+    learned = (~lm.unlearned).nonzero()[:, 0].to(full.left.device)
+    if len(learned) in (0, lm.d_vocab):
+        return full.top(top)
+    found = LowRank(full.left[learned], full.right[:, learned]).top(top)
+    return Entries(learned[found.rows], learned[found.columns], found.values)
+
+
 def virtual_head_section(
     circuits: Circuits, head: HeadCircuit, top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
     """The circuit of two heads that act as one: what it copies, and the largest entries of its OV circuit."""
-    spectrum, own, full = head.copying(basis), head.own_token(basis, seed=seed), head.ov_full(basis)
-    entries = full.top(top)
+    spectrum, own = head.copying(basis), head.own_token(basis, seed=seed)
+    entries = learned_entries(circuits.lm, head.ov_full(basis), top)
     table = Table(
         f"Largest entries of the OV circuit of {head.label}",
         {

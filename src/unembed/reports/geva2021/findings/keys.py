@@ -31,8 +31,8 @@ def _patterns(m: Measurements) -> Numbers:
         "number": mean_of(number[keys], seed=seed),
         "covered": mean_of(covered[keys], seed=seed, share=True),
         "by_chance": mean_of(covered[random], seed=seed, share=True),
-        "semantic_rises": difference_of(semantic[high], semantic[low], seed=seed),
-        "shallow_falls": difference_of(shallow[low], shallow[high], seed=seed),
+        "semantic_rises": difference_of(semantic[high], semantic[low], seed=seed, share=True),
+        "shallow_falls": difference_of(shallow[low], shallow[high], seed=seed, share=True),
         "upper": upper,
     }
 

@@ -123,7 +123,7 @@ def explain_growth(m: Measurements) -> str | None:
         return None
     return (
         f"With {n_layers} layers instead of 16, {format_percent(match)} of the predictions are decided where layer "
-        f"{upper} begins, so that the share can grow by {format_percent(left)} a layer at most, less than twice the "
+        f"{upper} begins, so that the share can grow by {100 * left:.1f} points a layer at most, less than twice the "
         "growth below."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.reports.document.model import QUANTILES, Exhibit, Figure, Finding, Section
 from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.examples import CARRIED
 from unembed.reports.geva2021.formatting import (
@@ -68,7 +68,11 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         ),
         (
             *comparison.exhibits(provenance),
-            Exhibit("active", Table("Share of memories that are active", table, provenance), percent=_ACTIVE),
+            Exhibit(
+                "active",
+                Table("Share of memories that are active", table, provenance),
+                percent=(*_ACTIVE, *(f"active_{q}" for q in QUANTILES)),
+            ),
         ),
         (
             Figure(

@@ -23,8 +23,8 @@ def _coverage(m: Measurements) -> Numbers:
         "values": mean_of(values, seed=m.seed, share=True),
         "random": mean_of(random, seed=m.seed, share=True),
         "updates": mean_of(updates, units=m.update_prefixes, seed=m.seed, share=True),
-        "against_random": ratio_of(values, random, seed=m.seed),
-        "updates_against_values": ratio_of(updates, values, units_a=m.update_prefixes, seed=m.seed),
+        "against_random": ratio_of(values, random, seed=m.seed, share=True),
+        "updates_against_values": ratio_of(updates, values, units_a=m.update_prefixes, seed=m.seed, share=True),
     }
 
 
@@ -54,9 +54,9 @@ def _stop_words(m: Measurements) -> Numbers:
         for name in (VALUES, UPDATES)
     }
     return {
-        "in_updates": mean_of(added[UPDATES], units=m.update_prefixes, seed=m.seed),
-        "in_values": mean_of(added[VALUES], seed=m.seed),
-        "difference": difference_of(added[UPDATES], added[VALUES], units_a=m.update_prefixes, seed=m.seed),
+        "in_updates": mean_of(added[UPDATES], units=m.update_prefixes, seed=m.seed, share=True),
+        "in_values": mean_of(added[VALUES], seed=m.seed, share=True),
+        "difference": difference_of(added[UPDATES], added[VALUES], units_a=m.update_prefixes, seed=m.seed, share=True),
     }
 
 
@@ -72,9 +72,9 @@ def judge_stop_words(in_updates: Measured, in_values: Measured, difference: Meas
 def _number_of_concepts(m: Measurements) -> Numbers:
     counts = {name: m.concepts[name].number().astype(np.float64) for name in (VALUES, RANDOM)}
     return {
-        "values": mean_of(counts[VALUES], seed=m.seed),
-        "random": mean_of(counts[RANDOM], seed=m.seed),
-        "difference": difference_of(counts[VALUES], counts[RANDOM], seed=m.seed),
+        "values": mean_of(counts[VALUES], seed=m.seed, share=True),
+        "random": mean_of(counts[RANDOM], seed=m.seed, share=True),
+        "difference": difference_of(counts[VALUES], counts[RANDOM], seed=m.seed, share=True),
     }
 
 
@@ -106,7 +106,7 @@ def _semantic(m: Measurements) -> Numbers:
         "other": mean_of(other, seed=m.seed, share=True),
         "difference": paired_difference(semantic, other, seed=m.seed),
         "random": mean_of(random.coverage(("semantic",)), seed=m.seed, share=True),
-        "random_against_values": ratio_of(random.coverage(("semantic",)), semantic, seed=m.seed),
+        "random_against_values": ratio_of(random.coverage(("semantic",)), semantic, seed=m.seed, share=True),
     }
 
 
@@ -140,7 +140,9 @@ def _last_updates(m: Measurements) -> Numbers | None:
     return {
         "last": mean_of(share[last], units=units[last], seed=m.seed, share=True),
         "earlier": mean_of(share[~last], units=units[~last], seed=m.seed, share=True),
-        "ratio": ratio_of(share[last], share[~last], units_a=units[last], units_b=units[~last], seed=m.seed),
+        "ratio": ratio_of(
+            share[last], share[~last], units_a=units[last], units_b=units[~last], seed=m.seed, share=True
+        ),
     }
 
 

@@ -37,14 +37,19 @@ def _last_layers(n_layers: int) -> int:
     return max(1, round(n_layers / 7))
 
 
+def _top(n_layers: int) -> str:
+    """The layers of the divergence, in words."""
+    last = _last_layers(n_layers)
+    return "the last layer" if last == 1 else f"the last {last} layers"
+
+
 def judge_means(means: list[Measured], **_: Any) -> Judgement:
     """Mean scores below the last layers."""
     earlier = means[: len(means) - _last_layers(len(means))]
     positive, negative = sum(x.low > 0 for x in earlier), sum(x.high < 0 for x in earlier)
     here = (
-        f"Of the {len(earlier)} layers before the last {_last_layers(len(means))} of {len(means)}, {positive} "
-        "have a mean score above 0 "
-        f"and {negative} one below; the least is {format_interval(min(earlier, key=lambda x: x.value))}."
+        f"Of the {len(earlier)} layers below {_top(len(means))}, the mean score lies above 0 in {positive} and below 0 "
+        f"in {negative}; the lowest is {format_interval(min(earlier, key=lambda x: x.value))}."
     )
     holds = False if negative else True if positive > len(earlier) / 2 else None
     return Judgement(here, verdict_of(holds))
@@ -60,7 +65,7 @@ def judge_peaks(maxima: np.ndarray, seed: int, **_: Any) -> Judgement:
     rest = np.delete(by_layer, peak)
     prominent = ratio_of(earlier[peak], np.full(2, np.median(rest)), seed=seed) if len(rest) else None
     here = (
-        f"Before the last {_last_layers(n_layers)} of {n_layers} layers the maximum is largest in layer {peak} "
+        f"Below {_top(n_layers)} of {n_layers} the mean of the largest score peaks in layer {peak} "
         f"({format_interval(size)}); the median of the other layers is {format_number(float(np.median(rest)))}."
     )
     return Judgement(
@@ -80,8 +85,8 @@ def judge_strongly_down(minima: np.ndarray, seed: int, **_: Any) -> Judgement:
     top, rest = minima[n_layers - last :].mean(axis=0), minima[: n_layers - last].mean(axis=0)
     ratio, size = ratio_of(top, rest, seed=seed), mean_of(top, seed=seed)
     here = (
-        f"In the last {last} of {n_layers} layers the smallest of the ten scores is {format_interval(size)} on "
-        f"average, in the others {format_interval(mean_of(rest, seed=seed))}."
+        f"In {_top(n_layers)} of {n_layers} the smallest of the ten scores is {format_interval(size)} on average, in "
+        f"the others {format_interval(mean_of(rest, seed=seed))}."
     )
     return Judgement(here, verdict_of(below(size, -AT_LEAST), above(ratio, 2)))
 

@@ -74,5 +74,7 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
 def _in_shares(name: str, table: Table, note: str, *percent: str) -> Exhibit:
     """A table with columns in percent, as shares."""
     columns = {column: table.columns[column] for column in table.column_names}
+    if "method" in columns:
+        columns["method"] = [name.replace("_", "-") for name in columns["method"]]
     shares = {c: [None if v is None else v / 100 for v in columns[c]] for c in percent if c in columns}
     return Exhibit(name, Table(table.title, columns | shares, table.provenance), note, tuple(shares))

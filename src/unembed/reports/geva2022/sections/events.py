@@ -56,8 +56,8 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         ),
     )
     exhibits = (
-        Exhibit("event_counts", _counts(sample, provenance), "The paper's counts are of 2,000 examples.",
-                ("share",)),
+        Exhibit("event_counts", _counts(sample, provenance), f"Published: of {published.EXAMPLES:,} examples.",
+                ("share", "published_gpt2_medium", "published_wikilm")),
         Exhibit("tab4", scores),
         Exhibit("saturation_by_layer", shares, "Published where the depth is WikiLM's (16) or GPT2 medium's (24).",
                 ("share", "by_ffn")),
@@ -84,7 +84,6 @@ def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
 def _counts(sample: EventSample, provenance: Provenance) -> Table:
     n = len(sample)
     rows = [
-        ("examples", n, 2000, 2000),
         ("saturations made by an FFN", int(sample.by_ffn().sum()), None, None),
         (
             "saturations made by an FFN before the last layer",
@@ -99,14 +98,16 @@ def _counts(sample: EventSample, provenance: Provenance) -> Table:
             published.EVENTS["elimination"]["wikilm"],
         ),
     ]
-    what, count, gpt2, wikilm = zip(*rows, strict=True)
-    cells = {"what_text": list(what), "count": list(count), "share": [c / n for c in count]}
-    cells |= {"gpt2_medium": list(gpt2), "wikilm": list(wikilm)}
-    return Table("Events", cells, provenance)
+    what, count, *printed = zip(*rows, strict=True)
+    cells: dict[str, list[Any]] = {"event_text": list(what), **columns("share", [share_of(c, n) for c in count])}
+    for model, counts in zip(("gpt2_medium", "wikilm"), printed, strict=True):
+        cells[f"published_{model}"] = [None if c is None else c / published.EXAMPLES for c in counts]
+    return Table("Events, as shares of the examples", cells, provenance)
 
 
 def _table_4(m: Measurements) -> Table:
     sample, basis, provenance = m.sample, m.options.basis, m.provenance
+    maximum = {"raw": published.SATURATION_MAX["gpt2"], "adaptive": published.SATURATION_MAX["wikilm"]}.get(basis)
     cells: dict[str, list[Any]] = {"event": [], "sub_updates": []}
     numbers: dict[str, list] = {"max": [], "mean": [], "min": []}
     for kind in KINDS:
@@ -114,12 +115,10 @@ def _table_4(m: Measurements) -> Table:
             scores = event_scores(sample, kind, basis=basis, random=random)
             cells["event"].append(kind)
             cells["sub_updates"].append("random" if random else "dominant")
-            known = published.SATURATION_MAX["gpt2"] if kind == "saturation" and not random else None
+            known = maximum if kind == "saturation" and not random else None
             for name, per_event in (("max", scores.max), ("mean", scores.mean), ("min", scores.min)):
                 values = per_event(axis=1) if len(scores) else []
-                numbers[name].append(
-                    mean_of(values, seed=m.seed, published=known if name == "max" and basis == "raw" else None)
-                )
+                numbers[name].append(mean_of(values, seed=m.seed, published=known if name == "max" else None))
     for name, measured in numbers.items():
         cells |= columns(name, measured)
     return Table("Scores of the reference token (Tab. 4)", cells, provenance)

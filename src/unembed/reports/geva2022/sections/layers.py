@@ -21,6 +21,7 @@ SHORT = 3
 """Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
 EASY = 0.5
 """Final probability above which a target is called easy here, "obvious" in the paper."""
+_SHARES = ("values_share", "mean_depth", "short_prefix", "easy_target", "either", "upper_third")
 _TOP = 10
 _CLUSTERS_SHOWN = 25
 
@@ -84,7 +85,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     )  # fmt: skip
     exhibits = (
         Exhibit("fig3", by_layer),
-        Exhibit("extreme_groups", groups, "", ("values_share", "short_prefix", "easy_target", "either", "upper_third")),
+        Exhibit("extreme_groups", groups, "", _SHARES),
         Exhibit("extreme_clusters", cards, "The clusters with most extreme sub-updates.", folded=True),
     )
     return Section("Promotion across layers (Sec. 5.2)", text, exhibits, figures, findings)
