@@ -1,9 +1,12 @@
 """Rotations of queries and keys are exact at every distance, whatever the precision of the weights."""
 
+import sys
+
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import unembed
 from tests.conftest import tiny
@@ -24,7 +27,7 @@ KINDS = {
         "short_factor": [1.0 + i / 10 for i in range(6)], "long_factor": [2.0 + i for i in range(6)],
     },
 }  # fmt: skip
-OFFSETS = [*range(0, 2048, 97), 256, 257, 1000, 2047]
+OFFSETS = 2048
 HALF = [torch.bfloat16, torch.float16]
 
 
@@ -43,29 +46,67 @@ def llama(kind: str, dtype: torch.dtype) -> LlamaForCausalLM:
     return model
 
 
+def rotated_by_the_model(model: PreTrainedModel, W: Tensor, offsets: Tensor) -> Float[Tensor, "offset d_model d_head"]:
+    """A matrix of queries at every offset by the model's own functions, in float64."""
+    modeling = sys.modules[type(model).__module__]
+    rows = (
+        W.double().expand(len(offsets), 1, *W.shape).transpose(1, 2)
+    )  # offset d_model 1 d_head: one head for each row
+    if model.config.model_type == "gptj":
+        dim = model.config.rotary_dim
+        sin, cos = modeling.create_sinusoidal_positions(OFFSETS, dim).double()[offsets, None].chunk(2, dim=-1)
+        turned = modeling.apply_rotary_pos_emb(rows[..., :dim].transpose(1, 2), sin, cos).transpose(1, 2)
+        return torch.cat([turned, rows[..., dim:]], dim=-1)[:, :, 0]
+    site, x = model.base_model, torch.empty(1, dtype=torch.float64)
+    kinds = getattr(model.config, "layer_types", None)
+    kind = [kinds[1]] if model.config.model_type == "gemma3_text" and kinds else []
+    cos, sin = site.rotary_emb(x, offsets[None], *kind)  # 1 offset width
+    assert cos.dtype == torch.float64
+    cos, sin = cos.transpose(0, 1), sin.transpose(0, 1)
+    dim = cos.shape[-1]
+    turned, _ = modeling.apply_rotary_pos_emb(rows[..., :dim], rows[..., :dim], cos, sin)
+    return torch.cat([turned, rows[..., dim:]], dim=-1)[:, :, 0]
+
+
+def check_every_offset(model: PreTrainedModel) -> None:
+    """Rotated queries at all offsets and circuits at some, within 1 % of the model's own rotation in float64."""
+    lm, head = unembed.load(model), 3
+    circuits, site = unembed.circuits(lm), lm.structure.blocks[1].attention
+    assert site.rotary is not None and site.rotary.certain
+    W_Q, W_K = lm.weights.W_Q[1][head], lm.weights.W_K[1][head // site.queries_per_kv]
+    offsets, zero = torch.arange(OFFSETS), torch.zeros(1, dtype=torch.long)
+    keys = rotated_by_the_model(model, W_K, zero)[0].T  # not the keys themselves: YaRN and LongRoPE have a factor
+    expected = rotated_by_the_model(model, W_Q, offsets) @ keys
+    found = site.rotary.rotate(W_Q.expand(OFFSETS, *W_Q.shape).transpose(0, 1), offsets).transpose(0, 1)
+    found = (found @ site.rotary.rotate(W_K, zero).T).double()
+    sizes = expected.flatten(1).norm(dim=1)
+    assert float(((found - expected).flatten(1).norm(dim=1) / sizes).max()) < 1e-2
+    assert (found[1:] != found[:-1]).flatten(1).any(dim=1).all(), "neighbouring offsets differ"
+    for offset in (0, 1, 100, 256, 257, 1000, 2047):
+        alone = rotated_by_the_model(model, W_Q, offsets[[offset]])[0] @ keys
+        circuit = circuits.qk(1, head, offset).dense().double()
+        assert float((circuit - alone).norm() / alone.norm()) < 1e-2, offset
+
+
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_circuits_by_offset_equal_the_model_s_own_rotation_in_float64(kind: str, dtype: torch.dtype) -> None:
     model = llama(kind, dtype)
-    lm = unembed.load(model)
-    rotary = lm.structure.blocks[1].attention.rotary
-    assert rotary is not None and rotary.certain
+    rotary = unembed.load(model).structure.blocks[1].attention.rotary
+    assert rotary is not None
     torch.testing.assert_close(rotary.frequencies, model.model.rotary_emb.inv_freq.double(), rtol=0, atol=0)
-    circuits, head = unembed.circuits(lm), 3
-    W_Q, W_K = lm.weights.W_Q[1][head].double(), lm.weights.W_K[1][head // 2].double()
-    x = torch.empty(1, dtype=torch.float64)
-    previous = None
-    for offset in OFFSETS:
-        cos, sin = model.model.rotary_emb(x, torch.tensor([[0, offset]]))
-        q, k = (
-            apply_rotary_pos_emb(W[None, None], W[None, None], cos[:, [at]], sin[:, [at]])[0][0, 0]
-            for W, at in ((W_Q, 1), (W_K, 0))
-        )
-        expected = q @ k.T
-        found = circuits.qk(1, head, offset).dense().double()
-        assert float((found - expected).norm() / expected.norm()) < 1e-2, offset
-        assert previous is None or not torch.equal(found, previous), "neighbouring offsets differ"
-        previous = found
+    check_every_offset(model)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", ["gptj", "gpt_neox", "phi", "cohere", "glm4", "gemma3"])
+def test_pairs_of_channels_side_by_side_and_half_a_head_are_rotated_as_the_model_does(
+    name: str, dtype: torch.dtype
+) -> None:
+    model = build(name)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    check_every_offset(model)
 
 
 @pytest.mark.parametrize("dtype", HALF)
