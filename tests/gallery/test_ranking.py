@@ -76,7 +76,7 @@ def test_agreement_and_effect_are_those_of_the_text_and_of_the_models_own_edit(p
     assert agreement is not None and agreement.size == pytest.approx(max(0.0, (hits - base) / (1 - base)), abs=0.05)
     drops = []
     for position in index.trigger_lists["positive"][1][index.row(row.layer, row.index)][:10]:
-        prompt = torch.from_numpy(np.array(index._prefix(int(position))[-64:], dtype=np.int64))[None]
+        prompt = torch.from_numpy(np.array(index.passages.read_to(int(position))[-64:], dtype=np.int64))[None]
         edit = set_coefficient(row.layer, row.index, 0.0, positions="last")
         before, after = (
             float(lm.run(prompt, edits=edits).logits[0, -1].double().softmax(-1)[promoted].sum())

@@ -9,6 +9,7 @@ import pytest
 
 import unembed
 from tests.index.conftest import token_text
+from unembed.concepts.token_cleaning import clean
 from unembed.index import atlas
 from unembed.index.atlas import FILE, KINDS, atlas_matches, atlas_view
 from unembed.index.memory_search import search
@@ -67,6 +68,12 @@ def test_the_kind_is_that_of_half_the_tokens_at_least():
     for i in digits[:20]:
         tokens = lm.token_strings(unembed.value_readings(lm, 10, layers=[view.layer[i]]).ids[0, view.index[i]].tolist())
         assert sum(t.strip().strip(",.").isdigit() for t in tokens) >= 4, tokens
+
+
+def test_a_function_word_is_a_whole_word_of_the_list():
+    tokens = clean([" the", " beside", " side", " nobody", " body", " thing"])
+    expected = ["function words", "function words", "words", "function words", "words", "words"]
+    assert [KINDS[atlas._kind(token)] for token in tokens] == expected
 
 
 def test_the_best_memories_are_those_of_the_gallery():

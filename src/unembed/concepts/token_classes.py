@@ -33,7 +33,8 @@ MIN_INFORMATION = 3.5
 """Smallest information content, in bits, of a WordNet class: a larger class would contain a tenth of all words."""
 _RARE_SENSE = 0.1
 _CLOSED = {name: frozenset(words.split()) for name, words in CLOSED.items()}
-_STOP_WORDS, _GIVEN_NAMES = frozenset(STOP_WORDS.split()), frozenset(GIVEN_NAMES.split())
+_GIVEN_NAMES = frozenset(GIVEN_NAMES.split())
+_PARTS = {"n": "nouns", "v": "verbs", "a": "adjectives", "r": "adverbs"}
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
@@ -142,7 +143,7 @@ def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], .
             found[name, "syntactic", "list of a closed class"] = None
             # "May" is a month and "Will" a name; WordNet's helium for "He" is noise.
             closed = closed or not (capitalised and name == "modal verbs")
-    if word in _STOP_WORDS:
+    if word in STOP_WORDS:
         found["stop words", "stopwords", "list of stop words"] = None
     if capitalised and word in _GIVEN_NAMES:
         found["given names", "names", "list of given names"] = None
@@ -190,7 +191,7 @@ def _grammar(word: str) -> Iterator[tuple[str, str, str]]:
     }
     inflected = forms.get("v", word) != word and (not word.endswith("s") or weight["v"] >= weight.get("n", 0))
     part = "v" if inflected else max(weight, key=lambda p: weight[p])
-    yield {"n": "nouns", "v": "verbs", "a": "adjectives", "r": "adverbs"}[part], "syntactic", "part of speech"
+    yield _PARTS[part], "syntactic", "part of speech"
     if inflected:
         end = "-ing" if word.endswith("ing") else "-s" if word.endswith("s") else "past"
         name = {"-ing": "verbs in -ing", "-s": "verbs in -s", "past": "past forms of verbs"}[end]
@@ -202,11 +203,8 @@ def _grammar(word: str) -> Iterator[tuple[str, str, str]]:
     if forms.get("a", word) != word:
         yield "comparatives and superlatives", "syntactic", "inflection"
     for name, end in SUFFIXES.items():
-        if word.endswith(end) and len(word) > 5 and name.startswith(("words", _OF[part])):
+        if word.endswith(end) and len(word) > 5 and name.startswith(("words", _PARTS[part])):
             yield name, "syntactic", "ending"
     for start in PREFIXES:
         if word.startswith(start) and len(word) > len(start) + 2 and net.base_forms(word[len(start) :]):
             yield f"words with {start}-", "syntactic", "beginning"
-
-
-_OF = {"n": "nouns", "v": "verbs", "a": "adjectives", "r": "adverbs"}

@@ -36,13 +36,10 @@ CLOSED = {
 }
 """Name of the class and its words."""
 
-STOP_WORDS = (
-    " ".join(
-        words
-        for name, words in CLOSED.items()
-        if name not in ("number words", "ordinal words", "linking adverbs", "adverbs of degree", "adverbs of time")
-    )
-    + " just very too so now then here there once only same such own further again"
+_MEANINGFUL = {"number words", "ordinal words", "linking adverbs", "adverbs of degree", "adverbs of time"}
+_FURTHER = "just very too so now then here there once only same such own further again"
+STOP_WORDS = frozenset(
+    " ".join([*(words for name, words in CLOSED.items() if name not in _MEANINGFUL), _FURTHER]).split()
 )
 """Words with so little meaning that the papers list concepts of them separately."""
 

@@ -2,9 +2,7 @@
 
 Owns the layout and integrity of the folder: memory-mapped arrays for fast access, the same contents as Parquet for SQL,
 SQLite for text search and labels, and a manifest with provenance and checksums. The numbers come from `sweeps` and
-`memories`. An index is read without torch; it is imported by the queries that run the model.
-
-Public names: `Index`, `IndexSettings`, `Label`.
+`memories`. An index is read without torch, which only the queries that run the model import.
 """
 
 from __future__ import annotations

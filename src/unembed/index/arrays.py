@@ -22,12 +22,17 @@ is `positive` (largest coefficients) or `negative` (lowest, stored for gated lay
 
 from __future__ import annotations
 
+import io
+import zipfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from unembed.errors import IndexFault
+from unembed.errors import IndexFault, UnembedError
+from unembed.results import write_whole
 
 SUPPRESSED = "values/suppressed"
 """Files that indexes of earlier versions lack."""
@@ -65,6 +70,26 @@ def map_array(
             instead="Run the build again: it repairs the index",
         )
     return array
+
+
+def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
+    """Store arrays computed from the weights alone next to an index; in a read-only folder nothing is stored."""
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, weights=np.array(weights), **arrays)
+    with suppress(OSError, UnembedError):
+        write_whole(path, packed.getvalue())
+
+
+def stored_derived(path: Path, weights: str, names: Iterable[str]) -> dict[str, np.ndarray] | None:
+    """The arrays that `store_derived` wrote; None where the file is missing or damaged, or is of other weights."""
+    with (
+        suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+        path.open("rb") as file,  # numpy leaves a damaged file open
+        np.load(file) as stored,
+    ):
+        if str(stored["weights"]) == weights:
+            return {name: stored[name] for name in names}
+    return None
 
 
 def smallest(positions: Int[np.ndarray, "..."], n: int) -> Int[np.ndarray, "..."]:

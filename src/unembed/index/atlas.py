@@ -5,13 +5,10 @@ The map is computed once and stored with the index, in a file that names the wei
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,12 +19,12 @@ from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
 from unembed.gallery import Gallery, MemoryEvidence
 from unembed.gallery.descriptions import FILE as GALLERY
+from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.shipped_models import SHIPPED, shipped_folder
-from unembed.results.files import write_whole
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -38,7 +35,7 @@ FILE = "atlas.npz"
 KINDS = ("words", "names", "function words", "word pieces", "numbers", "punctuation", "mixed")
 """Kinds of promoted tokens: that of at least half of a value's ten top tokens, or else mixed."""
 _COUNTED, _SHOWN, _NAMING, _BEST, _MATCHES = 10, 4, 3, 200, 20_000
-_ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius")
+_ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius", "n_values")
 
 
 @dataclass(frozen=True)
@@ -109,14 +106,13 @@ def atlas_view(
     """The atlas, its map read from the index's folder or computed, and then stored there.
 
     Args:
-        lm: the model.
         index: its index; without one there is no density, and nothing is stored.
         progress: called with steps done and in total while the map is computed; an exception from it ends the work.
 
     Raises:
         Unsupported: the model has no memories.
     """
-    found = _stored(lm, index) or _made(lm, index, progress)
+    found = _map(lm, index, progress)
     layers, numbers = found.memory.T
     top = _top_tokens(lm, index, found.memory)
     shown = top[:, :_SHOWN]
@@ -159,29 +155,16 @@ def atlas_matches(lm: Decoder, index: Index | None, query: str) -> AtlasMatches:
     return AtlasMatches(query, pairs, found.total, found.notes)
 
 
-def _stored(lm: Decoder, index: Index | None) -> ValueMap | None:
-    if index is None or not (path := Path(index.path) / FILE).is_file():
-        return None
-    with (
-        suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
-        path.open("rb") as file,  # numpy leaves a damaged file open
-        np.load(file) as stored,
-    ):
-        if str(stored["weights"]) == index.manifest.weights:
-            arrays, n_values = {name: stored[name] for name in _ARRAYS}, int(stored["n_values"])
-            notes = {"values": n_values, "shown": len(arrays["memory"]), "clusters": len(arrays["centre"])}
-            return ValueMap(**arrays, n_values=n_values, provenance=lm.provenance(seed=0, notes=notes))
-    return None
-
-
-def _made(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] | None) -> ValueMap:
+def _map(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] | None) -> ValueMap:
+    """The map stored with the index, else computed and stored there."""
+    if index is not None and (stored := stored_derived(index.path / FILE, index.manifest.weights, _ARRAYS)):
+        n_values = int(stored.pop("n_values"))
+        notes = {"values": n_values, "shown": len(stored["memory"]), "clusters": len(stored["centre"])}
+        return ValueMap(**stored, n_values=n_values, provenance=lm.provenance(seed=0, notes=notes))
     found = value_map(lm, also=[(row.layer, row.index) for row in _gallery_rows(lm, index)], progress=progress)
     if index is not None:
-        packed = io.BytesIO()
-        arrays = {name: getattr(found, name) for name in _ARRAYS}
-        np.savez(packed, weights=np.array(index.manifest.weights), n_values=np.array(found.n_values), **arrays)
-        with suppress(OSError, UnembedError):  # in a read-only folder the map is returned but not stored
-            write_whole(Path(index.path) / FILE, packed.getvalue())
+        arrays = {name: np.asarray(getattr(found, name)) for name in _ARRAYS}
+        store_derived(index.path / FILE, index.manifest.weights, **arrays)
     return found
 
 
@@ -203,7 +186,6 @@ def _naming(found: ValueMap, top: Int[np.ndarray, "point k"]) -> list[list[int]]
     for number in range(len(found.centre)):
         rows = np.flatnonzero(found.cluster == number)
         counted, share = Counter(top[rows].ravel().tolist()), len(rows) / len(top)
-
         scores = {token: n * float(np.log(n / everywhere[token] / share)) for token, n in counted.items()}
         named.append(sorted(scores, key=lambda token: (-scores[token], token))[:_NAMING])
     return named
@@ -243,10 +225,8 @@ def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) 
 
 def _gallery_rows(lm: Decoder, index: Index | None) -> Sequence[MemoryEvidence]:
     """The best memories of the saved gallery: that of the index, or that of an embedded model."""
-    folders: Sequence[Path] = [Path(index.path)] if index is not None else []
-    if lm.name in SHIPPED:
-        folders = [*folders, shipped_folder(lm.name)]
-    for folder in folders:
+    folders = [] if index is None else [index.path]
+    for folder in [*folders, *([shipped_folder(lm.name)] if lm.name in SHIPPED else [])]:
         with suppress(UnembedError, OSError):
             return Gallery.load(folder / GALLERY).first(_BEST).rows
     return []

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from unembed.errors import UnembedError
+from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.index_files import IndexFiles
 from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values, coherence
 from unembed.memories.values import Values, values_of
 from unembed.models.decoder import Decoder
-from unembed.results.files import write_whole
 
 SCHEMA = "unembed.cluster/1"
 FILE = "clusters.npz"
@@ -71,16 +66,12 @@ def n_clusters_of(lm: Decoder) -> int:
 
 def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
     """The clusters stored with an index; None where there are none, or the weights differ."""
-    path = Path(files.path) / FILE
-    if not path.is_file():
+    stored = stored_derived(files.path / FILE, files.manifest.weights, _TREE)
+    if stored is None:
         return None
-    with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(path) as stored:
-        if str(stored["weights"]) == files.manifest.weights:
-            children, heights, sizes, memory = (stored[name] for name in _TREE)
-            tree = Dendrogram(len(memory), children, heights, sizes)
-            layers = lm.memory_layers
-            return ValueClusters(lm, layers, tree, memory, tree.cut(n_clusters_of(lm)), "average")
-    return None
+    memory = stored.pop("memory")
+    tree = Dendrogram(len(memory), **stored)
+    return ValueClusters(lm, lm.memory_layers, tree, memory, tree.cut(n_clusters_of(lm)), "average")
 
 
 def made_clusters(
@@ -89,7 +80,6 @@ def made_clusters(
     """Cluster all values, and store the result with the index if its folder is writable.
 
     Args:
-        lm: the model.
         files: its index, if there is one.
         progress: called with steps done and steps in total; an exception from it ends the work, and nothing is stored.
 
@@ -98,12 +88,9 @@ def made_clusters(
     """
     found = cluster_values(lm, n_clusters_of(lm), progress=progress)
     if files is not None:
-        tree, packed, weights = found.tree, io.BytesIO(), np.array(files.manifest.weights)
-        arrays = {"heights": tree.heights, "sizes": tree.sizes, "memory": found.memory, "weights": weights}
-        np.savez(packed, allow_pickle=False, children=tree.children, **arrays)
-        # In a read-only folder the clusters are returned and not stored.
-        with suppress(OSError, UnembedError):
-            write_whole(Path(files.path) / FILE, packed.getvalue())
+        tree = found.tree
+        arrays = {"children": tree.children, "heights": tree.heights, "sizes": tree.sizes, "memory": found.memory}
+        store_derived(files.path / FILE, files.manifest.weights, **arrays)
     return found
 
 
@@ -112,10 +99,7 @@ def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index:
     """The cluster of a memory: what its members share, and which are nearest.
 
     Args:
-        lm: the model.
         clusters: of all its values, or None while they are not clustered.
-        layer: the memory's layer.
-        index: the memory.
 
     Raises:
         OutOfRange: there is no such memory.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unembed.index import tables
 from unembed.index.contexts import Context, context, read
 from unembed.index.index_files import IndexFiles
 from unembed.index.passages import Sample
@@ -68,10 +67,8 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
         IndexFault: the index's triggers are not built yet.
     """
     layer, index = lm.memory(layer, index)
-    files.need("triggers")
-    path, row = files.path / "tables/statistics.parquet", files.row(layer, index)
-    columns = {name: tables.read_column(path, name) for name in _STATISTICS}
-    statistics = {name: float(column[row]) for name, column in columns.items()}
+    columns, row = files.statistics, files.row(layer, index)
+    statistics = {name: float(columns[name][row]) for name in _STATISTICS}
     of_layer = columns["largest"][files.bounds[layer] : files.bounds[layer + 1]]
     sample = _sampled(lm, files, layer)
     m = sample.coefficients[:, index]

@@ -63,7 +63,7 @@ def contexts_view(
     stored, position = files.pole(pole)
     row = files.row(layer, index)
     ends = [int(at) for at in position[row][:top] if at >= 0]
-    spent = np.cumsum([_length(files, at) for at in ends])
+    spent = np.cumsum([len(files.passages.read_to(at)) for at in ends])
     shaded = read(lm, files, layer, index, [at for at, n in zip(ends, spent, strict=True) if n <= _SHADED])
     found = [context(files, at, next(shaded, None), float(m)) for at, m in zip(ends, stored[row], strict=False)]
     return ContextsView(SCHEMA, layer, index, pole, files.top, found)
@@ -72,14 +72,13 @@ def contexts_view(
 def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coefficient: float) -> Context:
     """The passage up to a position; `coefficients` are those of its last tokens."""
     place = files.passages.place(at, 0)
-    first = max(at + 1 - _length(files, at), at + 1 - _LONGEST)
-    ids = np.asarray(files.passages.token[first : at + 1]).tolist()
+    ids = files.passages.read_to(at)[-_LONGEST:].tolist()
     along = [] if coefficients is None else coefficients[-len(ids) :].tolist()
-    tokens = _letters_joined(files.passages, ids)
+    tokens = _characters_joined(files.passages, ids)
     return Context(place.document, place.position, coefficient, tokens, along, place.next_token)
 
 
-def _letters_joined(passages: Passages, ids: list[int]) -> list[str]:
+def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
     """The text of each token; of bytes that form one character together, the first has it and the others are empty."""
     texts = [passages.strings[i] for i in ids]
     for is_bytes, group in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):
@@ -104,10 +103,3 @@ def read(lm: Decoder, files: IndexFiles, layer: int, index: int | slice, ends: S
         m = run(lm, ids, point, layers=[layer], logits=False).at(point, layer)[..., index]
         for row, part in zip(m.float().cpu().numpy(), parts, strict=True):
             yield row[stream.n_special : len(part)]
-
-
-def _length(files: IndexFiles, at: int) -> int:
-    """Text tokens that the model had read at a position."""
-    passages = files.passages
-    segment = int(np.searchsorted(passages.start, at, side="right")) - 1
-    return max(1, at + 1 - int(passages.first[segment]))

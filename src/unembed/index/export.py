@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +51,10 @@ def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterat
         for pole, (coefficient, position) in files.trigger_lists.items():
             at = np.asarray(position[keys])
             rows, ranks = np.nonzero(at >= 0)
-            places = [files.passages.place(int(p), context) for p in at[rows, ranks]]
             columns: dict[str, list[Any]] = dict(files.memory_columns(rows + start))
             columns |= {"pole": [pole] * len(rows), "rank": (ranks + 1).tolist()}
             columns["coefficient"] = np.asarray(coefficient[keys])[rows, ranks].tolist()
-            for name in ("document", "sentence", "position", "prefix", "token", "next_token"):
-                columns[name] = [getattr(place, name) for place in places]
-            yield columns
+            yield columns | files.passages.place_columns(at[rows, ranks], context)
 
 
 def _parquet(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
@@ -80,32 +76,24 @@ def _parquet(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
 
 
 def _jsonl(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
-    return _lines(path, tables, lambda row: json.dumps(row, ensure_ascii=False) + "\n", header=None)
+    count = 0
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        for columns in tables:
+            for cells in zip(*columns.values(), strict=True):
+                handle.write(json.dumps(dict(zip(columns, cells, strict=True)), ensure_ascii=False) + "\n")
+                count += 1
+    return count
 
 
 def _csv(path: Path, tables: Iterator[dict[str, list[Any]]]) -> int:
-    def line(cells: Any) -> str:
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerow(cells)
-        return out.getvalue()
-
-    return _lines(path, tables, lambda row: line(row.values()), header=line)
-
-
-def _lines(
-    path: Path,
-    tables: Iterator[dict[str, list[Any]]],
-    text_of: Callable[[dict[str, Any]], str],
-    header: Callable[[Any], str] | None,
-) -> int:
     count = 0
     with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
         for number, columns in enumerate(tables):
-            if number == 0 and header is not None:
-                handle.write(header(columns))
-            for cells in zip(*columns.values(), strict=True):
-                handle.write(text_of(dict(zip(columns, cells, strict=True))))
-                count += 1
+            if number == 0:
+                writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+            count += len(columns["rank"])
     return count
 
 

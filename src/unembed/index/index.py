@@ -24,9 +24,7 @@ from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
 if TYPE_CHECKING:  # an index is read without torch
-    import numpy as np
-
-    from unembed.corpus import CorpusSource, TextPieces
+    from unembed.corpus import CorpusSource
     from unembed.gallery import Gallery
     from unembed.index.coefficients import CoefficientsView
     from unembed.index.contexts import ContextsView
@@ -74,7 +72,6 @@ class Index(IndexFiles):
         """Build an index, finish one whose build was interrupted, or repair one that was damaged; then open it.
 
         Args:
-            lm: the model.
             corpus: what `open_corpus` opens or takes.
             path: a new or empty folder, or one where a build of the same index was interrupted.
             top: triggers for each key and pole; those of `settings` (25) when None.
@@ -171,21 +168,6 @@ class Index(IndexFiles):
             )
         self._lm = lm
 
-    def text_pieces(self) -> TextPieces:
-        """The text of the corpus, segment by segment, to read it in other windows."""
-        import numpy as np
-
-        from unembed.corpus import TextPieces
-
-        passages = self.passages
-        cut = self.manifest.settings.get("cut", {}).get("segmentation", "sentences")
-
-        def text(i: int) -> str:
-            return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
-
-        # A window continues where the previous one ends; sentences do not.
-        return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
-
     def misfit(self, lm: Decoder) -> str | None:
         """Why the index does not belong to a model; None where it does."""
         from unembed.models.fingerprint import weights_fingerprint
@@ -225,8 +207,6 @@ class Index(IndexFiles):
         """The prefixes on which a key fires most, strongest first.
 
         Args:
-            layer: the layer.
-            index: the memory.
             top: rows at most.
             pole: "positive" or, in gated layers, "negative".
             context: tokens of each prefix, counted back from the trigger; all when None.
@@ -244,8 +224,6 @@ class Index(IndexFiles):
         """The top tokens of a value, best first: columns rank, token_id, token, score.
 
         Args:
-            layer: the layer.
-            index: the memory.
             top: rows at most.
             bottom: the tokens most suppressed instead.
 
@@ -254,12 +232,6 @@ class Index(IndexFiles):
             IndexFault: an earlier version built the index, without suppressed tokens.
         """
         return queries.value_tokens(self, layer, index, top, bottom)
-
-    def value_norm(self, layer: int, index: MemoryIndex) -> float:
-        """The length of a value as it reaches the stream."""
-        self.need("triggers")
-        norms = tables.read_column(self.path / "tables/statistics.parquet", "value_norm")
-        return float(norms[self.row(layer, index)])
 
     def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
         """Values that have a token among their top tokens.
@@ -281,7 +253,6 @@ class Index(IndexFiles):
         """Keys that fire most on a new text, on which the model is run.
 
         Args:
-            text: the text.
             top: rows at most.
             by: "strength" (the coefficient over that of the key's own best trigger, which makes keys comparable) or
                 "coefficient" (its absolute value).
@@ -312,8 +283,6 @@ class Index(IndexFiles):
         """The memories whose values (or keys) point in the most similar direction, exactly.
 
         Args:
-            layer: the layer.
-            index: the memory.
             top: rows at most, without the memory itself.
             among: "values", or "keys" (in a gated layer the gate's column).
 
@@ -400,7 +369,7 @@ class Index(IndexFiles):
                 return Gallery.load(self.path / FILE).first(top)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
         passages = self.passages
-        text = TriggerText(np.asarray(passages.token), positions, passages.next_tokens, self._prefix)
+        text = TriggerText(np.asarray(passages.token), positions, passages.next_tokens, passages.read_to)
         gallery = rank_memories(
             self.model,
             text,
@@ -415,14 +384,6 @@ class Index(IndexFiles):
             with suppress(UnembedError):  # an index may be read-only
                 gallery.save(self.path / FILE)
         return gallery.first(top)
-
-    def _prefix(self, position: int) -> np.ndarray:
-        """The tokens that the model had read at a position of the corpus, that position's included."""
-        import numpy as np
-
-        passages = self.passages
-        segment = int(np.searchsorted(passages.start, position, side="right")) - 1
-        return np.asarray(passages.token[min(int(passages.first[segment]), position) : position + 1])
 
     def sql(self, query: str, *, timeout: float = 60.0) -> Table:
         """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.
@@ -467,7 +428,6 @@ class Index(IndexFiles):
         """Write every trigger, of one layer or all, to one file; the number of rows.
 
         Args:
-            path: the file.
             kind: "parquet", "jsonl" or "csv".
             layer: only this one.
             context: tokens of each prefix; all when None.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from unembed.index.stream_files import open_stream
 from unembed.names import MemoryIndex, memory_name
 from unembed.results import Provenance, Table
 from unembed.validation import as_expert_pair, as_int, as_str
+
+if TYPE_CHECKING:  # an index is read without torch
+    from unembed.corpus import TextPieces
 
 _SHOWN_TOKENS = 8
 
@@ -85,6 +88,19 @@ class IndexFiles:
         self.need("tokens")
         return open_stream(self.path, self.strings)
 
+    def text_pieces(self) -> TextPieces:
+        """The text of the corpus, segment by segment, to be read in other windows."""
+        from unembed.corpus import TextPieces
+
+        passages = self.passages
+        cut = self.manifest.settings.get("cut", {}).get("segmentation", "sentences")
+
+        def text(i: int) -> str:
+            return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
+
+        # A window continues where the previous one ends; sentences do not.
+        return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
+
     @cached_property
     def trigger_lists(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Coefficients and positions of each pole, (keys, top)."""
@@ -137,11 +153,15 @@ class IndexFiles:
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """Of every key's coefficient over the corpus: mean, variance, least, largest, active_fraction, (keys,) each."""
+        """Arrays over keys: value_norm, and of the coefficient mean, variance, least, largest and active_fraction."""
         self.need("triggers")
         path = self.path / "tables/statistics.parquet"
-        names = ("mean", "variance", "least", "largest", "active_fraction")
+        names = ("mean", "variance", "least", "largest", "active_fraction", "value_norm")
         return {name: np.asarray(tables.read_column(path, name), dtype=np.float64) for name in names}
+
+    def value_norm(self, layer: int, index: MemoryIndex) -> float:
+        """The length of a value as it reaches the stream."""
+        return float(self.statistics["value_norm"][self.row(layer, index)])
 
     @cached_property
     def bounds(self) -> np.ndarray:
@@ -159,7 +179,7 @@ class IndexFiles:
         return None if not stored or stored[layer] is None else (int(stored[layer][0]), int(stored[layer][1]))
 
     def memory_name(self, layer: int, number: int) -> str:
-        """A memory in writing: L5M278, or L12E7M345 in a layer of experts."""
+        """The name of a memory: L5M278, or L12E7M345 in a layer of experts."""
         return memory_name(layer, number, self.experts_of(layer))
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:

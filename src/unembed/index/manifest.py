@@ -122,11 +122,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest by a rename; text and rename are on disk when this returns."""
-    write_file(folder, NAME, "", lambda path: _write_text(path, manifest.to_json()))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_file(folder, NAME, "", lambda path: path.write_text(manifest.to_json(), encoding="utf-8"))
 
 
 def checksum(path: Path) -> str:
@@ -165,7 +161,7 @@ def check(folder: Path, entry: FileEntry) -> None:
         raise IndexFault(f"{path} is damaged", why=why, instead="Run the same build again: it repairs the index")
 
 
-def write_file(folder: Path, name: str, part: str, write: Callable[[Path], None]) -> FileEntry:
+def write_file(folder: Path, name: str, part: str, write: Callable[[Path], object]) -> FileEntry:
     """Write a file whole, flush it to disk, and return its entry.
 
     Raises:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unembed.errors import IndexFault, InvalidInput
-from unembed.index import tables
 from unembed.memories.token_ranking import values_scoring, word_forms
+from unembed.memories.values import Values
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -34,7 +34,7 @@ MAX_SCORED = 1000
 MAX_MATCHED_TOKENS = 200
 """Tokens of the vocabulary that a wildcard or a regular expression may match."""
 _PART = re.compile(r'(?P<kind>ctx:|name:|layer:|-)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
-_MEMORY = re.compile(r"[Ll](\d{1,6})[MmDd.](\d{1,7})")
+_MEMORY = re.compile(r"[Ll](\d{1,6})[Mm.](\d{1,7})")
 _LAYERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -168,7 +168,6 @@ def search(
     """The memories that a query finds, best first within each part of it, one row each.
 
     Args:
-        lm: the model.
         index: of the model, or None: then triggers and names cannot be searched, and values are scored directly.
         query: the text of the query.
         top: hits on a page.
@@ -178,7 +177,6 @@ def search(
     query_parts = understand(query)
     found: list[Hit] = []
     notes: list[str] = []
-    suggestions: list[str] = []
     parts: list[Callable[[], Iterable[Hit]]] = []
     if query_parts.memory is not None:
         layer, i = query_parts.memory
@@ -205,8 +203,6 @@ def search(
         found = [hit for hit in found if low <= hit.layer <= high]
     words = [*query_parts.promote, *query_parts.exact, *query_parts.suppress]
     hits = _described(index, _merged(found))
-    if not hits:
-        suggestions = _nearest(lm, words)
     filtered = [hit for hit in hits if filters is None or filters.keep(hit)]
     return Search(
         SCHEMA,
@@ -219,7 +215,7 @@ def search(
         len(filtered),
         dict(sorted(Counter(hit.layer for hit in hits).items())),
         dict(Counter(hit.why for hit in hits)),
-        suggestions,
+        [] if hits else _nearest(lm, words),
         notes,
     )
 
@@ -250,18 +246,13 @@ def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
         return hits
     rows = index.labels(of="all").rows()
     labelled = {(row["kind"] == "head", row["layer"], row["index"]) for row in rows if row["kind"] != "random value"}
-    path = index.path / "tables/statistics.parquet"
-    density = tables.read_column(path, "active_fraction") if path.is_file() else None
+    density = index.statistics["active_fraction"] if index.manifest.has("triggers") else None
 
     def density_of(hit: Hit) -> float | None:
         return None if density is None or hit.of == "head" else float(density[index.row(hit.layer, hit.index)])
 
     return [
-        dataclasses.replace(
-            hit,
-            density=density_of(hit),
-            labelled=(hit.of == "head", hit.layer, hit.index) in labelled,
-        )
+        dataclasses.replace(hit, density=density_of(hit), labelled=(hit.of == "head", hit.layer, hit.index) in labelled)
         for hit in hits
     ]
 
@@ -272,8 +263,6 @@ def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
     shown: dict[tuple[int, int], list[str]] = {}
     for layer in {hit.layer for hit in wanted}:
         indices = [hit.index for hit in wanted if hit.layer == layer]
-        from unembed.memories.values import Values
-
         ids, _ = Values(lm).top(layer, indices, 12)
         shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
     return [

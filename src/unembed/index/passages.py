@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -42,7 +43,7 @@ class Passages(TokenStream):
 
     def place(self, position: int, context: int | None = None) -> Place:
         """The text around a position, with at most `context` tokens before it."""
-        segment = int(np.searchsorted(self.start, position, side="right")) - 1
+        segment = int(self.segment(np.array(position)))
         end, first = int(self.start[segment + 1]), int(self.first[segment])
         if context is not None:
             first = max(first, position - context)
@@ -56,10 +57,15 @@ class Passages(TokenStream):
             next_token=None if following < 0 else self.strings[following],
         )
 
-    def text_to(self, position: int) -> str:
-        """The text of the prefix that ends with the token at a position."""
-        segment = int(np.searchsorted(self.start, position, side="right")) - 1
-        return self.text(self.token[min(int(self.first[segment]), position) : position + 1])
+    def place_columns(self, positions: Int[np.ndarray, " at"], context: int | None) -> dict[str, list[Any]]:
+        """The places of several positions: a column for each field of `Place`."""
+        places = [self.place(int(at), context) for at in positions]
+        return {f.name: [getattr(place, f.name) for place in places] for f in fields(Place)}
+
+    def read_to(self, position: int) -> Int[np.ndarray, " pos"]:
+        """The text tokens that the model had read at a position, that one included; a special token alone."""
+        segment = int(self.segment(np.array(position)))
+        return np.asarray(self.token[min(int(self.first[segment]), position) : position + 1])
 
     def text(self, ids: Int[np.ndarray, " pos"]) -> str:
         """The text of tokens; bytes that form a character together become that character."""

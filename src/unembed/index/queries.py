@@ -13,8 +13,6 @@ from unembed.names import MemoryIndex
 from unembed.results import Table
 from unembed.validation import positive_int
 
-_PLACE_COLUMNS = ("document", "sentence", "position", "prefix", "token", "next_token")
-
 
 def triggers(files: IndexFiles, layer: int, index: MemoryIndex, top: int, pole: str, context: int | None) -> Table:
     """See `Index.triggers`."""
@@ -82,7 +80,7 @@ def search(files: IndexFiles, text: str, top: int, pole: str, context: int | Non
         # Many keys share a trigger; each text is searched once.
         at, which = np.unique(flat[chosen[some]], return_inverse=True)
         matching = np.zeros(len(at), dtype=bool)
-        matching[text_search.prefixes_matching([passages.text_to(int(p)) for p in at], match)] = True
+        matching[text_search.prefixes_matching([passages.text(passages.read_to(int(p))) for p in at], match)] = True
         chosen_rows += some[matching[which]].tolist()
         if len(chosen_rows) >= top:
             break
@@ -100,5 +98,4 @@ def search(files: IndexFiles, text: str, top: int, pole: str, context: int | Non
 def _places(files: IndexFiles, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
     if context is not None:
         context = positive_int("context", context, 0)
-    places = [files.passages.place(int(at), context) for at in positions]
-    return {name: [getattr(place, name) for place in places] for name in _PLACE_COLUMNS}
+    return files.passages.place_columns(positions, context)

@@ -43,7 +43,6 @@ def write_triggers(
     """Write the table of triggers, sorted by layer, index, pole and rank.
 
     Args:
-        path: of the file.
         poles: for each pole its coefficients and positions, both (keys, t).
         layers: memories of each layer.
         passages: the corpus.
@@ -142,7 +141,6 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
     """Write the name of every document and the position at which it starts.
 
     Args:
-        path: of the file.
         names: of all documents.
         document: the document of each segment.
         origin: the position at which the document of each segment starts.

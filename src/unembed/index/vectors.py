@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,6 @@ from unembed.errors import InvalidInput
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 
-Among = Literal["values", "keys"]
 _ROWS = 4096
 
 
@@ -24,7 +22,6 @@ class Vectors:
         """Compute nothing yet.
 
         Args:
-            lm: the model.
             among: "values" or "keys".
             layers: which layers; all with memories when None.
 

@@ -109,5 +109,4 @@ def prefix_text(m: Measurements, position: int, *, example: bool = False) -> str
 
 def stop_words(lm: Decoder) -> np.ndarray:
     """Which tokens are common stop words: (d_vocab,) booleans."""
-    listed = frozenset(STOP_WORDS.split())
-    return np.array([token.word in listed for token in clean(lm.token_strings(range(lm.d_vocab)))])
+    return np.array([token.word in STOP_WORDS for token in clean(lm.token_strings(range(lm.d_vocab)))])
