@@ -3,7 +3,7 @@
 Public names are imported on first use, so that `import unembed` stays light:
 
     lm = unembed.load()                 the embedded model "wren"; also a hub id, a folder, or a model in memory
-    trace = lm.trace("The first ...")   one prompt seen whole
+    trace = lm.trace("The first ...")   one prompt in full
 """
 
 from __future__ import annotations

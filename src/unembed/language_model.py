@@ -59,10 +59,10 @@ class LanguageModel(Decoder):
     def trace(
         self, prompt: Tokens | Sequence[Tokens], *, edits: Edits = (), show_unlearned: bool = False
     ) -> Trace | Records[Trace]:
-        """One prompt seen whole, see `unembed.trace.trace.Trace`; of a list of prompts, the trace of each.
+        """The trace of a prompt, or of each of several; see `unembed.trace.trace.Trace`.
 
         Args:
-            prompt: a text or token ids; or a list of them, of which the traces are a sequence that prints as a table.
+            prompt: a text or token ids; for a list of them, the traces are a sequence that prints as a table.
             edits: changes to make in the run.
             show_unlearned: also list and rank tokens that the model never learned.
         """

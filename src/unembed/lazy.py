@@ -32,7 +32,10 @@ def import_on_first_use(package: str) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(homes[name]), name)
+        module = importlib.import_module(homes[name])
+        if not hasattr(module, name):
+            importlib.import_module(f"{homes[name]}.{name}")  # a submodule
+        value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -20,8 +20,7 @@ from unembed.errors import InvalidInput, PointMissing, SumNotProved, Unsupported
 from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.names import BY, By, memory_name
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import (
     Branch,
@@ -188,29 +187,16 @@ class _Columns:
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
-        self.parts: list[tuple[int, int, Tensor, Tensor, Tensor]] = []
+        self.parts: list[tuple[Tensor, ...]] = []
 
     def add(
-        self,
-        kind: str,
-        contribution: Tensor,
-        layer: int = -1,
-        index: Tensor | None = None,
-        source: Tensor | None = None,
+        self, kind: str, contribution: Tensor, layer: int = -1, index: Tensor | int = -1, source: Tensor | int = -1
     ) -> None:
-        contribution = contribution.reshape(-1).to(torch.promote_types(contribution.dtype, torch.float32))
-        none = torch.full(contribution.shape, -1, dtype=torch.long)
+        contribution = contribution.reshape(-1).to(torch.promote_types(contribution.dtype, torch.float32)).cpu()
         if kind not in self.kinds:
             self.kinds.append(kind)
-        self.parts.append(
-            (
-                self.kinds.index(kind),
-                layer,
-                none if index is None else index,
-                none if source is None else source,
-                contribution.cpu(),
-            )
-        )
+        numbers = (self.kinds.index(kind), layer, index, source)
+        self.parts.append((*(torch.as_tensor(n).expand(len(contribution)) for n in numbers), contribution))
 
 
 def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int, int | None]:
@@ -318,7 +304,9 @@ def attribution(
             if step.point == "attn_out" and by in ("head", "source") and seen.has("z", layer):
                 _heads(lm, seen, layer, column, direction, by, columns)
             elif step.point == "mlp_out" and by == "memory" and seen.has("coefficients", layer):
-                _memories(lm, seen, layer, column, direction, columns)
+                contribution, branch = _of_memories(lm, seen, layer, column, direction)
+                columns.add("memory", contribution, layer, torch.arange(len(contribution)))
+                _branch_biases(columns, branch, lm.weights.b_out[layer], direction, layer, "ffn bias", None)
             else:
                 columns.add(step.label, _along(seen.at(step.point, layer)[0, column], direction), layer)
         if seen.has("unedited_post", layer):
@@ -384,12 +372,6 @@ def _by_source(
     return contribution
 
 
-def _memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, columns: _Columns) -> None:
-    contribution, branch = _of_memories(lm, seen, layer, column, u)
-    columns.add("memory", contribution, layer, torch.arange(contribution.shape[0]))
-    _branch_biases(columns, branch, lm.weights.b_out[layer], u, layer, "ffn bias")
-
-
 def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
     per_unit, branch = _per_unit(lm, seen, layer, column, u)
     return seen.at("coefficients", layer)[0, column].to(u.dtype) * per_unit, branch
@@ -402,13 +384,7 @@ def _per_unit(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tup
 
 
 def _branch_biases(
-    columns: _Columns,
-    branch: Branch,
-    bias: Tensor | None,
-    u: Tensor,
-    layer: int,
-    kind: str,
-    constant: Tensor | None = None,
+    columns: _Columns, branch: Branch, bias: Tensor | None, u: Tensor, layer: int, kind: str, constant: Tensor | None
 ) -> None:
     contributions = [] if constant is None else [constant.to(u.dtype) @ u]
     if bias is not None:
@@ -440,36 +416,14 @@ def _or_none(number: int) -> int | None:
 
 
 def _closed(
-    lm: Decoder,
-    columns: _Columns,
-    target: int,
-    other: int | None,
-    position: int,
-    by: str,
-    logit: float,
-    edits: Sequence[Edit],
+    lm: Decoder, columns: _Columns, target: int, other: int | None, position: int, by: str, logit: float, edits: Edits
 ) -> Attribution:
-    parts = columns.parts
-    kind = torch.cat([torch.full(p[4].shape, p[0], dtype=torch.long) for p in parts])
-    layer = torch.cat([torch.full(p[4].shape, p[1], dtype=torch.long) for p in parts])
-    index, source, contribution = (torch.cat(column) for column in zip(*(p[2:] for p in parts), strict=True))
+    *numbers, contribution = (torch.cat(column) for column in zip(*columns.parts, strict=True))
     total, error = proved_sum(lm, contribution, logit, f"the attribution of token {target} in {lm.name}")
+    about = lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in as_edits(edits)]} if edits else None)
+    kinds, experts = tuple(columns.kinds), tuple(map(lm.experts_of, range(lm.n_layers)))
     return Attribution(
-        target,
-        other,
-        position,
-        by,
-        tuple(columns.kinds),
-        kind,
-        layer,
-        index,
-        source,
-        contribution,
-        logit,
-        total,
-        error,
-        lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in edits]} if edits else None),
-        experts=tuple(map(lm.experts_of, range(lm.n_layers))),
+        target, other, position, by, kinds, *numbers, contribution, logit, total, error, about, experts=experts
     )
 
 

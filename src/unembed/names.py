@@ -104,7 +104,7 @@ _MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,
 
 
 def memory_name(layer: int, number: int, experts: tuple[int, int] | None = None) -> str:
-    """A memory in writing: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
+    """The name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
 
     Args:
         layer: counted from 0.
@@ -120,7 +120,7 @@ def memory_name(layer: int, number: int, experts: tuple[int, int] | None = None)
 
 
 def parse_memory(text: str) -> tuple[int, MemoryIndex] | None:
-    """Layer and index of a memory in writing (L5M278, 5.278, L12E7M345, L12SM3); None where it is not of that form."""
+    """Layer and index from the name of a memory (L5M278, 5.278, L12E7M345, L12SM3); None for any other text."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         return None

@@ -21,8 +21,7 @@ from unembed.causality.rerun import Rerun, measured_together
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, run
 from unembed.sweeps.reducers.reducer import Need
@@ -90,8 +89,6 @@ def ablate(
     """Ablate activations one at a time and measure the prediction after the last token.
 
     Args:
-        lm: the model.
-        prompt: one prompt.
         heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".

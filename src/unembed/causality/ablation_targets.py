@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from unembed.causality.path_ends import all_heads
-from unembed.causality.rerun import layers_with
+from unembed.causality.rerun import layers_with, n_heads_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.capture_points import has_point, require_point
@@ -49,7 +50,6 @@ def groups_of(
     """One group for each ablation; all heads if nothing is chosen.
 
     Args:
-        lm: the model.
         heads: pairs (layer, head), or "all".
         memories: pairs (layer, index), groups of such pairs, groups by name (a cluster, a concept), or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
@@ -80,18 +80,9 @@ def grid_of(
         point = "coefficients"
     else:
         return (n,)
-    rows = len(layers_with(lm, point))
-    widths = {
-        lm.weights.n_memories[layer] if point == "coefficients" else _n_heads(lm, layer)
-        for layer in layers_with(lm, point)
-    }
-    return (rows, n // rows) if len(widths) == 1 else (n,)
-
-
-def _n_heads(lm: Decoder, layer: int) -> int:
-    mixer = lm.structure.blocks[layer].mixer
-    assert mixer is not None
-    return mixer.n_heads
+    width_of = lm.n_memories_of if point == "coefficients" else partial(n_heads_of, lm)
+    rows = layers_with(lm, point)
+    return (len(rows), n // len(rows)) if len({width_of(layer) for layer in rows}) == 1 else (n,)
 
 
 def _heads(lm: Decoder, heads: Any) -> list[Group]:

@@ -24,8 +24,7 @@ from unembed.corpus import CorpusSource, open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass
 from unembed.stream.hooks import Callback, attach_hooks, memory_guard
 from unembed.stream.interventions import Edits, as_edits
@@ -159,7 +158,6 @@ def ablate_over_corpus(
     """Ablate activations one at a time over a corpus and compare the loss of every predicted token.
 
     Args:
-        lm: the model.
         corpus: what `unembed.open_corpus` takes; the shipped text by default.
         heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".

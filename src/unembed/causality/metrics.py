@@ -15,7 +15,6 @@ from torch import Tensor
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
-Logits = Float[Tensor, "row d_vocab"]
 MetricFunction = Callable[[Tensor], Tensor]
 _KINDS = ("logit_difference", "probability", "log_probability", "kl")
 

@@ -20,8 +20,7 @@ from unembed.causality.rerun import measured_together
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import PatchPoint
-from unembed.results import Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, unpadded
 
@@ -95,7 +94,6 @@ def patch_pairs(
     """`patch` for each of several pairs of prompts, in padded batches.
 
     Args:
-        lm: the model.
         clean: the prompts with the behaviour: texts, tokens of each, or ids (pair, pos) with a mask.
         corrupted: the prompts without it, in the same order.
         points: as in `patch`, but for coefficients, whose memories differ between pairs.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unembed.causality.patching import Alignment, Direction, align
-from unembed.causality.replacement import Replacement
+from unembed.causality.patching import Alignment, Direction, align, taken_from
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -43,7 +42,6 @@ def continue_patched(
     """Greedy tokens after the patched prompt; the replaced activation stays replaced at its own positions.
 
     Args:
-        lm: the model.
         clean: the prompt with the behaviour.
         corrupted: the prompt without it.
         point: the activation, as in `patch`.
@@ -81,13 +79,7 @@ def continue_patched(
         pairs = [(a, c) for a, c in pairs if c == position]
         if not pairs:
             raise InvalidInput(f"position {position}", why="it has no corresponding token")
-    given = first.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
-    chosen: int | torch.Tensor | None = index
-    if point == "z":
-        given = given[:, index]
-    elif point == "coefficients":
-        given, chosen = given[:, [index]], torch.tensor([index])
-    replacement = Replacement(point, layer, torch.tensor([c for _, c in pairs]), chosen, given)
+    replacement = taken_from(first, point, layer, pairs, index)
     ids = second.ids
     start, ends = ids.shape[1], end_tokens(lm)
     for _ in range(new_tokens):

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.replacement import Replacement
-from unembed.causality.rerun import Rerun, layers_with
+from unembed.causality.rerun import Rerun, layers_with, n_heads_of
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, STREAM_POINTS, PatchPoint
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens
 from unembed.validation import positive_int, valid_seed
@@ -93,7 +92,7 @@ class Patching(Displayed):
         """One row for each patched activation, the largest effect first."""
         recovered = self.recovered.flatten()
         order = recovered.abs().argsort(descending=True)
-        places = [torch.unravel_index(order, self.values.shape)][0]
+        places = torch.unravel_index(order, self.values.shape)
         columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0].tolist()]}
         if self.point in _BY_POSITION or self.indices is not None:
             columns["position"] = [self.positions[i] for i in places[1].tolist()]
@@ -167,7 +166,6 @@ def patch(
     """Replace one activation at a time by the other run's, and measure the prediction after the last token.
 
     Args:
-        lm: the model.
         clean: the prompt with the behaviour.
         corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
         points: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and position), z or pattern (by head),
@@ -405,8 +403,7 @@ def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
     Raises:
         Unsupported: they differ, so that heads do not form a grid.
     """
-    mixers = [lm.structure.blocks[layer].mixer for layer in layers]
-    counts = {mixer.n_heads for mixer in mixers if mixer is not None}
+    counts = {n_heads_of(lm, layer) for layer in layers}
     if len(counts) > 1:
         raise Unsupported(
             f"a grid of {lm.name}'s heads",

@@ -10,12 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unembed.causality.rerun import layers_with
+from unembed.causality.rerun import layers_with, n_heads_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import parse_memory
 
-COMPONENTS = ("attn_out", "mlp_out", "layer")
 PARTS = ("q", "k", "v")
 _SENDERS = "L0H3, L5M278, attn_out 2, mlp_out 2, layer 2, or heads for all heads"
 _RECEIVERS = "L1H4.q, L1H4.k, L1H4.v, L1H4 (all three), attn_out 2, mlp_out 2, layer 2, logits, or heads for all heads"
@@ -121,12 +120,7 @@ def all_heads(lm: Decoder) -> list[tuple[int, int]]:
     Raises:
         Unsupported: it has none.
     """
-    found = []
-    for layer in layers_with(lm, "z"):
-        mixer = lm.structure.blocks[layer].mixer
-        assert mixer is not None
-        found += [(layer, head) for head in range(mixer.n_heads)]
-    return found
+    return [(layer, head) for layer in layers_with(lm, "z") for head in range(n_heads_of(lm, layer))]
 
 
 def _texts(given: str | Sequence[str], what: str) -> list[str]:

@@ -29,8 +29,7 @@ from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_unnormalised_stream
 from unembed.stream.interventions import Edits, as_edits
@@ -107,7 +106,6 @@ def patch_paths(
     """Replace each sender for each receiver alone, and measure the prediction after the last token.
 
     Args:
-        lm: the model.
         clean: the prompt with the behaviour.
         corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
         senders: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2"; "heads" for all heads.

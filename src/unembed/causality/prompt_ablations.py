@@ -19,8 +19,7 @@ from unembed.causality.metrics import Metric, MetricFunction
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.results import Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, unpadded
 
@@ -84,7 +83,6 @@ def ablate_prompts(
     The other arguments are those of `ablate`; positions count from each prompt's first real token.
 
     Args:
-        lm: the model.
         prompts: texts, tokens of each, or ids (prompt, pos) with a mask.
         metric: one for all prompts, or one for each.
         attention_mask: of the ids, 1 at real tokens; padding may be on either side.

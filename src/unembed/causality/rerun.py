@@ -15,25 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.causality.replacement import (
-    Replacement,
-    by_head,
-    change_input,
-    install,
-    pass_through,
-    record_outputs,
-)
+from unembed.causality.replacement import Replacement, by_head, change_input, install, pass_through, record_outputs
 from unembed.errors import InvalidInput, NotFinite, PointMissing, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, SUM_TOLERANCE
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_one_stream
-from unembed.stream.hooks import (
-    Stop,
-    accepts_argument,
-    attach_hooks,
-    memory_guard,
-)
+from unembed.stream.hooks import Stop, accepts_argument, attach_hooks, memory_guard
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Tokens, check_positions, padded, prepare
 from unembed.validation import positive_int
@@ -62,6 +50,13 @@ def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
     return found
 
 
+def n_heads_of(lm: Decoder, layer: int) -> int:
+    """How many heads a layer with z has."""
+    mixer = lm.structure.blocks[layer].mixer
+    assert mixer is not None
+    return mixer.n_heads
+
+
 class Rerun:
     """An unchanged run of one prompt, and reruns of it with replaced activations."""
 
@@ -76,7 +71,6 @@ class Rerun:
         """Run the prompt once and store the stream entering every block, and `points` of the layers that have them.
 
         Args:
-            lm: the model.
             tokens: one prompt.
             points: further activations to store.
             edits: changes that hold in every run.

@@ -21,11 +21,10 @@ from torch import Tensor
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, patched_pair
 from unembed.causality.replacement import Replacement
-from unembed.causality.rerun import Rerun, last_logits
+from unembed.causality.rerun import Rerun, last_logits, n_heads_of
 from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import has_point
 from unembed.stream.hooks import attach_hooks, memory_guard, on_the_graph
 from unembed.stream.interventions import Edits
@@ -89,7 +88,6 @@ def screen(
     """Estimate the effect of replacing every head and memory, and replace the `top` strongest for real.
 
     Args:
-        lm: the model.
         prompt: one prompt; the clean one where there are two.
         metric: of the logits after the last token; the two likeliest tokens' logit difference by default.
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
@@ -178,9 +176,7 @@ class _Graph:
                 product = (given[key].reshape(len(given[key]), -1)[from_] - a[into]) * slope[into]
             total = product.double().sum(dim=0)
             if point == "z":
-                mixer = lm.structure.blocks[layer].mixer
-                assert mixer is not None
-                total = total.view(mixer.n_heads, mixer.d_head).sum(dim=-1)
+                total = total.view(n_heads_of(lm, layer), -1).sum(dim=-1)
             found[key] = total.cpu()
         return found, float(value.detach())
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from unembed.concepts.annotation.rules import NONE
 from unembed.errors import InvalidInput
+from unembed.memories.values import Values
+from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.concept/1"
 _TOP = 30
@@ -54,12 +56,11 @@ def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda one: (-one["members"], one["name"]))
 
 
-def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
+def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
     """The memories with a label; letter case is ignored.
 
     Args:
         rows: labels of its index, as `Index.labels` lists them.
-        name: the name.
 
     Raises:
         InvalidInput: no memory has it.
@@ -71,7 +72,7 @@ def concept(lm: Any, rows: Iterable[dict[str, Any]], name: str) -> Concept:
     for (layer, index), labels in sorted(of_memory.items()):
         authors = sorted({row["author"] for row in labels if _name(row) == name})
         if authors:
-            top = lm.values.top_tokens(layer, index, _TOP)
+            top = Values(lm).top_tokens(layer, index, _TOP)
             counted.update(set(top))
             members.append(Member(layer, index, authors, len({row["author"] for row in labels}), top[:12]))
     if not members:

@@ -35,7 +35,6 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
     """The edits of a file that `save_edits` wrote.
 
     Args:
-        path: the file.
         model: the name of the model; checked if the file names one.
 
     Raises:

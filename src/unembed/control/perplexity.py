@@ -8,14 +8,14 @@ each window's mean by its length, which is the same for windows of equal length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from importlib import resources
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.corpus.readers import SHIPPED
 from unembed.errors import InvalidInput, NotFinite
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.hooks import attach_hooks, memory_guard
@@ -28,8 +28,7 @@ Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]
 
 def default_text() -> str:
     """WikiText's validation text, which ships with the package."""
-    path = resources.files("unembed") / "corpus" / "shipped" / "wikitext" / "valid.txt"
-    return path.read_text(encoding="utf-8")
+    return SHIPPED.read_text(encoding="utf-8")
 
 
 def windows(
@@ -48,10 +47,6 @@ def windows(
         raise InvalidInput("perplexity of a text of fewer than two tokens", instead="Give a longer text")
     size = min(size, len(ids))
     return ids[: len(ids) // size * size].view(-1, size)
-
-
-def _batches(rows: Tensor, tokens: int = 4096) -> Iterator[Tensor]:
-    yield from rows.split(max(1, tokens // rows.shape[1]))
 
 
 @torch.no_grad()
@@ -85,7 +80,7 @@ def perplexity(
     next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
     total = torch.zeros((), dtype=torch.float64)
     with attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
-        for ids in _batches(rows.to(lm.device)):
+        for ids in rows.to(lm.device).split(max(1, 4096 // rows.shape[1])):
             logits = next_token_logits(ids)[:, :-1].float()
             if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
                 raise NotFinite("the logits", why="they overflowed under these edits", instead="Use smaller edits")

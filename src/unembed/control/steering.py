@@ -25,8 +25,7 @@ from unembed.memories.token_ranking import promoting as promoting
 from unembed.memories.token_ranking import words_of as words_of
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis
-from unembed.results import Provenance, Table
+from unembed.results import Table
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit, scale_coefficient, set_coefficient
 from unembed.stream.run import run
@@ -178,7 +177,8 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
         "plain": before[ids].tolist(),
         "edited": after[ids].tolist(),
     }
-    return Table("The next token", columns, provenance(lm, edits=len(edits), divergence=round(divergence, 6)))
+    notes = {"edits": len(edits), "divergence": round(divergence, 6)}
+    return Table("The next token", columns, lm.provenance(notes=notes))
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
@@ -191,7 +191,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
         "value": [e.value for e in memories],
         "top_tokens": [Values(lm).top_tokens(*lm.memory(e.layer, e.index), 8) for e in memories],
     }
-    return Table("Edited memories", columns, provenance(lm, basis="raw"))
+    return Table("Edited memories", columns, lm.provenance(basis="raw"))
 
 
 def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
@@ -200,11 +200,4 @@ def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
     columns["top_tokens"] = [list(p.top_tokens) for p in found]
     if any(p.triggers for p in found):
         columns["fires_on"] = [list(p.triggers) for p in found]
-    return Table("Values by the words they promote", columns, provenance(lm, basis="raw"))
-
-
-def provenance(
-    lm: Decoder, *, basis: Basis | None = None, corpus: str | None = None, seed: int | None = None, **notes: Any
-) -> Provenance:
-    """The provenance of a result of this package."""
-    return lm.provenance(corpus=corpus, basis=basis, seed=seed, notes=notes)
+    return Table("Values by the words they promote", columns, lm.provenance(basis="raw"))

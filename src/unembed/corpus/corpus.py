@@ -77,7 +77,6 @@ class Corpus:
         have its sentence number, and every token is counted once.
 
         Args:
-            encoder: the model.
             documents: the documents of this corpus, where the caller iterates over them itself; `documents()` when
                 None.
         """
@@ -88,7 +87,6 @@ class Corpus:
         """Batches of about `tokens` tokens, of segments of similar length, the same in every run.
 
         Args:
-            encoder: the model.
             tokens: columns times rows of a batch, at most; one long segment can exceed it.
             ahead: the number of batches whose segments are sorted by length together; more means less padding.
         """

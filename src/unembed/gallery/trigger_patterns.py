@@ -110,44 +110,41 @@ class PatternFinder:
         return self._slot(offset, strings[token], True, count, len(column), base, self._tried[0])
 
     def _class(self, column: np.ndarray, offset: int) -> Slot | None:
-        from scipy.stats import binom  # takes 0.4 seconds to import
-
         of_token = [self._classes.of(int(token)) for token in column if token >= 0]
         if not of_token:
             return None
         numbers, counts = np.unique(np.concatenate(of_token), return_counts=True)
-        base = self._class_base[numbers]
-        shared = (counts >= SHARED * len(column)) & (base <= MAX_BASE)
-        if not shared.any():
+        found = _least_probable(numbers, counts, self._class_base[numbers], len(column))
+        if found is None:
             return None
-        numbers, counts, base = numbers[shared], counts[shared], base[shared]
-        best = int(np.lexsort((numbers, binom.logsf(counts - 1, len(column), base)))[0])
-        name = self._classes.names[int(numbers[best])]
-        return self._slot(offset, name, False, int(counts[best]), len(column), float(base[best]), self._tried[1])
+        number, count, base = found
+        return self._slot(offset, self._classes.names[number], False, count, len(column), base, self._tried[1])
 
     def _word(self, prefixes: np.ndarray, strings: list[str]) -> Slot | None:
-        from scipy.stats import binom  # takes 0.4 seconds to import
-
         inside = [np.unique(row[row >= 0]) for row in prefixes]
         tokens, counts = np.unique(np.concatenate(inside), return_counts=True)
+        tokens, counts = tokens[self._is_word[tokens]], counts[self._is_word[tokens]]
         base = 1 - (1 - self.frequency[tokens]) ** prefixes.shape[1]
-        shared = self._is_word[tokens] & (counts >= SHARED * len(prefixes)) & (base <= MAX_BASE)
-        if not shared.any():
+        found = _least_probable(tokens, counts, base, len(prefixes))
+        if found is None:
             return None
-        tokens, counts, base = tokens[shared], counts[shared], base[shared]
-        best = int(np.lexsort((tokens, binom.logsf(counts - 1, len(prefixes), base)))[0])
-        return self._slot(
-            -len(prefixes[0]),
-            strings[int(tokens[best])],
-            True,
-            int(counts[best]),
-            len(prefixes),
-            float(base[best]),
-            self._tried[0],
-        )
+        token, count, share = found
+        return self._slot(-prefixes.shape[1], strings[token], True, count, len(prefixes), share, self._tried[0])
 
     def _slot(self, offset: int, name: str, is_token: bool, count: int, n: int, base: float, tried: int) -> Slot | None:
         from scipy.stats import binom  # takes 0.4 seconds to import
 
         p = min(1.0, float(binom.sf(count - 1, n, base)) * tried)
         return Slot(offset, name, is_token, count / n, base, p) if base <= MAX_BASE else None
+
+
+def _least_probable(numbers: np.ndarray, counts: np.ndarray, base: np.ndarray, n: int) -> tuple[int, int, float] | None:
+    """Number, count and base of the property that chance explains least, of those that enough of n triggers share."""
+    from scipy.stats import binom  # takes 0.4 seconds to import
+
+    shared = (counts >= SHARED * n) & (base <= MAX_BASE)
+    if not shared.any():
+        return None
+    numbers, counts, base = numbers[shared], counts[shared], base[shared]
+    best = int(np.lexsort((numbers, binom.logsf(counts - 1, n, base)))[0])
+    return int(numbers[best]), int(counts[best]), float(base[best])

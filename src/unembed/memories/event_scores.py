@@ -23,7 +23,6 @@ def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " e
     """Layer and example of the events that are scored: as in the paper, caused by the FFN, saturations before the end.
 
     Args:
-        sample: the examples.
         kind: "saturation" (those in the last layer are left out) or "elimination".
 
     Raises:
@@ -51,7 +50,6 @@ def event_scores(
     """Scores of the reference token (the prediction; the fallen candidate) by the sub-updates of each event's update.
 
     Args:
-        sample: the examples.
         kind: "saturation" or "elimination".
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
         random: of 10 random sub-updates of the same layer instead of the 10 dominant ones.
@@ -109,7 +107,6 @@ def extreme_sub_updates(
     """The dominant sub-updates whose score of the top candidate exceeds a threshold in absolute value.
 
     Args:
-        sample: the examples.
         threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, the quantile
             that `share` of all dominant sub-updates exceed.
         share: used when `threshold` is None, because score units differ between models.

@@ -67,7 +67,6 @@ def token_scores(
 
     Args:
         run: a run that captured coefficients and, for "frozen", the last resid_post.
-        position: the position.
         basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its contribution to the logit, through both norms.
         index: the memories to score; all when None.
 

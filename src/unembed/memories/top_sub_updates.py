@@ -47,7 +47,7 @@ class SubUpdate:
 
     @property
     def name(self) -> str:
-        """The memory in writing: L5M278, or L12E7M345 in a layer of experts."""
+        """The name of the memory: L5M278, or L12E7M345 in a layer of experts."""
         return memory_name(self.layer, self.index, self.experts)
 
     @property

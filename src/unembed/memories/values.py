@@ -86,7 +86,7 @@ def value_readings(
         basis: "raw" (the papers' E v) or "final" (the value through the final norm, as if it were the whole stream).
         bottom: the tokens most suppressed instead.
         show_unlearned: include tokens that the model never learned; by default they are left out.
-        progress: called with values done and values in all.
+        progress: called with values done and values in total.
 
     Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
     """

@@ -3,10 +3,6 @@
 Owns the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON,
 CSV, Parquet, HTML, terminal), results as files, and the one function that makes token text visible. Computes nothing
 and depends on no model.
-
-Public names: `Provenance`, `Table`, `Displayed`, `Records`, `visible`, `join_bytes`, `character_at`, `characters`,
-`visible_rich`,
-`visible_html`, `whole_character`, `check_writable`, `make_folder`, `write_whole`, `whole_file`, `writing`.
 """
 
 from unembed.results.display import Displayed as Displayed

@@ -134,12 +134,7 @@ def character_at(tokens: Sequence[str], position: int) -> str:
     >>> character_at([" city", "\\xe5", "\\x8c", "\\x97"], 2)
     '北'
     """
-    start = 0
-    for text, count in join_bytes(tokens):
-        start += count
-        if position < start:
-            return text
-    raise IndexError(position)
+    return characters(tokens)[position]
 
 
 def characters(tokens: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ class DescribedMemory:
     layer: int
     index: int
     name: str
-    """Its written form: L5M278, or L12E7M345 of an expert."""
+    """L5M278, or L12E7M345 of an expert."""
     description: str
     coefficient: float
     effect: float

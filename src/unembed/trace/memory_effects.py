@@ -20,8 +20,7 @@ from torch import Tensor
 from unembed.logit_attribution import memory_contributions_per_unit
 from unembed.memories.top_sub_updates import SubUpdate, sub_updates_at
 from unembed.models.decoder import Decoder
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.run import Run
 from unembed.trace.question import Question
 from unembed.trace.usual_coefficients import UsualCoefficients

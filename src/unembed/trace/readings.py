@@ -14,8 +14,7 @@ from unembed.errors import InvalidInput
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, StreamPoint
-from unembed.results import Provenance, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.run import Run
 from unembed.validation import as_str, positive_int
 

@@ -18,16 +18,15 @@ from unembed.trace.described_memories import DescribedMemory
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EntropyAndKL(Displayed):
-    """The entropy of the prediction read at each point of the stream, and its divergence from the model's, in nats.
+    """The entropy of every reading at a point of the stream, and its divergence from the final prediction, in nats.
 
     Unpacks into the two tensors.
     """
 
     point: str
     entropy: Float[Tensor, "layer pos"]
-    """Of the prediction read at the point."""
     kl: Float[Tensor, "layer pos"]
-    """Its divergence sum p log(p / q) from the model's final prediction q at that position."""
+    """sum p log(p / q), p the reading and q the model's final prediction at that position."""
     tokens: tuple[str, ...]
     """Of the prompt."""
     provenance: Provenance
@@ -98,9 +97,6 @@ def described_records(
     title: str, memories: Sequence[DescribedMemory], provenance: Provenance
 ) -> Records[DescribedMemory]:
     """Memories with a description, a row for each."""
-    columns: dict[str, list[object]] = {
-        "memory": [one.name for one in memories],
-        "effect": [one.effect for one in memories],
-        "description": [one.description for one in memories],
-    }
+    names = {"memory": "name", "effect": "effect", "description": "description"}
+    columns = {name: [getattr(one, field) for one in memories] for name, field in names.items()}
     return Records.of(title, memories, columns, provenance)

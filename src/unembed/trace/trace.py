@@ -22,8 +22,7 @@ from unembed.memories.sub_updates import Dominant, dominant
 from unembed.memories.top_sub_updates import SubUpdate, top_sub_updates
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, By, StreamPoint
-from unembed.results import Provenance, Records, Table
-from unembed.results.display import Displayed
+from unembed.results import Displayed, Provenance, Records, Table
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.described_memories import DescribedMemory, described_memories
@@ -151,23 +150,11 @@ class Trace(Displayed):
         return self._stream.prediction
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """The readings in parts: the stream read some layers at a time, after all FFNs and then before them.
-
-        Args:
-            vectors: how many to read at once, at most, but at least one layer.
-
-        Yields:
-            Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
-            prediction as the tracked one. When all have come, `readings` and `events` need no others.
-        """
+        """The readings some layers at a time, which `readings` and `events` reuse; see `StreamReadings.by_layers`."""
         return self._stream.by_layers(vectors)
 
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
-        """The entropy of the prediction read at each point of the stream, and its divergence from the model's, in nats.
-
-        Returns:
-            The entropy of the prediction read at a point of every layer and position, and its Kullback-Leibler
-            divergence sum p log(p / q) from the model's final prediction q at that position.
+        """The entropy, and the KL divergence from the model's final prediction, of every reading at a point, in nats.
 
         Raises:
             PointMissing: the model has no such point.
@@ -286,12 +273,7 @@ class Trace(Displayed):
         *,
         top_tokens: int = 10,
     ) -> list[Records[SubUpdate]]:
-        """What `sub_updates` returns, for several layers at once: all values are read in one pass.
-
-        Raises:
-            Unsupported: the model has no memories.
-            OutOfRange: no such layer or position.
-        """
+        """What `sub_updates` returns, for several layers at once: all values are read in one pass."""
         column = position_of(self.run, position)
         found = top_sub_updates(
             self.lm, self.run, layers, column, top, token, k=top_tokens, show_unlearned=self.show_unlearned

@@ -45,7 +45,7 @@ class Recipe:
 
     @property
     def steps(self) -> int:
-        """Updates in all."""
+        """Updates in total."""
         return self.phases[-1].until
 
     def phase(self, step: int) -> Phase:

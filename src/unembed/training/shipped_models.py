@@ -21,6 +21,7 @@ from unembed.training.vocabulary import fit_vocabulary, piece_counts, save_token
 from unembed.training.windows import EncodedCorpus
 
 Progress = Callable[[dict[str, Any]], None]
+WIKILM_MINI = "wikilm-mini"
 
 
 def train(
@@ -66,9 +67,8 @@ def recipe_of(name: str) -> Recipe:
         InvalidInput: there is no such model.
     """
     if name not in RECIPES:
-        raise InvalidInput(
-            f"model {name!r}", why="there is no recipe of that name", instead=f"Use one of {', '.join(RECIPES)}"
-        )
+        names = ", ".join([*RECIPES, WIKILM_MINI])
+        raise InvalidInput(f"model {name!r}", why="there is no recipe of that name", instead=f"Use one of {names}")
     return RECIPES[name]
 
 

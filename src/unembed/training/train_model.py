@@ -12,11 +12,10 @@ import torch
 from unembed.errors import InvalidInput
 from unembed.results import make_folder, writing
 from unembed.training import shipped_models, wikilm_mini
-from unembed.training.recipes import RECIPES
+from unembed.training.shipped_models import WIKILM_MINI, recipe_of
 from unembed.validation import as_str, positive_int, valid_seed
 
-WIKILM_MINI = "wikilm-mini"
-_GOES_ON = "Make room, and run the same again: it continues from its last checkpoint"
+_RESUMES = "Make room, and run the same again: it continues from its last checkpoint"
 
 
 def train(
@@ -76,14 +75,9 @@ def train(
         size = "" if layers is None and width is None else f"-{mini.n_layers}x{mini.d_model}"
         folder = make_folder(Path(out) / f"{name}{size}")
         words = wikilm_mini.text_of(None if corpus is None else str(corpus))
-        with writing(folder, instead=_GOES_ON):
+        with writing(folder, instead=_RESUMES):
             return wikilm_mini.train(words, folder, mini, progress, until)
-    if name not in RECIPES:
-        raise InvalidInput(
-            f"model {name!r}",
-            why="there is no recipe of that name",
-            instead=f"Use one of {', '.join([*RECIPES, WIKILM_MINI])}",
-        )
+    recipe = recipe_of(name)
     if bfloat16 or any(size is not None for size in (layers, width, steps)):
         raise InvalidInput(
             f"another size of {name}",
@@ -97,8 +91,8 @@ def train(
             instead="Give a folder of xz-compressed JSON lines with a `text` in each",
         )
     make_folder(out)
-    recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
-    with writing(out, instead=_GOES_ON):
+    recipe = recipe if seed is None else replace(recipe, seed=seed)
+    with writing(out, instead=_RESUMES):
         return shipped_models.train(
             name, corpus=corpus, out=out, until=until, compiled=compiled, recipe=recipe, progress=progress
         )

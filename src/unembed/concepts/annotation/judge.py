@@ -51,7 +51,6 @@ def judge_patterns(
     """The judge's patterns in a key's prefixes or a value's tokens.
 
     Args:
-        judge: the judge.
         what: "key" for prefixes, "value" for tokens.
         items: the prefixes or tokens.
         where: the key or value, for messages.

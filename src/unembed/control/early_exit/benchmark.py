@@ -18,7 +18,6 @@ from unembed.control.early_exit.conformal import score_continuation
 from unembed.control.early_exit.layer_skipping import skip_layers
 from unembed.control.early_exit.protocols import require_exit
 from unembed.control.early_exit.rule import ExitRule
-from unembed.control.steering import provenance
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Table
@@ -33,7 +32,6 @@ def compare(
     """Greedy generation with early exit compared with full generation: time, layers, and quality of the text.
 
     Args:
-        rule: the exit rule.
         prompts: texts to continue, each in both ways, one after the other.
         max_new_tokens: tokens to add, exactly.
         clock: returns the time in seconds.
@@ -58,8 +56,8 @@ def compare(
             right, loss = score_continuation(lm, found.ids, found.start)
             tally.add(name, found, loss, len(right))
             tally.agreed += right if name == "early" else []
-    name = f"Generation with early exit of {lm.name}"
-    return Table(name, tally.columns(), provenance(lm, max_new_tokens=max_new_tokens))
+    about = lm.provenance(notes={"max_new_tokens": max_new_tokens})
+    return Table(f"Generation with early exit of {lm.name}", tally.columns(), about)
 
 
 @torch.no_grad()
@@ -71,7 +69,6 @@ def compare_reading(
     Generation writes its own text, on which a rule may exit more or less often.
 
     Args:
-        rule: the exit rule.
         texts: each is read in both ways, one after the other; texts of one token are left out.
         tokens: the largest number read of each text, from its start.
         clock: returns the time in seconds.
@@ -101,7 +98,7 @@ def compare_reading(
         for name, found in (("full", full), ("early", early)):
             loss = float(cross_entropy(found.logits[:-1].float(), next_ones, reduction="sum"))
             tally.add(name, found, loss, len(next_ones))
-    return Table(f"Reading with early exit of {lm.name}", tally.columns(), provenance(lm, tokens=tokens))
+    return Table(f"Reading with early exit of {lm.name}", tally.columns(), lm.provenance(notes={"tokens": tokens}))
 
 
 @dataclass(frozen=True)
@@ -213,5 +210,5 @@ def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]
             handle.remove()
 
 
-def _perplexity(nats: float, n: int | float) -> float:
+def _perplexity(nats: float, n: int) -> float:
     return math.exp(min(nats / max(n, 1), 700))

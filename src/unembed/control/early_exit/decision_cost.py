@@ -68,7 +68,6 @@ def decision_cost(
     """The cost of one decision, as a fraction of a block's time: measured over passes of one token without early exit.
 
     Args:
-        rule: the exit rule.
         prompt: a text, or its tokens; the passes read these.
         tokens: passes in one round.
         rounds: rounds of passes with and without decisions, alternating. Their medians are compared: in the fastest

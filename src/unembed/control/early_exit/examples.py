@@ -99,7 +99,7 @@ def examples(
         n: the largest number of sentences; fewer if the corpus has fewer.
         seed: for the choice of sentences and positions.
         tokens_per_batch: tokens run at a time.
-        progress: called with examples done and examples in all.
+        progress: called with examples done and examples in total.
 
     Returns:
         Positions drawn evenly from a sentence's first token to the one before its last, as for GPT2 in the released
@@ -190,12 +190,10 @@ def before_point(lm: Decoder, layer: int) -> str:
 
 def saturation_table(lm: Decoder, found: Examples) -> Table:
     """The share of predictions that saturate at each layer, in per cent. Source: Geva et al. 2022, Tables 9 and 10."""
-    from unembed.control.steering import provenance
-
     counts = torch.bincount(found.saturation, minlength=found.n_layers).tolist()
     columns = {
         "layer": list(range(found.n_layers)),
         "examples": counts,
         "share": [100 * c / len(found) for c in counts],
     }
-    return Table("Layer at which the prediction saturates", columns, provenance(lm, corpus=found.corpus))
+    return Table("Layer at which the prediction saturates", columns, lm.provenance(corpus=found.corpus))

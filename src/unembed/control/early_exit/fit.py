@@ -70,7 +70,7 @@ def fit(
             from the full model's is at most this.
         decision: the cost of one decision, in blocks; then decisions are made only at layers where they save more than
             that (`ExitRule.at_profitable_layers`). "measured": measure it now, on a line of text.
-        progress: called with examples done and examples in all.
+        progress: called with examples done and examples in total.
         options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
 
     Raises:

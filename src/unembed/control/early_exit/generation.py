@@ -43,7 +43,6 @@ def generate(
     """Continue a prompt; each new token exits early where the rule allows it.
 
     Args:
-        rule: the exit rule.
         prompt: one text.
         max_new_tokens: how many tokens to add.
         seed: sample from this seed; greedy without it.

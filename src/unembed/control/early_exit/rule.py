@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,13 @@ import numpy as np
 from jaxtyping import Int
 
 from unembed.control.early_exit import thresholds as threshold_choice
-from unembed.control.early_exit.baselines import FEATURES, Classifier, Confidence
+from unembed.control.early_exit.baselines import Classifier, Confidence
 from unembed.control.early_exit.conformal import generation_threshold
 from unembed.control.early_exit.decision_cost import profitable_thresholds
 from unembed.control.early_exit.examples import Examples, examples
 from unembed.control.early_exit.generation import Generated, generate
 from unembed.control.early_exit.protocols import Score
 from unembed.control.early_exit.sub_updates_rule import SubUpdates
-from unembed.control.steering import provenance
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
@@ -146,9 +146,9 @@ class ExitRule:
             "examples": [len(found)],
         }
         columns |= {name: [value] for name, value in row.items()}
-        notes = {k: v for k, v in self.facts.items() if k != "seed"}
-        title = f"Early exit of {self.lm.name}"
-        return Table(title, columns, provenance(self.lm, corpus=found.corpus, seed=seed, fitted=notes))
+        notes = {"fitted": {k: v for k, v in self.facts.items() if k != "seed"}}
+        about = self.lm.provenance(corpus=found.corpus, seed=seed, notes=notes)
+        return Table(f"Early exit of {self.lm.name}", columns, about)
 
     def tradeoff(self, found: Examples, steps: int = 20) -> Table:
         """Disagreement against layers saved, for thresholds from "never exit" to "always exit".
@@ -170,7 +170,7 @@ class ExitRule:
             "share_saved": [row["share_saved"] for row in rows],
         }
         title = f"{self.method}: disagreement against layers saved"
-        return Table(title, columns, provenance(self.lm, corpus=found.corpus, examples=len(found)))
+        return Table(title, columns, self.lm.provenance(corpus=found.corpus, notes={"examples": len(found)}))
 
     def generate(self, prompt: str, **options: Any) -> Generated:
         """Generate text with early exit; see `unembed.control.early_exit.generation.generate`."""
@@ -178,14 +178,12 @@ class ExitRule:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the rule to one file, which `load` reads for the same model."""
-        import io
-
         about = {
             "schema": SCHEMA,
             "version": __version__,
             "model": self.lm.name,
             "fingerprint": sampled_fingerprint(self.lm),
-            "kind": _kind(self.method),
+            "kind": next(kind for kind, score in _KINDS.items() if isinstance(self.score, score)),
             "calibration": self.calibration,
             "facts": dict(self.facts),
         }
@@ -195,14 +193,10 @@ class ExitRule:
         return write_whole(path, buffer.getvalue())
 
 
-def _kind(method: str) -> str:
-    return "sub_updates" if method == "sub_updates" else "classifier" if method in FEATURES else "confidence"
-
-
-_KINDS: dict[str, Callable[[Mapping[str, Any]], Score]] = {
-    "sub_updates": SubUpdates.from_state,
-    "classifier": Classifier.from_state,
-    "confidence": Confidence.from_state,
+_KINDS: dict[str, type[SubUpdates | Classifier | Confidence]] = {
+    "sub_updates": SubUpdates,
+    "classifier": Classifier,
+    "confidence": Confidence,
 }
 
 
@@ -220,12 +214,8 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
         if about["schema"] != SCHEMA:
             raise ValueError(f"schema {about['schema']}")
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        # NumPy's own message for a file that is not an archive recommends to run the pickle in it.
-        why = (
-            error.strerror
-            if isinstance(error, OSError) and error.strerror
-            else "it is not a saved rule, or it is damaged"
-        )
+        # For a file that is not an archive, NumPy's own message recommends to load the pickle in it.
+        why = getattr(error, "strerror", None) or "it is not a saved rule, or it is damaged"
         raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
     if about["fingerprint"] != sampled_fingerprint(lm):
         raise InvalidInput(
@@ -233,7 +223,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
             why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
             instead="Fit it on this model",
         )
-    return ExitRule(lm, _KINDS[about["kind"]](state), thresholds, about["calibration"], about["facts"])
+    return ExitRule(lm, _KINDS[about["kind"]].from_state(state), thresholds, about["calibration"], about["facts"])
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from unembed.control.early_exit.examples import Examples
 from unembed.control.early_exit.fit import fit_score, split
 from unembed.control.early_exit.rule import accuracy_and_savings
 from unembed.control.early_exit.sub_updates_rule import SubUpdates, value_clusters
-from unembed.control.steering import provenance
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Table
@@ -48,12 +47,11 @@ def table_6(
     rules use the same examples), test. "oracle" exits at the saturation layer.
 
     Args:
-        found: the examples.
         seeds: of the splits.
         methods: rows.
         clusters: of the values, for the sub-updates rule.
         level: bound on the expected disagreement of the confidence rules.
-        progress: called with fits done and fits in all.
+        progress: called with fits done and fits in total.
         sweep: options `sweep`, `penalties` and `folds` of the classifiers.
 
     Raises:
@@ -83,14 +81,10 @@ def table_6(
         columns[f"{name}_std"] = [float(np.std([r[name] for r in rows[m]])) for m in methods]
     for at, name in enumerate(("accuracy", "accuracy_std", "saved_layers", "saved_layers_std")):
         columns[f"published_{name}"] = [PUBLISHED[m][at] if m in PUBLISHED else None for m in methods]
-    notes = {"examples": len(found), "seeds": list(seeds), "clusters": clusters, "level": level, **_plain(sweep)}
-    return Table(
-        f"Early exit of {lm.name}, {lm.n_layers} layers", columns, provenance(lm, corpus=found.corpus, **notes)
-    )
-
-
-def _plain(sweep: dict[str, Any]) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in sweep.items()}
+    notes = {"examples": len(found), "seeds": list(seeds), "clusters": clusters, "level": level}
+    notes |= {name: list(value) if isinstance(value, tuple) else value for name, value in sweep.items()}
+    title = f"Early exit of {lm.name}, {lm.n_layers} layers"
+    return Table(title, columns, lm.provenance(corpus=found.corpus, notes=notes))
 
 
 def _exits(
@@ -118,10 +112,6 @@ def _exits(
     if method in FEATURES:
         thresholds = threshold_choice.by_precision(score.scores(calibration_set), calibration_set.saturation.numpy())
     else:
-        thresholds = np.full(
-            n,
-            threshold_choice.risk_controlled_threshold(
-                score.scores(calibration_set), calibration_set.top.numpy(), level
-            ),
-        )
+        scores, top = score.scores(calibration_set), calibration_set.top.numpy()
+        thresholds = np.full(n, threshold_choice.risk_controlled_threshold(scores, top, level))
     return threshold_choice.exit_layers(score.scores(test), thresholds)

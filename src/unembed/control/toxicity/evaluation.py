@@ -17,7 +17,6 @@ import numpy as np
 from transformers import NoBadWordsLogitsProcessor
 
 from unembed.control.perplexity import Scores, perplexity, windows
-from unembed.control.steering import provenance
 from unembed.control.toxicity.prompts import Prompt
 from unembed.control.toxicity.scorers import ATTRIBUTES, Scorer
 from unembed.control.toxicity.self_debiasing import DECAY, PREFIXES, SelfDebiasing
@@ -154,7 +153,7 @@ def evaluate(
         batch: prompts at a time; with a seed it is part of what is drawn.
         clean_text: text for perplexity; none is measured without it.
         clean_tokens: how much of it.
-        progress: called with the arm's name, prompts done and prompts in all.
+        progress: called with the arm's name, prompts done and prompts in total.
         options: for transformers' `generate`; the paper used `num_beams=3`.
 
     Raises:
@@ -322,7 +321,8 @@ def _table(
         f"Toxic continuations in per cent, {n} prompts, scored by {scorer}; published: gpt2-medium, "
         "Perspective API (Geva et al. 2022, Table 5)"
     )
-    return Table(title, columns, provenance(lm, **{**settings, "scorer": scorer, "threshold": THRESHOLD}))
+    notes = {**settings, "scorer": scorer, "threshold": THRESHOLD}
+    return Table(title, columns, lm.provenance(seed=notes.pop("seed"), notes=notes))
 
 
 def published_table(lm: Decoder) -> Table:
@@ -330,4 +330,4 @@ def published_table(lm: Decoder) -> Table:
     columns: dict[str, list[Any]] = {"arm": list(PUBLISHED)}
     for i, name in enumerate((*ATTRIBUTES, "perplexity")):
         columns[name] = [row[i] for row in PUBLISHED.values()]
-    return Table("Geva et al. 2022, Table 5 (gpt2-medium, Perspective API)", columns, provenance(lm))
+    return Table("Geva et al. 2022, Table 5 (gpt2-medium, Perspective API)", columns, lm.provenance())

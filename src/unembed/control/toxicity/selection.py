@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.control.perplexity import perplexity
-from unembed.control.steering import ON, provenance
+from unembed.control.steering import ON
 from unembed.control.toxicity.scorers import Scorer
 from unembed.errors import InvalidInput
 from unembed.memories.values import Values, value_readings
@@ -135,7 +135,7 @@ def _table(lm: Decoder, memories: Sequence[tuple[int, int]], extra: dict[str, li
         **extra,
         "top_tokens": [Values(lm).top_tokens(*m, 10) for m in memories],
     }
-    return Table(title, columns, provenance(lm, basis="raw"))
+    return Table(title, columns, lm.provenance(basis="raw"))
 
 
 def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
@@ -186,7 +186,7 @@ def greedy(
         budget: largest growth of the clean text's perplexity; 0.17 is what the paper's ten cost (21.7 to 25.3).
         strengths: coefficients to try; a negative one makes a value push its tokens down, which the paper did not do.
         tried: candidates of the first-order ranking measured exactly at each step.
-        progress: called with steps done and steps in all.
+        progress: called with steps done and steps in total.
 
     Returns:
         The edits and the curve; fewer than n where nothing more helps within the budget.
@@ -217,7 +217,7 @@ def greedy(
     columns = {name: [row[name] for row in curve] for name in curve[0]}
     columns["perplexity"] = [math.exp(base["clean"] + row["price_nats"]) for row in curve]
     title = f"Values chosen greedily within {budget:.0%} of perplexity"
-    return Selection(tuple(edits), Table(title, columns, provenance(lm, budget=budget)))
+    return Selection(tuple(edits), Table(title, columns, lm.provenance(notes={"budget": budget})))
 
 
 def _named(unwanted: Tensor, clean: Tensor, wanted: Tensor | None) -> list[tuple[str, Tensor]]:

@@ -8,6 +8,7 @@ Source: Schick, Udupa, Schütze 2021, section 4 (Eqs. 2-4); prefixes, epsilon an
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,8 +157,6 @@ class SelfDebiasing(LogitsProcessor):
         return self._forward(input_ids[:, -1:].repeat(n, 1), self._cache)
 
     def _forward(self, ids: Tensor, cache: Any) -> Tensor:
-        import inspect
-
         mask = self._mask
         assert mask is not None
         limit = getattr(self._model.config, "max_position_embeddings", None)

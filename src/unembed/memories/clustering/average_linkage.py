@@ -53,7 +53,7 @@ def average_linkage(
         vectors: (n, d), any float dtype, on any device.
         group: columns whose largest similarity is stored as one number in the first comparison.
         tile: rows and columns compared at once, a multiple of `group`.
-        progress: called with steps done and steps in all: a vector compared with all others, two clusters merged.
+        progress: called with steps done and steps in total: a vector compared with all others, two clusters merged.
 
     Raises:
         InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.
@@ -69,11 +69,11 @@ def average_linkage(
     unique = directions if len(distinct) == len(directions) else directions[torch.from_numpy(distinct)]
     roots = tree.merge_equal(first_of, distinct)
     if len(roots) > 1:
-        _Growing(unique, roots, tree, group, tile, progress or (lambda _done, _all: None)).run()
+        _Clusters(unique, roots, tree, group, tile, progress or (lambda _done, _all: None)).run()
     return tree.sorted()
 
 
-class _Growing:
+class _Clusters:
     """The current clusters of average linkage: one row each, with its mean, its candidates and its bound."""
 
     def __init__(

@@ -25,7 +25,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
 
     Args:
         vectors: (n, d), any float dtype, on any device.
-        progress: called with merges done and merges in all.
+        progress: called with merges done and merges in total.
 
     Raises:
         Unsupported: more than `LARGEST_COMPLETE` vectors.

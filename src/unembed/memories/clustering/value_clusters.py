@@ -43,7 +43,7 @@ def dendrogram(
         vectors: one vector per row.
         linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
         metric: "cosine" is the only one.
-        progress: called with steps done and steps in all; an exception that it raises ends it.
+        progress: called with steps done and steps in total; an exception that it raises ends it.
 
     Raises:
         InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
@@ -207,7 +207,7 @@ def cluster_values(
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
         layers: which layers; all when None.
         linkage: "average", or "complete" for small models.
-        progress: called with steps done and steps in all; an exception that it raises ends it.
+        progress: called with steps done and steps in total; an exception that it raises ends it.
 
     Raises:
         OutOfRange: more clusters than values, or no such layer.
