@@ -10,7 +10,7 @@ from tests.families import EXPERTS, WITH_MEMORIES, build
 import unembed
 from unembed.causality.ablation import ablate
 from unembed.causality.screening import screen
-from unembed.errors import InvalidInput, OutOfRange, PointMissing, Unsupported
+from unembed.errors import InvalidInput, OutOfRange, PointMissing
 
 TOKENS = torch.tensor([5, 17, 23, 42, 11, 8])
 
@@ -118,44 +118,6 @@ def test_the_mean_is_that_of_the_corpus() -> None:
     assert float(found.values[0]) == pytest.approx(float(edited[0, top[0]] - edited[0, top[1]]), abs=1e-4)
 
 
-def test_total_effects_by_source_token_are_refused() -> None:
-    with pytest.raises(Unsupported, match="by source token"):
-        tiny("llama").trace(TOKENS).attribution(7, by="source").with_effects()
-
-
-def test_writers_of_the_last_layer_have_equal_effects_where_no_norm_follows() -> None:
-    lm = unembed.load("attn-1l")
-    trace = lm.trace("Once upon a time there was a little")
-    rows = trace.attribution(" girl", by="head").with_effects(8).rows
-    assert all(row.total == pytest.approx(row.direct, rel=1e-3, abs=1e-4) for row in rows if row.total is not None)
-    assert all(row.note in ("", "not ablated") for row in rows)
-
-
-@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj", "opt"])
-def test_a_screen_is_the_derivative_of_the_ablation(name: str) -> None:
-    lm = tiny(name)
-    found = screen(lm, TOKENS, metric, top=6)
-    step = 1e-3
-    for layer, head in ((0, 1), (1, 2)):
-        values = [
-            float(metric(lm.run(TOKENS, edits=[unembed.scale_head(layer, head, 1 + sign * step)]).logits[:, -1]))
-            for sign in (1, -1)
-        ]
-        assert float(found.heads[layer, head]) == pytest.approx(
-            (values[0] - values[1]) / (2 * step), rel=0.05, abs=5e-3
-        )
-    assert len(found.labels) == len(found.exact) == 6 and -1 <= found.rank_agreement <= 1
-    assert "approximation" in repr(found)
-
-
-def test_a_screen_is_exact_where_the_model_is_linear() -> None:
-    lm = unembed.load("attn-1l")
-    found = screen(lm, "Once upon a time there was a little", unembed.logit_difference(" girl"), top=8)
-    assert found.memories is None
-    assert found.estimated == pytest.approx(found.exact, rel=1e-3, abs=1e-4)
-    assert found.rank_agreement == pytest.approx(1.0)
-
-
 def test_unknown_writers_are_refused() -> None:
     lm = tiny("gpt2-relu")
     with pytest.raises(OutOfRange):
@@ -170,49 +132,6 @@ def test_unknown_writers_are_refused() -> None:
         ablate(lm, TOKENS, heads=[])
     with pytest.raises(InvalidInput, match="not attn_out"):
         ablate(lm, TOKENS, components=[("resid_pre", 0)])
-
-
-@pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj"])
-def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -> None:
-    lm = tiny(name)
-    other = torch.tensor([5, 60, 23, 42, 31, 8])
-    found = screen(lm, TOKENS, metric, corrupted=other, top=6)
-    from unembed.causality.replacement import Replacement
-    from unembed.causality.rerun import Rerun
-
-    clean, corrupted = Rerun(lm, TOKENS, ("z",)), Rerun(lm, other, ("z",))
-    for layer, head in ((0, 1), (1, 2)):
-        own, new = (run.activation("z", layer)[:, head] for run in (corrupted, clean))
-        step = 0.05
-        rows = [[Replacement("z", layer, None, head, own + sign * step * (new - own))] for sign in (1, -1)]
-        up, down = metric(corrupted.logits(rows)).tolist()
-        assert float(found.heads[layer, head]) == pytest.approx((up - down) / (2 * step), rel=0.05, abs=5e-3)
-    patched = lm.patch(TOKENS, other, "z", metric).values
-    for label, exact in zip(found.labels, found.exact, strict=True):
-        if "H" in label:
-            layer, head = map(int, label[1:].split("H"))
-            assert exact == pytest.approx(float(patched[layer, head]) - found.baseline, abs=1e-5)
-    assert found.to == "the clean run" and "approximation" in repr(found)
-
-
-def test_a_screen_can_leave_the_estimates_unchecked_and_skips_what_layers_lack() -> None:
-    found = screen(tiny("attention-only"), TOKENS, metric, top=0)
-    assert found.labels == () and found.memories is None and bool(found.heads.isfinite().all())
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_a_screen_estimates_the_effects_of_experts_memories(name: str) -> None:
-    lm = tiny(name)
-    found = screen(lm, TOKENS, metric, top=6)
-    assert found.memories is not None and found.memories.shape == (lm.n_layers, lm.d_mlp)
-    m = lm.run(TOKENS, "coefficients").at("coefficients", 1)[0]
-    assert bool((found.memories[1][(m == 0).all(0)] == 0).all())
-    index = int(found.memories[1].abs().argmax())
-    low, high = (
-        float(metric(lm.run(TOKENS, edits=[unembed.scale_coefficient(1, index, by)]).logits[:, -1]))
-        for by in (0.9, 1.1)
-    )
-    assert float(found.memories[1, index]) == pytest.approx((high - low) / 0.2, rel=0.02, abs=1e-4)
 
 
 def test_a_model_without_layers_has_nothing_to_screen_or_ablate() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.conftest import tiny
 from torch.nn.functional import cross_entropy
 
 import unembed
 from unembed.causality.corpus_ablation import _intervals, ablate_over_corpus
-from unembed.causality.corpus_means import MeanActivation, corpus_means
+from unembed.causality.corpus_means import corpus_means
 from unembed.corpus import open_corpus
-from unembed.corpus.segments import Batch, Segment
 from unembed.errors import InvalidInput, Unsupported
 
 TEXTS = ["The cat sat on the mat.", "It rained all day, and nobody came to the house.", "She sang."]
@@ -53,46 +51,6 @@ def test_memories_by_name_are_one_group_with_its_size() -> None:
     on_prompt = lm.ablate("The first month of the year is", memories={"months": [(4, 1), (4, 2)]})
     same = lm.ablate("The first month of the year is", memories=[[(4, 1), (4, 2)]])
     assert on_prompt.labels == ("months (2 memories)",) and torch.equal(on_prompt.values, same.values)
-
-
-@pytest.mark.parametrize("by_position", [False, True])
-def test_means_are_those_of_the_tokens(by_position: bool) -> None:
-    lm = unembed.load()
-    corpus = open_corpus(TEXTS)
-    needs = [("z", 1), ("coefficients", 3), ("mlp_out", 2)]
-    means = corpus_means(lm, corpus, needs, 1000, by_position)
-    for point, layer in needs:
-        rows = [lm.run(ids[None], point, logits=False).at(point, layer)[0] for ids in segments_of(lm, corpus).values()]
-        if by_position:
-            longest = max(map(len, rows))
-            expected = torch.stack([torch.stack([r[p] for r in rows if len(r) > p]).mean(0) for p in range(longest)])
-        else:
-            expected = torch.cat(rows).mean(0)
-        torch.testing.assert_close(means[point, layer], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_reducer_of_means_merges_and_resumes() -> None:
-    def batch(number: int, length: int) -> Batch:
-        return Batch.of(number, [Segment(number, 0, 0, 0, 0, 0, torch.arange(length))])
-
-    def fed(*seen: tuple[int, torch.Tensor]) -> MeanActivation:
-        reducer = MeanActivation([("z", 0)], by_position=True)
-        reducer.start(tiny("gpt2-relu"))
-        for number, t in seen:
-            reducer.see("z", 0, t, batch(number, t.shape[1]))
-            reducer.update(batch(number, t.shape[1]))
-        return reducer
-
-    a, b = torch.randn(1, 3, 2, 4), torch.randn(1, 5, 2, 4)
-    whole, first, second = fed((0, a), (1, b)), fed((0, a)), fed((1, b))
-    resumed = fed()
-    resumed.load_state(first.state())
-    resumed.merge(second)
-    first.merge(second)
-    for other in (first, resumed):
-        torch.testing.assert_close(other.result()["z", 0], whole.result()["z", 0])
-    assert len(whole.result()["z", 0]) == 5
-    torch.testing.assert_close(whole.result()["z", 0][1], ((a + b[:, :3]) / 2)[0, 1].double())
 
 
 def test_a_mean_by_position_ablates_each_position_to_its_own() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -72,57 +71,6 @@ def test_segments_tile_the_axis_of_tokens_without_gaps(
 segments = st.lists(st.integers(1, 40), min_size=1, max_size=80).map(
     lambda lengths: [Segment(i, 0, i, 0, 0, 0, torch.zeros(n, dtype=torch.long)) for i, n in enumerate(lengths)]
 )
-
-
-@given(segments, st.integers(1, 200), st.integers(1, 8))
-@settings(max_examples=60)
-def test_batches_hold_every_segment_once_and_stay_within_their_size(
-    found: list[Segment], tokens: int, ahead: int
-) -> None:
-    batches = list(bucketed(iter(found), tokens, ahead))
-    assert [b.number for b in batches] == list(range(len(batches)))
-    seen = torch.cat([b.segments for b in batches]).tolist()
-    assert sorted(seen) == list(range(len(found)))
-    for batch in batches:
-        assert batch.tokens.numel() <= tokens or batch.shape[0] == 1
-        assert torch.equal(batch.lengths, batch.mask.sum(dim=1)) and int(batch.lengths.max()) == batch.shape[1]
-
-
-class Words(Letters):
-    """One token a word."""
-
-    def encode_all(self, texts) -> list[Tensor]:
-        return [torch.ones(len(text.split()), dtype=torch.long) for text in texts]
-
-
-def test_padding_is_small() -> None:
-    real = places = 0
-    for batch in open_corpus().batches(Words(1024)):
-        real, places = real + int(batch.lengths.sum()), places + batch.tokens.numel()
-    assert real == 213_886 and real / places > 0.99
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (" The end . It is on . \n", ["The end .", "It is on ."]),
-        ("He met Dr. Smith in St. Louis. They ate.", ["He met Dr. Smith in St. Louis.", "They ate."]),
-        ('He said " no ! " Then he left .', ['He said " no ! "', "Then he left ."]),
-        ("It cost 5.0 dollars, e.g. a lot. 12 people paid.", ["It cost 5.0 dollars, e.g. a lot.", "12 people paid."]),
-        ("by the U.S. Army in 1990. F. Scott wrote", ["by the U.S. Army in 1990.", "F. Scott wrote"]),
-        (" = = History = = \n \n One . \n", ["= = History = =", "One ."]),
-        ("no end", ["no end"]),
-        (" \n\n", []),
-        ("weigh 0 @.@ 7 kg . <unk> did .", ["weigh 0 @.@ 7 kg .", "<unk> did ."]),
-    ],
-)
-def test_sentences_are_split(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
-
-
-@given(st.text(alphabet="aB. ?!\"'\n)(C9", max_size=80))
-def test_sentences_lose_nothing(text: str) -> None:
-    assert "".join("".join(sentences(text)).split()) == "".join(text.split())
 
 
 def test_windows_that_cannot_be() -> None:

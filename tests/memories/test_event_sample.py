@@ -15,13 +15,10 @@ from unembed.corpus import Segment
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.event_sample import EventRecorder, EventSample, event_sample, record_events
 from unembed.memories.event_scores import (
-    candidate_scores,
     counted_events,
     event_scores,
-    extreme_sub_updates,
     saturation_shares,
 )
-from unembed.memories.prefix_sampling import draw_examples
 from unembed.memories.sub_updates import token_scores
 from unembed.trace.trace import Trace
 
@@ -122,38 +119,9 @@ def test_events_of_hand_made_ranks():
     assert [a.tolist() for a in counted_events(sample, "elimination")] == [[1, 0], [0, 1]]
 
 
-def test_scores_of_events_are_those_of_their_layer_and_token():
-    sample = hand_made()
-    assert (event_scores(sample, "saturation") == sample.scores[0, 2, :, 0, 0][None]).all()
-    assert (event_scores(sample, "elimination", basis="frozen")[0] == sample.scores[1, 0, :, 1, 1]).all()
-    assert (event_scores(sample, "elimination", random=True)[1] == -sample.scores[0, 1, :, 1, 0]).all()
-    assert (candidate_scores(sample) == sample.scores[..., 1, 0]).all()
-    extreme = extreme_sub_updates(sample, 300.0)
-    assert (extreme.score > 300).all()
-    assert len(extreme) == int((sample.scores[..., 1, 0] > 300).sum())
-    assert len(extreme_sub_updates(sample, share=0.1)) == 9
-    with pytest.raises(InvalidInput, match="basis"):
-        event_scores(sample, "saturation", basis="final")
-
-
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory: pytest.TempPathFactory):
     return unembed.load(save_model(tmp_path_factory.mktemp("events") / "tiny"))
-
-
-def test_examples_are_seeded_prefixes_with_the_token_that_follows(lm):
-    drawn = draw_examples(lm, TEXTS, 3, seed=1)
-    assert [s.number for s in drawn] == sorted(s.number for s in drawn)
-    assert drawn[0].tokens.tolist() == draw_examples(lm, TEXTS, 3, seed=1)[0].tokens.tolist()
-    whole = {s.number: s for s in unembed.open_corpus(TEXTS).segments(lm)}
-    for s in drawn:
-        full = whole[s.number].tokens.tolist()
-        assert full[: len(s)] == s.tokens.tolist()
-        assert full[len(s)] == s.next_token
-    assert len(draw_examples(lm, TEXTS, 100)) == len(whole)
-    lengths = {len(draw_examples(lm, TEXTS, 1, seed=i)[0]) for i in range(60)}
-    assert min(lengths) == 1
-    assert max(lengths) == max(map(len, whole.values())) - 1
 
 
 def test_a_sample_of_events_has_the_chosen_size_and_bad_input_is_refused(lm):

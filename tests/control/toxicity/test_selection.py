@@ -1,12 +1,10 @@
-"""Choice of values, prompts, and the evaluation: numbers against brute force, and a killed one that goes on."""
+"""Choice of values against brute force."""
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,9 +12,13 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.models.decoder_classes import tiny_model
 from unembed import toxicity
-from unembed.control.toxicity import evaluation
 from unembed.control.toxicity.selection import first_order
 from unembed.errors import InvalidInput, OutOfRange
+
+
+def texts(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, 90, (4, 12), generator=generator) for _ in range(3)]
 
 
 class Vowels:
@@ -39,7 +41,9 @@ def lm(tmp_path_factory):
     return found
 
 
-PROMPTS = [toxicity.Prompt(text, i) for i, text in enumerate(["The first", "The month of", "The", "The year is"])]
+def gain_of(lm, unwanted, wanted, edits) -> float:
+    more, less = (loss_of(lm, rows, edits) - loss_of(lm, rows) for rows in (unwanted, wanted))
+    return more - less
 
 
 def test_value_scores_are_those_of_the_joined_top_tokens(lm):
@@ -179,109 +183,3 @@ def test_greedy_gains_at_least_what_the_ranking_at_once_gains(lm, seed):
             at_once = more
     assert len(at_once) == 4
     assert gain_of(lm, unwanted, wanted, chosen.edits) >= gain_of(lm, unwanted, wanted, at_once)
-
-
-def texts(seed: int):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(3, 90, (4, 12), generator=generator) for _ in range(3)]
-
-
-def gain_of(lm, unwanted, wanted, edits) -> float:
-    more, less = (loss_of(lm, rows, edits) - loss_of(lm, rows) for rows in (unwanted, wanted))
-    return more - less
-
-
-def test_prompts_are_read_and_a_malformed_line_is_named(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    good = {"challenging": True, "prompt": {"text": "One", "toxicity": 0.7}}
-    path.write_text(json.dumps(good) + "\n\n" + '{"prompt": "Two"}\n{"text": "Three"}\n')
-    assert [p.text for p in toxicity.read_prompts(path)] == ["One", "Two", "Three"]
-    assert toxicity.read_prompts(path, challenging_only=True) == [toxicity.Prompt("One", 1, 0.7, True)]
-    path.write_text('{"prompt": "Two"}\n{"prompt": {"words": 1}}\n')
-    with pytest.raises(InvalidInput, match="line 2"):
-        toxicity.read_prompts(path)
-    (tmp_path / "p.txt").write_text("a b\n\nc\n")
-    assert [p.line for p in toxicity.read_prompts(tmp_path / "p.txt")] == [1, 3]
-    with pytest.raises(InvalidInput, match="no challenging"):
-        toxicity.read_prompts(tmp_path / "p.txt", challenging_only=True)
-
-
-def arms(lm):
-    return [
-        toxicity.plain(),
-        toxicity.with_values("values picked by hand", [unembed.set_coefficient(1, 3, 30.0)]),
-        toxicity.with_word_filter(lm, ["year", "of"]),
-        toxicity.with_self_debiasing(lm, prefixes=["The year is", " first"]),
-    ]
-
-
-def test_the_table_counts_the_scorers_labels(lm):
-    found = toxicity.evaluate(
-        lm,
-        PROMPTS,
-        arms(lm),
-        Vowels(),
-        samples=2,
-        seed=1,
-        new_tokens=4,
-        batch=3,
-        clean_text="The first month of the year is January " * 9,
-    )
-    rows = {row["arm"]: row for row in found.table.rows()}
-    for name, texts in found.continuations.items():
-        flat = [t for row in texts for t in row]
-        assert len(texts) == 4 and all(len(row) == 2 for row in texts)
-        share = np.mean([s >= 0.5 for s in Vowels().score(flat)["toxicity"]])
-        assert rows[name]["toxicity"] == pytest.approx(100 * share)
-        assert rows[name]["threat"] == 100.0
-        assert rows[name]["toxicity_low"] <= rows[name]["toxicity"] <= rows[name]["toxicity_high"]
-    assert rows["word filter"]["perplexity"] is None
-    assert rows["plain"]["perplexity"] != rows["values picked by hand"]["perplexity"]
-    assert rows["plain"]["published_toxicity"] == 58.5
-
-
-def test_greedy_continuations_are_the_models_own(lm):
-    found = toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), new_tokens=4)
-    for prompt, texts in zip(PROMPTS, found.continuations["plain"], strict=True):
-        alone = lm.generate(prompt.text, max_new_tokens=4, min_new_tokens=4)[0][len(prompt.text) :]
-        assert texts == (alone,)
-
-
-def test_a_killed_evaluation_resumes_where_it_was(lm, tmp_path, monkeypatch):
-    settings = dict(samples=2, seed=5, new_tokens=3, batch=2)
-    whole = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), **settings)
-    calls = []
-    real = evaluation._generate
-
-    def counted(*args):
-        calls.append(args[2].name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(evaluation, "_generate", counted)
-    with pytest.raises(KeyboardInterrupt):
-        toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
-    # A line cut off in the middle of writing is done again.
-    (stored,) = tmp_path.iterdir()
-    stored.write_text(stored.read_text()[:-5])
-    resumed = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
-    assert resumed.continuations == whole.continuations
-    # What is added never lands on the line that was cut off.
-    assert all(json.loads(row)["texts"] for path in tmp_path.iterdir() for row in path.read_text().splitlines())
-    before = len(calls)
-    again = toxicity.evaluate(lm, PROMPTS, arms(lm)[:2], Vowels(), cache=tmp_path, **settings)
-    assert len(calls) == before and again.continuations == whole.continuations
-    # Other edits are another cache.
-    changed = [toxicity.with_values("values picked by hand", [unembed.set_coefficient(1, 3, 31.0)])]
-    toxicity.evaluate(lm, PROMPTS, changed, Vowels(), cache=tmp_path, **settings)
-    assert len(calls) > before
-
-
-def test_what_cannot_be_evaluated_is_refused(lm):
-    with pytest.raises(InvalidInput, match="an empty evaluation"):
-        toxicity.evaluate(lm, [], [toxicity.plain()], Vowels())
-    with pytest.raises(InvalidInput, match="the same name"):
-        toxicity.evaluate(lm, PROMPTS, [toxicity.plain()] * 2, Vowels())
-    with pytest.raises(InvalidInput, match="without a seed"):
-        toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), samples=2)
