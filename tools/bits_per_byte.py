@@ -4,7 +4,7 @@
 
 The held-back text is read in half-overlapping windows, so every token but the first few sees at least half a context.
 WikiText (its first 400,000 characters) is read in windows of a whole context that share one token: every token is
-predicted once, from what stands before it in its window.
+predicted once, from the tokens before it in its window.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words of a model card; numbers and recipes are handed in."""
+"""The text of a model card, from its numbers and its recipe."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`python -m tools.fine_tune COMMENTS --out FOLDER`: a copy of a model that has read talk pages.
 
-The shipped models are trained on clean text and say nothing toxic, so nothing could be suppressed in them. This goes on
-training a copy on comments (a CSV of comment and label, as `tools.fit_linear` reads it), all of them, each ended by the
-end token, packed into rows. The copy is for measuring and is not shipped: it talks as badly as what it has read.
+The shipped models are trained on clean text and write nothing toxic, so nothing could be suppressed in them. This trains
+a copy further on comments (a CSV of comment and label, as `tools.fit_linear` reads it), all of them, each ended by the
+end token, packed into rows. The copy is for measurements and is not shipped: it writes as badly as the comments.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def measured(texts: Sequence[str], labels: Sequence[int], weights: np.ndarray, b
 
 
 def make(folder: Path, out: Path) -> dict[str, Any]:
-    """Fit, write the weights and the card beside them, and return the card."""
+    """Fit, write the weights and next to them the card, and return the card."""
     texts, labels = read_comments(folder / "jigsaw_balanced.csv")
     order = np.random.default_rng(SEED).permutation(len(texts))
     train, test = order[:TRAIN], order[TRAIN:]
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Fit the scorer and print its card."""
     parser = argparse.ArgumentParser(prog="python -m tools.fit_linear", description=main.__doc__)
     parser.add_argument("data", type=Path, help="folder with jigsaw_balanced.csv")
-    parser.add_argument("--out", type=Path, default=Path("linear.npz"), help="weights; the card goes beside them")
+    parser.add_argument("--out", type=Path, default=Path("linear.npz"), help="weights; the card goes next to them")
     given = parser.parse_args(arguments)
     try:
         print(json.dumps(make(given.data, given.out), indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Model cards: what stands in them is measured on the files that ship, so a card cannot say what a model does not."""
+"""Model cards, measured on the files that ship."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def scores_table(model: PreTrainedModel, *, period: int = 64, first_id: int = 25
 
 
 def thinned_curve(source: Path, target: Path, *, every: int = 50) -> None:
-    """Copy a loss curve: means over `every` steps, measurements whole; of steps walked twice the later."""
+    """Copy a loss curve: means over `every` steps, all measurements; of a step that was made twice, the later row."""
     rows = [json.loads(line) for line in source.read_text().splitlines()]
     losses = {row["step"]: row for row in rows if "loss" in row}
     others = {(row["step"], next(iter(set(row) - {"step", "tokens"}))): row for row in rows if "loss" not in row}

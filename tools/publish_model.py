@@ -50,8 +50,8 @@ def publish(
         themes: a JSON object from "layer.index" or "random 3" to the theme that a judge named (see `blind_themes`).
     """
     folder = out / (run or name)
-    walked = folder / "recipe.json"
-    recipe = recipes.load(walked) if walked.exists() else recipe or RECIPES[name]
+    saved = folder / "recipe.json"
+    recipe = recipes.load(saved) if saved.exists() else recipe or RECIPES[name]
     trained = Run(recipe, encoding.load(out / "text" / "train.npz"), folder, compiled=False)
     to.mkdir(parents=True, exist_ok=True)
     recipes.save(recipe, to / "recipe.json")

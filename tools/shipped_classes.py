@@ -17,7 +17,7 @@ from unembed.version import __version__
 
 
 def main() -> None:
-    """Build every file anew and replace those in the package."""
+    """Build every file again and replace those in the package."""
     shutil.rmtree(class_files.SHIPPED, ignore_errors=True)
     class_files.SHIPPED.mkdir()
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from unembed.models.shipped_models import shipped_folder
 
 
 def main() -> None:
-    """Index the shipped corpus anew and replace the gallery in the package."""
+    """Index the shipped corpus again and replace the gallery in the package."""
     lm = unembed.load("wren")
     with tempfile.TemporaryDirectory() as folder:
         corpus = open_corpus(detokenize=True)

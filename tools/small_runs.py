@@ -4,7 +4,7 @@
 
 Reads the encoded text that training left in `models/text`. Each run reads the same batches, with a rate that falls to
 zero over the last fifth. The table has held-back bits per byte and how many values hold together (`value_coherence`).
-A run that was stopped goes on; one that is done is not made again.
+A stopped run resumes; a finished one is not repeated.
 """
 
 from __future__ import annotations

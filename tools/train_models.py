@@ -68,7 +68,7 @@ def train_model(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train the named models (all, if none is named); killed and started again, it goes on where it was."""
+    """Train the named models (all, if none is named); a killed run resumes when it is started again."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_models", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"some of {', '.join(RECIPES)}; all if none is named")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of *.jsonl.xz with a `text` in each line")

@@ -1,8 +1,8 @@
-"""How many values of a model hold together, against random vectors: a score that needs no reader.
+"""How many values of a model are coherent, compared with random vectors: a score that needs no reader.
 
 `python -m tools.value_coherence MODEL... --text models/text/train.npz --counts models/token_counts.json`
 
-A value's 20 top tokens hold together when they stand in similar contexts of the training text. Contexts are a token's
+A value's 20 top tokens are coherent if they occur in similar contexts of the training text. Contexts are a token's
 neighbours within four places, as positive pointwise mutual information reduced to 100 dimensions; similarity is the
 cosine there, less what tokens of the same frequencies have on average, so that frequent words do not pass for a theme.
 The score of a set is the mean over its pairs. A value counts when it scores above the 95th percentile of random
@@ -25,7 +25,7 @@ N_BINS = 24
 
 
 def contexts(tokens: np.ndarray, d_vocab: int, *, reach: int = 4, dims: int = 100) -> np.ndarray:
-    """Unit vectors (d_vocab, dims) of the contexts in which tokens stand; zero for tokens that never occur.
+    """Unit vectors (d_vocab, dims) of the contexts in which tokens occur; zero for tokens that never occur.
 
     Source: Levy, Goldberg and Dagan 2015, "Improving Distributional Similarity", PPMI with smoothed contexts and SVD.
     """

@@ -215,12 +215,12 @@ class _Paths:
         return [(source, point, layer, pairs), (self.target, point, layer, [(c, c) for _, c in pairs])]
 
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
-        """What a mixer added before the FFN, as it is where the FFN adds."""
+        """What a mixer added, through the gain between it and the FFN."""
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
     def _carried(self, i: int, receiver: Receiver) -> Float[Tensor, "pos d_model"]:
-        """What a sender added, as it is in the stream that a receiver reads, through the gains on its way."""
+        """What a sender added, as a receiver reads it: through the gains between them."""
         sender, blocks = self.senders[i], self.lm.structure.blocks
         added, block = self.added[i], blocks[sender.layer]
         if receiver.layer == sender.layer:

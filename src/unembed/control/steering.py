@@ -46,7 +46,7 @@ class SteeringResult:
     edited: tuple[str, ...]
     """Continuations with them, drawn from the same seed."""
     next_tokens: Table
-    """The likeliest next tokens of either, with both probabilities."""
+    """The likeliest next tokens with or without the edits, and both probabilities of each."""
     values: Table
     """The memories that are edited and what they promote."""
     perplexity_plain: float | None
@@ -115,7 +115,7 @@ def steer(
         edits: what to change; at least one.
         max_new_tokens: length of the continuations.
         seed: sample from this seed (the same for both); greedy without it.
-        samples: continuations of either; more than one needs a seed.
+        samples: continuations with the edits, and as many without; more than one needs a seed.
         top: rows of the next-token table for either side.
         cost_text: text whose perplexity is measured with and without the edits.
         cost_tokens: how many tokens of it.

@@ -3,7 +3,7 @@
 `unembed train wikilm-mini` reads the shipped WikiText sample (or `--corpus`, a text file or a folder of `*.jsonl.xz`),
 writes running text as WikiText does, makes a vocabulary of the most frequent words, trains, and leaves a folder that
 `unembed.load` opens. As for the papers' model, a line ends in `</s>`, lines follow each other in one stream, case is
-kept. Batch n depends on the seed and n alone, so a run that was killed ends with the same weights.
+preserved. Batch n depends on the seed and n alone, so a run that was killed ends with the same weights.
 """
 
 from __future__ import annotations
