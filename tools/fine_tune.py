@@ -1,6 +1,6 @@
 """`python -m tools.fine_tune COMMENTS --out FOLDER`: a copy of a model that has read talk pages.
 
-The shipped models are trained on clean text and write nothing toxic, so nothing could be suppressed in them. This trains
+The shipped models are trained on clean text and write nothing toxic, so nothing could be suppressed. This trains
 a copy further on comments (a CSV of comment and label, as `tools.fit_linear` reads it), all of them, each ended by the
 end token, packed into rows. The copy is for measurements and is not shipped: it writes as badly as the comments.
 """

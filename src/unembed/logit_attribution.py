@@ -157,7 +157,8 @@ class Attribution(Displayed):
             label = f"{kind} {name}"
         if source >= 0:
             label = f"{label} from {source}"
-        return Row(label, _or_none(layer), _or_none(index), _or_none(source), float(self.contribution[i]))
+        numbers = (None if number < 0 else number for number in (layer, index, source))
+        return Row(label, *numbers, float(self.contribution[i]))
 
     @property
     def rows(self) -> list[Row]:
@@ -409,10 +410,6 @@ def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtyp
         columns.add("unembedding bias", contribution)
         total = total + contribution.cpu()
     return total
-
-
-def _or_none(number: int) -> int | None:
-    return None if number < 0 else number
 
 
 def _closed(

@@ -30,13 +30,7 @@ from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, ScoredMemor
 from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
 from unembed.trace.question import Question, question
 from unembed.trace.readings import TOP, Readings, StreamReadings
-from unembed.trace.tables import (
-    EntropyAndKL,
-    described_records,
-    event_records,
-    head_update_records,
-    sub_update_records,
-)
+from unembed.trace.tables import EntropyAndKL, described_records, event_records, head_update_records, sub_update_records
 from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_str, as_tuple, positive_int
 
