@@ -398,11 +398,7 @@ def _rows(
 
 
 def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
-    """How many heads each of some layers has.
-
-    Raises:
-        Unsupported: they differ, so that heads do not form a grid.
-    """
+    """How many heads each of some layers has."""
     counts = {n_heads_of(lm, layer) for layer in layers}
     if len(counts) > 1:
         raise Unsupported(

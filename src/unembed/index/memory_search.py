@@ -283,11 +283,7 @@ def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
 
 
 def _matching(lm: Decoder, pattern: str) -> list[int]:
-    """The tokens that a regular expression matches.
-
-    Raises:
-        InvalidInput: it is not a regular expression, or matches no token or too many.
-    """
+    """The tokens that a regular expression matches."""
     try:
         expression = re.compile(pattern)
     except re.error as error:

@@ -142,11 +142,7 @@ def _confirmed(
 
 
 def _memory_layers(lm: Decoder) -> tuple[int, ...]:
-    """The layers with memories.
-
-    Raises:
-        Unsupported: there are none.
-    """
+    """The layers with memories."""
     if not lm.memory_layers:
         lm.feed_forward(0)  # raises with the reason
     return lm.memory_layers
