@@ -11,7 +11,10 @@ from unembed.reports.document.intervals import Measured
 
 
 def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
-    """A number for a reader: three digits or so many decimals, thousands separated, per cent on request."""
+    """A number for a reader: three digits, thousands separated, per cent on request.
+
+    With `decimals` so many of them, except where they would leave nothing of a number but zeros.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, str):
@@ -20,7 +23,7 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
         return "yes" if value else "no"
     if percent:
         shown = 100 * value
-        if decimals is not None and shown != 0:
+        if decimals is not None and round(shown, decimals) != 0:
             return f"{shown:.{decimals}f} %".replace("-", "−")
         digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
         return f"{shown:.{digits}f} %".replace("-", "−")
@@ -29,7 +32,7 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)
-    if decimals is not None and size != 0:
+    if decimals is not None and round(size, decimals) != 0:
         return f"{value:,.{decimals}f}".replace("-", "−")
     if size != 0 and (size < 1e-3 or size >= 1e7):
         return f"{value:.2e}".replace("-", "−")
