@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import unembed
 from tests.cli.conftest import save_model
-from unembed.reports import random_weights
+from unembed.reports import elhage2021, geva2021, geva2022
 from unembed.reports.claims import Claim, Judgement
-from unembed.reports.random_weights import control_judgements, with_random_weights
+from unembed.reports.random_weights import SEED, control_judgements, with_random_weights
 from unembed.reports.stages import Work
+
+FEW: dict[str, tuple[Any, Any, Mapping[str, Any]]] = {
+    "geva2021": (
+        geva2021, geva2021.measure,
+        {"examples": 120, "top": 10, "shown": 10, "pattern_keys": 2, "perturbed_keys": 2, "compositions": 40},
+    ),
+    "geva2022": (
+        geva2022, geva2022.measure,
+        {"examples": 80, "per_layer": 5, "clusters": 300, "norm_values": 20, "exit_examples": 0},
+    ),
+    "elhage2021": (elhage2021, elhage2021.Measurements, {"sequences": 4, "tokens": 500, "windows": 6}),
+}  # fmt: skip
+"""A study's claims, what measures them, and a small sample."""
+
+
+@pytest.mark.parametrize(
+    ("study", "model", "informative"),
+    [("geva2021", "wren", 15), ("geva2022", "wren", 15), ("elhage2021", "attn-2l", 15)],
+)
+def test_other_random_weights_pass_at_most_one_finding_that_is_called_informative(
+    study: str, model: str, informative: int, tmp_path: Path
+) -> None:
+    """The control marks what it passes, so another draw shows whether what is left unmarked is a matter of luck."""
+    module, measure, options = FEW[study]
+    lm = unembed.load(model)
+    corpus = replace(unembed.open_corpus(), max_documents=6, detokenize=True)
+    passed, judged = [], []
+    for seed in (SEED, SEED + 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        given = (with_random_weights(lm, seed), corpus, Work(folder, {"seed": seed}), module.Options(**options))
+        m = measure(*given)
+        found = {claim.name: claim.judgement(m) for claim in module.CLAIMS}
+        judged.append({name for name, judgement in found.items() if judgement is not None})
+        passed.append({name for name, judgement in found.items() if judgement and judgement.verdict == "agrees"})
+    assert len(passed[1] - passed[0]) <= 1, passed
+    assert len(judged[0] - passed[0]) >= informative, (judged, passed)
 
 
 @pytest.mark.parametrize("name", ["wren", "attn-1l"])
@@ -54,4 +94,3 @@ def test_judgements_are_stored_and_change_with_the_tests(tmp_path: Path, monkeyp
     assert len(runs) == 3
     finding = claims("above 1")[0].finding(7, Judgement("1.", "agrees"))
     assert finding is not None and finding.control == "1. (agrees)" and not finding.informative
-    assert random_weights.SEED
