@@ -13,7 +13,7 @@ from unembed.reports.document.intervals import Measured
 def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
     """A number for a reader: three digits, thousands separated, per cent on request.
 
-    With `decimals` so many of them, except where they would leave nothing of a number but zeros.
+    `decimals` sets the number of decimals, except where only zeros would be left.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
