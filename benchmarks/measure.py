@@ -112,7 +112,7 @@ def _write(title: str, section: str) -> None:
     """Print a section and put it into RESULTS.md in the place of the one of the same title."""
     print(f"## {title}\n\n{section}")
     found = summary.sections(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(summary.page({**found, title: section}))
+    RESULTS.write_text(summary.page({**found, title: section}, summary.changes(RESULTS.parents[1])))
 
 
 def _cell(value: Any) -> str:

@@ -1,15 +1,14 @@
 """RESULTS.md as a page that a person can read: ten claims, misses first, when each was measured, then all tables in groups.
 
 Each script replaces its own sections (`measure.record`); the first page and the order of the groups are made again from the
-sections that are there, so neither can disagree with them. `python benchmarks/summary.py` makes them again;
-`python benchmarks/summary.py --stale` lists the sections whose code has changed since they were measured.
+sections that are there, so neither can disagree with them. `python benchmarks/summary.py` makes them again, and marks
+every section whose code was changed on a later day than it was measured.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ it goes on where it was.
 """
 
 FIRST_PAGE = ("In short", "Missed", "When it was measured")
+_STALE = "The code it measures was changed on {}, after this run."
 
 # In this order: the heading of a group, and how the titles of its sections begin.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -136,7 +136,8 @@ class Row:
 def sections(text: str) -> dict[str, str]:
     """The sections of RESULTS.md by title, without what this module adds."""
     parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)[1:]
-    bodies = (re.sub(r"^# .+\n", "", body, flags=re.MULTILINE) for body in parts[1::2])
+    ours = rf"^(# .+|{_STALE.format('.+')})\n"
+    bodies = (re.sub(ours, "", body, flags=re.MULTILINE) for body in parts[1::2])
     found = {title: body.strip() for title, body in zip(parts[::2], bodies, strict=True)}
     return {title: body for title, body in found.items() if title not in FIRST_PAGE}
 
@@ -183,8 +184,23 @@ def _duration(milliseconds: float | None) -> str:
     return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
 
 
-def page(found: dict[str, str]) -> str:
-    """RESULTS.md of these sections."""
+def group_of(title: str) -> str | None:
+    """The group that a section belongs to."""
+    return next((group for group, beginnings in GROUPS.items() if title.startswith(beginnings)), None)
+
+
+def page(found: dict[str, str], changed: dict[str, str]) -> str:
+    """RESULTS.md of these sections.
+
+    Args:
+        found: their text by title.
+        changed: for each group, the day on which the code that it measures was last changed.
+    """
+    stale = {
+        title: day
+        for title, body in found.items()
+        if (day := changed.get(group_of(title) or "", "")) > measured_on(body)
+    }
     lines = [
         HEAD,
         "## In short",
@@ -199,49 +215,56 @@ def page(found: dict[str, str]) -> str:
         if title is not None and row is not None:
             verdict = row.note.split(" · ")[0]
             ours, peer = numbers(headline, row, found[title])
-            cells = (headline.sentence, ours, peer, row.ratio, row.target, verdict, measured_on(found[title]))
+            when = measured_on(found[title]) + (f"; code changed {stale[title]}" if title in stale else "")
+            cells = (headline.sentence, ours, peer, row.ratio, row.target, verdict, when)
             shown.append((not row.is_missed, f"| {' | '.join(cells)} |"))
     lines += [line for _, line in sorted(shown, key=lambda one: one[0])]
-    lines += ["", *_missed(found), "", *_dates(found), ""]
+    lines += ["", *_missed(found), "", *_dates(found, changed, stale), ""]
     left = dict(found)
     for group, beginnings in {**GROUPS, "Others": ("",)}.items():
         titles = [title for title in left if title.startswith(beginnings)]
         if titles:
             lines += [f"# {group}", ""]
         for title in titles:
-            lines += [f"## {title}", "", left.pop(title), ""]
+            mark = [_STALE.format(stale[title]), ""] if title in stale else []
+            lines += [f"## {title}", "", *mark, left.pop(title), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _dates(found: dict[str, str]) -> list[str]:
-    """Since when each table was not measured again, the oldest first."""
-    by_date: dict[str, list[str]] = {}
-    for title, body in found.items():
-        by_date.setdefault(measured_on(body) or "not recorded", []).append(title)
-    order = sorted(by_date, key=lambda date: (date != "not recorded", date))
-    return [
+def _dates(found: dict[str, str], changed: dict[str, str], stale: dict[str, str]) -> list[str]:
+    """For each group, when its code was changed, and when each of its tables was last measured."""
+    lines = [
         "## When it was measured",
         "",
-        "A section is as old as its last run; its code may have changed since (`python benchmarks/summary.py --stale`).",
+        "A section is as old as its last run. Where the code that it measures was changed on a later day, it says so.",
         "",
-        "| last run | sections |",
-        "|---|---|",
-        *(f"| {date} | {'; '.join(by_date[date])} |" for date in order),
+        "| group | code changed | measured since | not measured since |",
+        "|---|---|---|---|",
     ]
-
-
-def stale(found: dict[str, str], root: Path) -> list[str]:
-    """The sections that were measured on a day before the last commit to the code that they measure."""
-    lines = []
-    for group, beginnings in GROUPS.items():
-        paths = [f"src/unembed/{name}" for name in SOURCES[group]]
-        words = ["git", "log", "-1", "--format=%cs", "--", *paths]
-        changed = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-        for title in (title for title in found if title.startswith(beginnings)):
-            measured = measured_on(found[title])
-            if not measured or measured < changed:
-                lines.append(f"{title}: measured {measured or 'on a day not recorded'}, code changed {changed}")
+    for group in (*GROUPS, None):
+        titles = {title: measured_on(found[title]) or "day not recorded" for title in found if group_of(title) == group}
+        cells = [
+            "; ".join(f"{title} ({day})" for title, day in titles.items() if (title in stale) == is_stale)
+            for is_stale in (False, True)
+        ]
+        if titles:
+            lines.append(f"| {group or 'Others'} | {changed.get(group or '', '')} | {' | '.join(cells)} |")
     return lines
+
+
+def changes(root: Path) -> dict[str, str]:
+    """The day of the last commit to what each group measures, from git."""
+    days = {}
+    for group, names in SOURCES.items():
+        words = ["git", "log", "-1", "--format=%cs", "--", *(f"src/unembed/{name}" for name in names)]
+        days[group] = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    return days
+
+
+def stated_changes(text: str) -> dict[str, str]:
+    """The days that RESULTS.md states."""
+    found = re.findall(r"^\| ([^|]+) \| (\d{4}-\d\d-\d\d) \|", text, flags=re.MULTILINE)
+    return {group: day for group, day in found if group in GROUPS}
 
 
 def _missed(found: dict[str, str]) -> list[str]:
@@ -267,7 +290,4 @@ def _missed(found: dict[str, str]) -> list[str]:
 if __name__ == "__main__":
     results = Path(__file__).parent / "RESULTS.md"
     contents = sections(results.read_text(encoding="utf-8"))
-    if "--stale" in sys.argv:
-        print("\n".join(stale(contents, results.parents[1])))
-    else:
-        results.write_text(page(contents), encoding="utf-8")
+    results.write_text(page(contents, changes(results.parents[1])), encoding="utf-8")

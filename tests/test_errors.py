@@ -22,3 +22,10 @@ LONG = "a word " * 60 + "at the end"
 def test_the_first_sentence_is_whole(text: str, sentence: str) -> None:
     assert first_sentence(ValueError(text)) == sentence
     assert str(ModelUnavailable("model x", why=first_sentence(ValueError(text)))).count("\n") == 0
+
+
+def test_a_message_that_ends_with_a_sign_gets_no_second_one() -> None:
+    for ending in (".", "!"):
+        assert str(ModelUnavailable("model x", why=f"it is gone{ending}", instead="Name another")) == (
+            "model x: it is gone. Name another."
+        )

@@ -43,9 +43,9 @@ class UnembedError(Exception):
 
 
 def _without_full_stop(part: str) -> str:
-    """The part without its final full stop (except after a folder named `.`) and without the system's error number."""
+    """The part without its final full stop or `!` (except after a folder named `.`) and the system's error number."""
     stripped = re.sub(r"^\[Errno -?\d+\] ", "", part.strip())
-    return re.sub(r"(?<=[^\s.])\.$", "", stripped)
+    return re.sub(r"(?<=[^\s.])[.!]$", "", stripped)
 
 
 def first_sentence(error: BaseException) -> str:

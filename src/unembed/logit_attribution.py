@@ -176,10 +176,10 @@ class Attribution(Displayed):
         title = f"Attribution of {self.logit:+.4g} by {self.by} (sum {self.total:+.4g}, error {self.error:.0e})"
         return Table(title, columns, self.provenance)
 
-    def top(self, k: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
+    def top(self, top: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
         """The writers with the largest contributions, of either sign; only of those `among`, where it is given."""
         sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
-        count = min(positive_int("k", k), len(self) if among is None else int(among.sum()))
+        count = min(positive_int("top", top), len(self) if among is None else int(among.sum()))
         return [self._row(int(i)) for i in sizes.topk(count).indices]
 
 

@@ -20,6 +20,7 @@ from unembed.memories.event_scores import (
     saturation_shares,
 )
 from unembed.memories.sub_updates import token_scores
+from unembed.results import Provenance
 from unembed.trace.trace import Trace
 
 TEXTS = [f"The first month of the year is {w} a b c" for w in ("January", "w66", "w70", "w71", "w80")]
@@ -82,7 +83,7 @@ def test_batches_merge_to_the_same_sample_and_the_seed_moves_only_random_ones():
         parts.append(recorder)
     parts[1].merge(parts[0])
     assert (parts[1].result().segment == one.segment).all()
-    again = EventSample.from_arrays(one.to_arrays())
+    again = EventSample.from_arrays(one.to_arrays(), one.provenance)
     assert again.seed == one.seed
     assert (again.scores == one.scores).all()
 
@@ -97,7 +98,7 @@ def hand_made() -> EventSample:
     return EventSample(
         n, n + 1, n, n, n / 3, before[0], before, after, fallen * 0 + 9, fallen, 1.0 - fallen,
         scores[..., 0, 0].astype(int), scores[..., 0, 0], scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000,
-        scores, -scores, 0,
+        scores, -scores, 0, Provenance("hand-made", None, "none"),
     )  # fmt: skip
 
 
@@ -115,6 +116,12 @@ def test_events_of_hand_made_ranks():
         (2, "saturation", 0, "ffn", 3),
     ]
     assert saturation_shares(sample) == pytest.approx([1 / 3, 0, 2 / 3])
+    rows = list(sample.to_table().rows())
+    assert [row["saturation_layer"] for row in rows] == [2, 2, 0] and [row["eliminated_rank"] for row in rows] == [
+        8,
+        6,
+        1,
+    ]
     assert [a.tolist() for a in counted_events(sample, "saturation")] == [[0], [2]]
     assert [a.tolist() for a in counted_events(sample, "elimination")] == [[1, 0], [0, 1]]
 

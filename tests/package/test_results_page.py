@@ -22,12 +22,12 @@ SECTION = """
 
 def test_the_first_page_and_the_groups_are_those_of_the_tables():
     text = (BENCHMARKS / "RESULTS.md").read_text()
-    assert summary.page(summary.sections(text)) == text
+    assert summary.page(summary.sections(text), summary.stated_changes(text)) == text
 
 
 def test_every_headline_has_a_measured_claim():
     found = summary.sections((BENCHMARKS / "RESULTS.md").read_text())
-    shown = in_short(summary.page(found))
+    shown = in_short(summary.page(found, {}))
     assert [one.sentence for one in summary.HEADLINES if not any(row[0] == one.sentence for row in shown)] == []
     assert len(shown) == 10
 
@@ -68,7 +68,7 @@ def test_a_missed_claim_precedes_the_headlines_with_its_ratio_and_date():
         "Peak memory": SECTION.format(claim="load + trace, to a peer", ratio="1.3", note="missed · 2 GB"),
         "The trace job": SECTION.format(claim="readings", ratio="1", note="met"),
     }
-    page = summary.page(found)
+    page = summary.page(found, {})
     missed = page.split("## Missed")[1].split("\n## ")[0]
     assert "| Peak memory | 1 of 1 | load + trace, to a peer | 1.3 | ≤ 1.1 | 2026-11-23 |" in missed
     assert "The trace job" not in missed
@@ -79,3 +79,18 @@ def test_a_missed_claim_precedes_the_headlines_with_its_ratio_and_date():
     ]  # fmt: skip
     assert second[0].startswith("A whole trace") and second[5] == "met"
     assert summary.sections(page) == {title: body.strip() for title, body in found.items()}
+
+
+def test_a_table_older_than_its_code_says_so_wherever_it_is_shown():
+    found = {
+        "Peak memory": SECTION.format(claim="load + trace, to a peer", ratio="1.3", note="missed · 2 GB"),
+        "The trace job": SECTION.format(claim="readings", ratio="1", note="met"),
+    }
+    changed = {"Memory and size": "2026-11-24", "A prompt": "2026-11-23"}
+    page = summary.page(found, changed)
+    assert [row[6] for row in in_short(page)] == ["2026-11-23; code changed 2026-11-24", "2026-11-23"]
+    assert "| Memory and size | 2026-11-24 |  | Peak memory (2026-11-23) |" in page
+    assert "| A prompt | 2026-11-23 | The trace job (2026-11-23) |  |" in page
+    assert page.count("The code it measures was changed on 2026-11-24, after this run.") == 1
+    assert summary.sections(page) == {title: body.strip() for title, body in found.items()}
+    assert summary.stated_changes(page) == changed

@@ -51,6 +51,14 @@ def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
     assert {line: words for line in lines if (words := unknown(line))} == {}
 
 
+def test_the_first_list_of_the_page_names_every_command() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8").split("```")[1]
+    lines = {line.split()[1]: line.split()[2:3] for line in page.splitlines() if line.startswith("unembed ")}
+    assert set(lines) == set(COMMANDS.commands)
+    groups = {name: set(group.commands) for name, group in COMMANDS.commands.items() if hasattr(group, "commands")}
+    assert {name: set(lines[name][0].split("|")) for name in groups} == groups
+
+
 def test_a_missing_command_is_detected() -> None:
     assert unknown("unembed trase x") == ["trase"]
     assert unknown('unembed trace "x" --tpo 3') == ["--tpo"]

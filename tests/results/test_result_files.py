@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,83 +18,161 @@ from safetensors.torch import save_file
 
 import unembed
 from tests.conftest import tiny
+from unembed.attention import Circuits, virtual_weights
+from unembed.attention.in_context import scores_on_text
+from unembed.control.toxicity.prompts import Prompt
 from unembed.errors import InvalidInput, Unsupported
+from unembed.gallery import Gallery
+from unembed.memories.value_map import value_map
+from unembed.results import Displayed
 
 PROMPT = "Once upon a time there was a little"
 PAIR = ("The king of France", "The king of England")
 
 
+TEXTS = [
+    "The cat sat on the mat and the dog sat on the cat. " * 8,
+    "It rained in London in May and in Paris in June. " * 8,
+]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What results are computed from: the shipped models, a trace, and the circuits of a model of attention alone."""
+
+    lm: unembed.LanguageModel
+    small: unembed.LanguageModel
+
+    @cached_property
+    def trace(self) -> unembed.Trace:
+        return self.lm.trace(PROMPT)
+
+    @cached_property
+    def circuits(self) -> Circuits:
+        return unembed.circuits(self.small)
+
+    @cached_property
+    def attribution(self) -> unembed.Attribution:
+        return self.trace.attribution(" girl", against=" boy", by="head")
+
+    @cached_property
+    def exit_rule(self) -> Any:
+        return unembed.early_exit.fit(self.lm, TEXTS, "margin", n=24)
+
+    @cached_property
+    def source(self) -> str:
+        return self.circuits.skip_trigrams(0, 1, 1).to_table()["source_token"][0]
+
+
+RESULTS: dict[str, Callable[[Given], Any]] = {
+    "readings": lambda x: x.trace.readings(top=3),
+    "events": lambda x: x.trace.events(),
+    "rank changes": lambda x: x.trace.rank_changes(position=-1),
+    "sub-updates": lambda x: x.trace.sub_updates(3, top=4),
+    "head updates": lambda x: x.trace.head_updates(3),
+    "described memories": lambda x: x.trace.described_memories(),
+    "memory effects": lambda x: x.trace.memory_effects(top=3),
+    "entropy and KL": lambda x: x.trace.entropy_and_kl(),
+    "attribution": lambda x: x.attribution,
+    "effects": lambda x: x.attribution.with_effects(3),
+    "run": lambda x: x.lm.run(PROMPT, ("z", "resid_post"), unembed.scale_head(0, 1, 0.5)),
+    "value readings": lambda x: unembed.value_readings(x.lm, 3, layers=[2]),
+    "event sample": lambda x: unembed.event_sample(x.lm, TEXTS, 5),
+    "map of values": lambda x: value_map(x.lm, 200),
+    "gallery": lambda x: unembed.rank_memories(x.lm, top=3, layers=[2]),
+    "head scores": lambda x: x.circuits.head_scores(n_sequences=2, length=8),
+    "copying": lambda x: x.circuits.copying(),
+    "copying of a head": lambda x: x.circuits.head(1, 1).copying(),
+    "matching": lambda x: x.circuits.matching(),
+    "own token": lambda x: x.circuits.own_token(0, 1, n_tokens=8),
+    "partners": lambda x: x.circuits.partners(1, 1),
+    "readers": lambda x: x.circuits.readers_of("L0H1", 3),
+    "skip-trigrams": lambda x: x.circuits.skip_trigrams(0, 1, 4),
+    "skip-trigram bugs": lambda x: x.circuits.skip_trigram_bugs(0, 1, x.source, TEXTS, 4),
+    "induction": lambda x: x.circuits.induction(n_sequences=2, length=8),
+    "score terms": lambda x: x.circuits.score_terms(PROMPT, 1, 1),
+    "source effects": lambda x: x.circuits.source_effects(PROMPT, 1, 1, -1, " girl"),
+    "term importance": lambda x: x.circuits.term_importance(TEXTS, max_tokens=64, window=16),
+    "direct path": lambda x: x.circuits.direct_path(TEXTS, n_tokens=5),
+    "loss in context": lambda x: x.circuits.in_context(TEXTS, window=32, max_windows=2),
+    "scores on text": lambda x: scores_on_text(x.small, TEXTS, window=32, max_windows=2),
+    "memory management": lambda x: unembed.circuits(x.lm).memory_management(top=3),
+    "virtual weights": lambda x: virtual_weights(x.small),
+    "patching": lambda x: x.lm.patch(*PAIR, "coefficients", top=2),
+    "patching of pairs": lambda x: x.lm.patch_pairs([PAIR[0]], [PAIR[1]]),
+    "ablation": lambda x: x.lm.ablate(PROMPT, heads=[(0, 1), (1, 2)]),
+    "ablation of prompts": lambda x: x.lm.ablate_prompts([PROMPT, PAIR[0]], heads=[(0, 1), (1, 2)]),
+    "ablation over a corpus": lambda x: x.lm.ablate_over_corpus(["The cat sat.", "It rained."], heads=[(0, 1)]),
+    "paths": lambda x: x.lm.patch_paths(*PAIR, "L0H1", ["L1H0", "logits"]),
+    "screen": lambda x: unembed.screen(x.lm, PROMPT, top=2),
+    "steering": lambda x: unembed.steering.steer(x.lm, PROMPT, [unembed.scale_head(0, 1, 0.5)], max_new_tokens=2),
+    "selected values": lambda x: unembed.toxicity.manual(x.lm, [(2, 5)]),
+    "toxicity": lambda x: unembed.toxicity.evaluate(
+        x.lm, [Prompt(PROMPT, 1)], [unembed.toxicity.plain()], unembed.toxicity.open_scorer("linear"), new_tokens=2
+    ),
+    "generated with early exit": lambda x: unembed.early_exit.fit(x.lm, TEXTS, "confidence", n=24).generate(
+        PROMPT, max_new_tokens=3
+    ),
+}
+LIVE: dict[str, Callable[[Given], Any]] = {
+    "trace": lambda x: x.trace,
+    "effects of sub-updates": lambda x: unembed.sub_update_effects(x.lm, PROMPT, 3, " girl", top=3),
+    "expansion": lambda x: unembed.circuits(x.lm).expand(PROMPT, 1),
+    "concepts": lambda x: unembed.value_concepts(x.lm, [(3, 17)], embedding=False),
+    "clusters": lambda x: unembed.cluster_values(x.lm, 20, layers=[2]),
+}
+"""Results that use the model when they are read, so only their tables are saved."""
+
+
 @pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    """One result of every kind that a person asks a prompt for."""
-    lm = unembed.load()
-    trace = lm.trace(PROMPT)
-    attribution = trace.attribution(" girl", against=" boy", by="head")
-    scores = unembed.circuits(lm).head_scores(n_sequences=2, length=8)
-    return {
-        "readings": trace.readings(top=3),
-        "events": trace.events(),
-        "rank changes": trace.rank_changes(position=-1),
-        "sub-updates": trace.sub_updates(3, top=4),
-        "head updates": trace.head_updates(3),
-        "described memories": trace.described_memories(),
-        "memory effects": trace.memory_effects(top=3),
-        "entropy and KL": trace.entropy_and_kl(),
-        "attribution": attribution,
-        "effects": attribution.with_effects(3),
-        "run": lm.run(PROMPT, ("z", "resid_post"), unembed.scale_head(0, 1, 0.5)),
-        "head scores": scores,
-        "patching": lm.patch(*PAIR, "coefficients", top=2),
-        "patching of pairs": lm.patch_pairs([PAIR[0]], [PAIR[1]]),
-        "ablation": lm.ablate(PROMPT, heads=[(0, 1), (1, 2)]),
-        "ablation of prompts": lm.ablate_prompts([PROMPT, PAIR[0]], heads=[(0, 1), (1, 2)]),
-        "ablation over a corpus": lm.ablate_over_corpus(["The cat sat.", "It rained."], heads=[(0, 1)]),
-        "paths": lm.patch_paths(*PAIR, "L0H1", ["L1H0", "logits"]),
-        "screen": unembed.screen(lm, PROMPT, top=2),
-    }
+def given() -> Given:
+    return Given(unembed.load(), unembed.load("attn-2l"))
 
 
-NAMES = (
-    "readings",
-    "events",
-    "rank changes",
-    "sub-updates",
-    "head updates",
-    "described memories",
-    "memory effects",
-    "entropy and KL",
-    "attribution",
-    "effects",
-    "run",
-    "head scores",
-    "patching",
-    "patching of pairs",
-    "ablation",
-    "ablation of prompts",
-    "ablation over a corpus",
-    "paths",
-    "screen",
-)
+@pytest.fixture(scope="module")
+def results(given: Given) -> dict[str, Any]:
+    """One result of every kind."""
+    return {name: make(given) for name, make in {**RESULTS, **LIVE}.items()}
 
 
-def test_every_kind_of_result_is_tried(results: dict[str, Any]) -> None:
-    assert tuple(results) == NAMES
+def test_every_class_of_results_is_tried(results: dict[str, Any]) -> None:
+    for module in pkgutil.walk_packages(unembed.__path__, "unembed."):
+        if not module.name.startswith(("unembed.cli", "unembed.notebook", "unembed.server", "unembed.__main__")):
+            importlib.import_module(module.name)
+    classes = {kind for kind in Displayed.__subclasses__() if kind.__module__.startswith("unembed.")}
+    assert classes == {type(result) for result in results.values()}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_result_is_a_table_and_comes_back_from_a_file_and_a_pickle(
-    name: str, results: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", [*RESULTS, *LIVE])
+def test_a_result_is_a_table_in_pandas_polars_and_notebooks(name: str, results: dict[str, Any]) -> None:
     result = results[name]
     table = result.to_table()
-    assert len(repr(result)) < 4000 and table.title and table.provenance.model == "wren"
+    assert len(repr(result)) < 4000 and table.title and table.provenance.model in ("wren", "attn-2l")
+    assert result._repr_html_()
     frame = table.to_pandas()
     assert list(frame.columns) == table.column_names and len(frame) == len(table)
     assert table.to_polars().shape == frame.shape
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_comes_back_from_a_file_and_a_pickle(name: str, results: dict[str, Any], tmp_path: Path) -> None:
+    result = results[name]
     result.save(tmp_path / "it.safetensors")
-    for again in (unembed.open_result(tmp_path / "it.safetensors"), pickle.loads(pickle.dumps(result))):
+    opened = {"gallery": Gallery.load}.get(name, unembed.open_result)(tmp_path / "it.safetensors")
+    for again in (opened, pickle.loads(pickle.dumps(result))):
         assert type(again) is type(result)
-        assert json.dumps(again.to_table().to_dict()) == json.dumps(table.to_dict())
+        assert json.dumps(again.to_table().to_dict()) == json.dumps(result.to_table().to_dict())
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_result_with_a_live_model_is_neither_saved_nor_pickled(
+    name: str, results: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(Unsupported, match=r"saving a .*to_table\(\)\.to_parquet"):
+        results[name].save(tmp_path / "it.safetensors")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(Unsupported, match=r"pickling wren: it is a live model"):
+        pickle.dumps(results[name])
 
 
 def test_tensors_come_back_bit_for_bit_in_their_own_dtype(tmp_path: Path) -> None:
@@ -118,21 +201,10 @@ def test_effects_of_a_saved_attribution_are_refused_because_it_has_no_run(
         unembed.open_result(tmp_path / "it.safetensors").with_effects()
 
 
-@pytest.mark.parametrize("what", ["model", "trace", "circuits", "values"])
-def test_what_holds_a_live_model_is_refused_by_name(what: str, tmp_path: Path) -> None:
-    lm = unembed.load()
-    holder: Any = {
-        "model": lambda: lm,
-        "trace": lambda: lm.trace(PROMPT),
-        "circuits": lambda: unembed.circuits(lm),
-        "values": lambda: lm.values,
-    }[what]()
-    with pytest.raises(Unsupported, match=r"pickling wren: it is a live model.*unembed\.load"):
-        pickle.dumps(holder)
-    if what == "trace":
-        with pytest.raises(Unsupported, match="saving a Trace"):
-            holder.save(tmp_path / "it.safetensors")
-        assert not list(tmp_path.iterdir())
+def test_what_holds_a_live_model_is_refused_by_name(given: Given) -> None:
+    for holder in (given.lm, unembed.circuits(given.lm), given.lm.values):
+        with pytest.raises(Unsupported, match=r"pickling wren: it is a live model.*unembed\.load"):
+            pickle.dumps(holder)
 
 
 def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import HeadBasis
+from unembed.results import Records
 from unembed.stream.run import Tokens
 from unembed.validation import as_pair
 
@@ -91,13 +92,13 @@ class Circuits(HeadMatrices):
 
     def readers_of(
         self, writer: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
-    ) -> list[VirtualWeight]:
+    ) -> Records[VirtualWeight]:
         """The later heads and memories that read most of what one writes; see `weights_between.readers_of`."""
         return readers_of(self.lm, writer, top, basis, centre=centre)
 
     def writers_of(
         self, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
-    ) -> list[VirtualWeight]:
+    ) -> Records[VirtualWeight]:
         """The earlier heads and memories whose output one reads most of; see `weights_between.writers_of`."""
         return writers_of(self.lm, reader, top, basis, centre=centre)
 
@@ -112,7 +113,7 @@ class Circuits(HeadMatrices):
         source: str | int | None = None,
         hide_unlearned: bool = True,
         among: Int[Tensor, " token"] | None = None,
-    ) -> list[SkipTrigram]:
+    ) -> Records[SkipTrigram]:
         """The "source ... destination -> output" triples that a head raises most; see `skip_trigrams`."""
         token = None if source is None else self.lm.single_token(source)
         return skip_trigrams(
@@ -123,7 +124,7 @@ class Circuits(HeadMatrices):
         self, layer: int, head: int, source: str | int, corpus: CorpusSource = None, top: int = 20, **options: Any
     ) -> SkipTrigramBugs:
         """The pairs that a head raises by mistake after a source; see `skip_trigrams.skip_trigram_bugs`."""
-        return skip_trigram_bugs(self, layer, head, self.lm.single_token(source), corpus, k=top, **options)
+        return skip_trigram_bugs(self, layer, head, self.lm.single_token(source), corpus, top=top, **options)
 
     def expand(self, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
         """The logits of a prompt at one position as a sum over paths through heads; see `expansion.expand`."""
@@ -156,7 +157,7 @@ class Circuits(HeadMatrices):
         """Memories (FFN neurons) and heads that erase what earlier layers wrote; see `erasure.memory_management`."""
         return memory_management(self.lm, basis, **options)
 
-    def induction(self, basis: HeadBasis = "raw", seed: int = 0, **options: Any) -> list[InductionEvidence]:
+    def induction(self, basis: HeadBasis = "raw", seed: int = 0, **options: Any) -> Records[InductionEvidence]:
         """Every head as a candidate for induction: weights and behaviour; see `induction.induction_evidence`."""
         return induction_evidence(self, basis, seed, **options)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
@@ -25,16 +26,20 @@ from unembed.attention.low_rank import LowRank, by_modulus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, positive_int, valid_seed
 
 _BLOCK = 8192
 
 
-@dataclass(frozen=True, eq=False)
-class Spectra:
+@dataclass(frozen=True, eq=False, repr=False)
+class Spectra(Displayed):
     """Eigenvalues of one circuit for each head, largest modulus first."""
 
     eigenvalues: Complex[Tensor, "*head r"]
+    provenance: Provenance
+    axes: tuple[str, ...] = ("layer", "head")
+    """What the axes before the last are; none for a single head."""
 
     @property
     def score(self) -> Float[Tensor, "*head"]:
@@ -46,6 +51,14 @@ class Spectra:
     def positive_fraction(self) -> Float[Tensor, "*head"]:
         """The share of eigenvalues with a positive real part."""
         return (self.eigenvalues.real > 0).double().mean(dim=-1)
+
+    def to_table(self) -> Table:
+        """One row for each head: its score and the fraction of eigenvalues with a positive real part."""
+        places = np.indices(self.score.shape).reshape(len(self.axes), self.score.numel())
+        columns: dict[str, list] = {axis: place.tolist() for axis, place in zip(self.axes, places, strict=True)}
+        columns["score"] = self.score.flatten().tolist()
+        columns["positive_fraction"] = self.positive_fraction.flatten().tolist()
+        return Table("Eigenvalues of a circuit, by head", columns, self.provenance)
 
 
 @torch.no_grad()
@@ -95,7 +108,8 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
         read = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
         read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
         cores.append(W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0))
-    return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
+    found = by_modulus(torch.linalg.eigvals(torch.stack(cores).double()))
+    return Spectra(found, lm.provenance(basis=basis))
 
 
 def queries_and_keys(
@@ -142,11 +156,12 @@ def matching_spectra(
     for layer in range(lm.n_layers):
         W_Q, W_K = (w.to(product.dtype) for w in queries_and_keys(lm, layer, basis, offset))
         cores.append(W_K.mT @ product @ W_Q)
-    return Spectra(by_modulus(torch.linalg.eigvals(torch.stack(cores).double())))
+    found = by_modulus(torch.linalg.eigvals(torch.stack(cores).double()))
+    return Spectra(found, lm.provenance(basis=basis))
 
 
-@dataclass(frozen=True, eq=False)
-class OwnToken:
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnToken(Displayed):
     """How a full OV circuit treats each token's own logit: positive eigenvalues alone are not proof of copying."""
 
     mean_z: float
@@ -155,21 +170,28 @@ class OwnToken:
     """The share of tokens whose own logit is among the k largest of their row."""
     k: int
     n_tokens: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row."""
+        names = ("mean_z", "top_share", "k", "n_tokens")
+        return Table("Each token's own logit", {name: [getattr(self, name)] for name in names}, self.provenance)
 
 
 @torch.no_grad()
-def own_token(full: LowRank, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
+def own_token(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
     """Diagonal summaries of a (d_vocab, d_vocab) circuit; the z-score over all tokens, the rank over a sample.
 
     Args:
         full: the circuit over the whole vocabulary.
+        provenance: where it comes from.
         k: the number of top outputs that count.
         n_tokens: tokens sampled for `top_share`; the whole vocabulary where it is smaller.
         seed: of the sample.
 
     Memory: a block of rows.
     """
-    k, n_tokens, seed = positive_int("k", k), positive_int("n_tokens", n_tokens), valid_seed(seed)
+    k, n_tokens, seed = positive_int("top", k), positive_int("n_tokens", n_tokens), valid_seed(seed)
     left, right = full.left.double(), full.right.double()
     n = right.shape[1]
     mean = left @ right.mean(dim=1)
@@ -182,4 +204,4 @@ def own_token(full: LowRank, k: int = 10, n_tokens: int = 512, seed: int = 0) ->
         rows = full.rows(ids)
         own = rows.gather(1, ids[:, None])
         hits += int(((rows > own).sum(dim=1) < k).sum())
-    return OwnToken(float(z.mean()), hits / min(n, n_tokens), k, min(n, n_tokens))
+    return OwnToken(float(z.mean()), hits / min(n, n_tokens), k, min(n, n_tokens), provenance)

@@ -109,11 +109,11 @@ class Expansion(Displayed):
         rest = self.remainder @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(contribution.dtype)
         return torch.cat([sums[:-1], rest[None]])
 
-    def top(self, token: str | int, k: int = 10) -> list[tuple[str, float]]:
+    def top(self, token: str | int, top: int = 10) -> list[tuple[str, float]]:
         """The terms with the largest contributions to a token's logit, of either sign."""
         contribution = self.contribution(token)
         return [
-            (self.labels[int(i)], float(contribution[i])) for i in contribution.abs().topk(min(k, len(self))).indices
+            (self.labels[int(i)], float(contribution[i])) for i in contribution.abs().topk(min(top, len(self))).indices
         ]
 
 

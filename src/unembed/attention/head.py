@@ -60,11 +60,13 @@ class HeadCircuit(ABC):
         """Eigenvalues of the full OV circuit, with their score and positive fraction."""
         ov = self.ov(basis)
         product = self.circuits.product("ov", basis, centre)
-        return Spectra(LowRank(product @ ov.left.to(product.dtype), ov.right.to(product.dtype)).eigenvalues())
+        found = LowRank(product @ ov.left.to(product.dtype), ov.right.to(product.dtype)).eigenvalues()
+        return Spectra(found, self.circuits.lm.provenance(basis=basis, notes={"head": self.label}), ())
 
     def own_token(self, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
         """How the full OV circuit treats each token's own logit."""
-        return own_token(self.ov_full(basis), top, n_tokens, seed)
+        provenance = self.circuits.lm.provenance(basis=basis, seed=seed, notes={"head": self.label})
+        return own_token(self.ov_full(basis), provenance, top, n_tokens, seed)
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:

@@ -93,10 +93,10 @@ class HeadScores(Displayed):
         rows = self.by_sequence[KINDS.index(kind)]
         return 1.96 * rows.std(dim=0, correction=1 if len(rows) > 1 else 0) / len(rows) ** 0.5
 
-    def top(self, kind: str, k: int = 5) -> list[tuple[int, int, float]]:
+    def top(self, kind: str, top: int = 5) -> list[tuple[int, int, float]]:
         """The heads with the largest scores of a kind: (layer, head, score)."""
-        scores, k = self[kind], positive_int("k", k)
-        best = scores.flatten().topk(min(k, scores.numel()))
+        scores, top = self[kind], positive_int("top", top)
+        best = scores.flatten().topk(min(top, scores.numel()))
         heads = scores.shape[1]
         return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
 

@@ -25,7 +25,7 @@ from unembed.attention.qk_ov import HeadMatrices
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Records, Table
 from unembed.stream.run import Tokens, position_of
 
 
@@ -57,7 +57,8 @@ def matching_through(
     W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)
     read = torch.einsum("bmk,aom->abko", W_K, W_O)  # what b's keys see of a's output channels
     meet = torch.einsum("amo,bmk->abok", W_V, product @ W_Q)  # a's values of tokens against b's queries of tokens
-    return Spectra(by_modulus(torch.linalg.eigvals((read @ meet).double())))
+    found = by_modulus(torch.linalg.eigvals((read @ meet).double()))
+    return Spectra(found, lm.provenance(basis=basis), ("head_writing", "head_reading"))
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def induction_evidence(
     length: int | None = None,
     scores: HeadScores | None = None,
     offset: int | Sequence[int] | None = None,
-) -> list[InductionEvidence]:
+) -> Records[InductionEvidence]:
     """Every head above the first layer, the likeliest by its weights first.
 
     Args:
@@ -137,7 +138,8 @@ def induction_evidence(
                     float(scores.previous_token[a, h]),
                 )
             )  # fmt: skip
-    return sorted(found, key=lambda e: -e.by_weights)
+    found.sort(key=lambda e: -e.by_weights)
+    return Records.of_fields("Induction", InductionEvidence, found, lm.provenance(basis=basis, seed=seed))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

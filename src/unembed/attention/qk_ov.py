@@ -28,6 +28,7 @@ from unembed.attention.low_rank import LowRank
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import Records
 from unembed.validation import valid_seed
 
 
@@ -229,7 +230,8 @@ class HeadMatrices:
         self, layer: int, head: int, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0
     ) -> _copying.OwnToken:
         """How a head's full OV circuit treats each token's own logit; see `copying.own_token`."""
-        return _copying.own_token(self.ov_full(layer, head, basis), top, n_tokens, seed)
+        provenance = self.lm.provenance(basis=basis, seed=seed, notes={"layer": layer, "head": head})
+        return _copying.own_token(self.ov_full(layer, head, basis), provenance, top, n_tokens, seed)
 
     def composition(
         self, mode: str, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
@@ -274,7 +276,7 @@ class HeadMatrices:
 
     def partners(
         self, layer: int, head: int, basis: HeadBasis = "raw", *, baseline: bool = False, seed: int = 0
-    ) -> list[ComposingHead]:
+    ) -> Records[ComposingHead]:
         """Every earlier head that this one reads and every later one that reads it, strongest composition first."""
         layer, head = self.resolve_head(layer, head, basis)
         chance = self.random_composition(seed) if baseline else 0.0
@@ -286,7 +288,10 @@ class HeadMatrices:
                 relation = "reads" if other < layer else "is read by"
                 row = ratios[other, :, layer, head] if other < layer else ratios[layer, head, other]
                 found += [ComposingHead(mode, relation, other, h, float(v) - chance) for h, v in enumerate(row)]
-        return sorted(found, key=lambda partner: -partner.composition)
+        found.sort(key=lambda partner: -partner.composition)
+        title = f"Heads that compose with L{layer}H{head}"
+        provenance = self.lm.provenance(basis=basis, seed=seed if baseline else None)
+        return Records.of_fields(title, ComposingHead, found, provenance)
 
     @cached_property
     def scales(self) -> list[float]:

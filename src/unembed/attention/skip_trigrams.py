@@ -24,6 +24,7 @@ from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import Displayed, Provenance, Records, Table
 from unembed.validation import positive_int, valid_seed
 
 _BLOCK = 256
@@ -87,7 +88,7 @@ def skip_trigrams(
     source: int | None = None,
     hide_unlearned: bool = True,
     among: Int[Tensor, " token"] | None = None,
-) -> list[SkipTrigram]:
+) -> Records[SkipTrigram]:
     """The triples with the largest product of attention and effect, exact over all sources, destinations and outputs.
 
     Args:
@@ -131,7 +132,13 @@ def skip_trigrams(
             source_id, destination, output = (int(both.ids[i]) for i in (best[s], destinations[d, s], outputs[s, o]))
             attended, moved = float(attentions[d, s]), float(effects[s, o])
             found.append(SkipTrigram(source_id, destination, output, attended, moved, value))
-    return found
+    lm = circuits.lm
+    columns: dict[str, list] = {
+        f"{name}_token": lm.token_strings([getattr(t, name) for t in found])
+        for name in ("source", "destination", "output")
+    }
+    columns |= {name: [getattr(t, name) for t in found] for name in ("attention", "effect", "score")}
+    return Records.of(f"Skip-trigrams of L{layer}H{head}", found, columns, lm.provenance(basis=basis))
 
 
 def _row_of(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
@@ -214,8 +221,8 @@ def count_in_corpus(
     return [CorpusCounts(*row) for row in counts.view(-1, 4).tolist()]
 
 
-@dataclass(frozen=True, eq=False)
-class SkipTrigramBugs:
+@dataclass(frozen=True, eq=False, repr=False)
+class SkipTrigramBugs(Displayed):
     """Pairs that a head must raise together because its two circuits are separate.
 
     With the source earlier, the head raises every listed output after every listed destination. Where the corpus has
@@ -237,6 +244,15 @@ class SkipTrigramBugs:
     score: Float[Tensor, "destination output"]
     counts: Int[Tensor, "destination output"]
     crossed: Bool[Tensor, "destination output"]
+    texts: dict[int, str]
+    """Of the tokens."""
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each crossed pair, highest score first."""
+        rows = [(self.texts[self.source], self.texts[d], self.texts[o], score) for d, o, score in self.pairs]
+        names = ("source_token", "destination_token", "output_token", "score")
+        return Table.of_rows("Pairs that a head raises together", names, rows, self.provenance)
 
     @property
     def pairs(self) -> list[tuple[int, int, float]]:
@@ -267,7 +283,7 @@ def skip_trigram_bugs(
     source: int,
     corpus: CorpusSource = None,
     *,
-    k: int = 20,
+    top: int = 20,
     basis: HeadBasis = "raw",
     offset: int = 1,
     among: Int[Tensor, " token"] | None = None,
@@ -281,7 +297,7 @@ def skip_trigram_bugs(
         head: counted from 0.
         source: token.
         corpus: anything `unembed.open_corpus` takes.
-        k: destinations and outputs listed.
+        top: destinations and outputs listed.
         basis: "raw" or "folded".
         offset: how far the source lies back, for rotary positions.
         among: only these tokens.
@@ -289,14 +305,18 @@ def skip_trigram_bugs(
     """
     both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
     row = int(_row_of(both, circuits, source)[0])
-    k = min(positive_int("k", k), len(both.ids))
+    k = min(positive_int("top", top), len(both.ids))
     attention, d = both.qk.columns(row)[:, 0].topk(k)
     effect, o = both.ov.rows(row)[0].topk(k)
     destinations, outputs = both.ids[d].cpu(), both.ids[o].cpu()
     score = (attention.clamp_min(0)[:, None] * effect.clamp_min(0)).cpu()  # (destination, output)
     counts = (bigrams or Bigrams.of_corpus(circuits.lm, corpus)).table(destinations, outputs)
     token = circuits.lm.single_token(source)
-    return SkipTrigramBugs(token, destinations, outputs, score, counts, crossed_pairs(counts) & (score > 0))
+    lm, ids = circuits.lm, [token, *destinations.tolist(), *outputs.tolist()]
+    texts = dict(zip(ids, lm.token_strings(ids), strict=True))
+    crossed = crossed_pairs(counts) & (score > 0)
+    provenance = lm.provenance(basis=basis, notes={"layer": layer, "head": head})
+    return SkipTrigramBugs(token, destinations, outputs, score, counts, crossed, texts, provenance)
 
 
 def random_tables(

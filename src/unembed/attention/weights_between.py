@@ -30,6 +30,7 @@ from unembed.attention.geometry import keys_of, up_projection_of, values_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import Provenance, Records
 from unembed.validation import as_str, positive_int
 
 _NAME = re.compile(r"L(\d+)([HM])(\d+)")
@@ -146,7 +147,7 @@ def virtual_weight(
 @torch.no_grad()
 def readers_of(
     lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
-) -> list[VirtualWeight]:
+) -> Records[VirtualWeight]:
     """The heads and memories that read most of what one part writes, strongest first.
 
     Args:
@@ -159,7 +160,8 @@ def readers_of(
     Memory: the reading weights of a layer.
     """
     part, top = Part.named(lm, writer), positive_int("top", top)
-    return _sorted(readers_by_layer(lm, part, top, basis, centre), top)
+    found = readers_by_layer(lm, part, top, basis, centre)
+    return _strongest_of(f"What reads {part.name} most", found, top, lm.provenance(basis=basis))
 
 
 def readers_by_layer(
@@ -199,10 +201,11 @@ def readers_by_layer(
 @torch.no_grad()
 def writers_of(
     lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
-) -> list[VirtualWeight]:
+) -> Records[VirtualWeight]:
     """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
     part, top = Part.named(lm, reader), positive_int("top", top)
-    return _sorted(writers_by_layer(lm, part, top, basis, centre), top)
+    found = writers_by_layer(lm, part, top, basis, centre)
+    return _strongest_of(f"What {part.name} reads most", found, top, lm.provenance(basis=basis))
 
 
 def writers_by_layer(
@@ -237,8 +240,9 @@ def writers_by_layer(
     return found
 
 
-def _sorted(found: list[VirtualWeight], top: int) -> list[VirtualWeight]:
-    return sorted(found, key=lambda weight: -weight.ratio)[:top]
+def _strongest_of(title: str, found: list[VirtualWeight], top: int, provenance: Provenance) -> Records[VirtualWeight]:
+    strongest = sorted(found, key=lambda weight: -weight.ratio)[:top]
+    return Records.of_fields(title, VirtualWeight, strongest, provenance)
 
 
 def _strongest(

@@ -25,7 +25,7 @@ from unembed.memories.token_ranking import promoting as promoting
 from unembed.memories.token_ranking import words_of as words_of
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Table
+from unembed.results import Displayed, Table
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit, scale_coefficient, set_coefficient
 from unembed.stream.run import run
@@ -35,8 +35,8 @@ ON = 3.0
 """The coefficient that turns a value on in the paper."""
 
 
-@dataclass(frozen=True, eq=False)
-class SteeringResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class SteeringResult(Displayed):
     """A prompt with and without edits."""
 
     prompt: str
@@ -52,6 +52,11 @@ class SteeringResult:
     perplexity_plain: float | None
     perplexity_edited: float | None
     """On `cost_text`; None without one."""
+
+    def to_table(self) -> Table:
+        """One row for each pair of continuations."""
+        columns = {"plain": list(self.plain), "edited": list(self.edited)}
+        return Table(f"Continuations of {self.prompt!r}", columns, self.next_tokens.provenance)
 
 
 def chosen_edits(

@@ -170,13 +170,13 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def readings(
-        self, layer: int | None = None, k: int = 10, *, bottom: bool = False, show_unlearned: bool = False
+        self, layer: int | None = None, top: int = 10, *, bottom: bool = False, show_unlearned: bool = False
     ) -> tuple[Int[Tensor, "feature k"], Float[Tensor, "feature k"]]:
         """Ids and scores of the tokens that each feature's value promotes most (raw basis); with `bottom`, least."""
         part = self.part(self.layers[0] if layer is None else layer)
         vectors = part.W_dec[0].to(self.lm.dtype)
         hidden = None if show_unlearned else self.lm.unlisted
-        found = read(self.lm, -vectors if bottom else vectors, k, basis="raw", hidden=hidden)
+        found = read(self.lm, -vectors if bottom else vectors, top, basis="raw", hidden=hidden)
         return found.ids, -found.logits if bottom else found.logits
 
     @torch.no_grad()

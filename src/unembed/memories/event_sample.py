@@ -28,6 +28,7 @@ from unembed.memories.events import Event, elimination_layer, events_of, saturat
 from unembed.memories.prefix_sampling import draw_examples, example_batches
 from unembed.models.architectures.adaptive_softmax import AdaptiveSoftmax
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import memory_branch
 from unembed.sweeps.forward import feed_reducers
 from unembed.sweeps.reducers.reducer import Need, Reducer
@@ -39,8 +40,8 @@ TOKENS = ("final", "candidate")
 """Tokens that are scored: the model's prediction, and the top token before the layer's FFN."""
 
 
-@dataclass(frozen=True, eq=False)
-class EventSample:
+@dataclass(frozen=True, eq=False, repr=False)
+class EventSample(Displayed):
     """Examples in columns, in corpus order. Ranks count from 1."""
 
     segment: Int[np.ndarray, " example"]
@@ -72,6 +73,24 @@ class EventSample:
     the model has an adaptive softmax)."""
     random_scores: Float[np.ndarray, "layer example 10 token basis"]
     seed: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each example; `eliminated_rank` is 1 where no candidate falls."""
+        layer, rank = self.elimination
+        columns = {
+            "segment": self.segment,
+            "length": self.length,
+            "next_id": self.next_token,
+            "predicted_id": self.final,
+            "probability": self.final_probability,
+            "saturation_layer": self.saturation,
+            "by_ffn": self.by_ffn(),
+            "elimination_layer": layer,
+            "eliminated_rank": rank,
+        }
+        listed = {name: column.tolist() for name, column in columns.items()}
+        return Table("Events of a sample of prefixes", listed, self.provenance)
 
     def __len__(self) -> int:
         """How many examples."""
@@ -105,15 +124,15 @@ class EventSample:
         return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Every field as an array, as a file can hold it."""
-        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        """Every field but the provenance as an array, as a file can hold it."""
+        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "provenance"}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> EventSample:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], provenance: Provenance) -> EventSample:
         """Inverse of `to_arrays`."""
-        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls)}
+        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name != "provenance"}
         values["seed"] = int(values["seed"])
-        return cls(**values)
+        return cls(**values, provenance=provenance)
 
 
 class EventRecorder(Reducer):
@@ -264,7 +283,7 @@ class EventRecorder(Reducer):
         }
         order = np.argsort(joined["segment"], kind="stable")
         ordered = {name: a[order] if a.ndim == 1 else a[:, order] for name, a in joined.items()}
-        return EventSample(**ordered, seed=self.seed)
+        return EventSample(**ordered, seed=self.seed, provenance=self._lm.provenance(basis="final", seed=self.seed))
 
     def state(self) -> dict[str, Any]:
         """The rows recorded so far."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar, overload
 
 from unembed.results.display import Displayed
@@ -31,6 +31,12 @@ class Records(Displayed, Sequence[T], Generic[T]):
     ) -> "Records[T]":
         """Results with the columns that show them, one value for each."""
         return cls(tuple(items), Table(title, {name: list(values) for name, values in columns.items()}, provenance))
+
+    @classmethod
+    def of_fields(cls, title: str, kind: type[T], items: Sequence[T], provenance: Provenance) -> "Records[T]":
+        """Results of one dataclass, shown with a column for each of its fields."""
+        columns = {f.name: [getattr(item, f.name) for item in items] for f in fields(kind)}  # type: ignore[arg-type]
+        return cls.of(title, items, columns, provenance)
 
     def to_table(self) -> Table:
         """One row for each result."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
@@ -74,6 +76,10 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
     """A value as JSON: tensors by name, sequences and objects with their kind."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Tensor) and value.is_complex():
+        return {"complex": _packed(torch.view_as_real(value), tensors, owner)}
+    if isinstance(value, np.ndarray):
+        return {"array": _packed(torch.from_numpy(np.ascontiguousarray(value)), tensors, owner)}
     if isinstance(value, Tensor):
         name = f"t{len(tensors)}"
         tensors[name] = value.detach().cpu().contiguous().clone()
@@ -106,6 +112,10 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return value
     if "tensor" in value:
         return tensors[value["tensor"]]
+    if "complex" in value:
+        return torch.view_as_complex(_unpacked(value["complex"], tensors))
+    if "array" in value:
+        return _unpacked(value["array"], tensors).numpy()
     if "dict" in value:
         return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
     if "class" in value:

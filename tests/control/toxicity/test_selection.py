@@ -47,7 +47,7 @@ def gain_of(lm, unwanted, wanted, edits) -> float:
 
 
 def test_value_scores_are_those_of_the_joined_top_tokens(lm):
-    scores = toxicity.value_scores(lm, Vowels(), k=5)
+    scores = toxicity.value_scores(lm, Vowels(), top=5)
     assert scores.shape == (lm.n_layers, lm.d_mlp)
     text = "".join(lm.values.top_tokens(1, 7, 5))
     assert float(scores[1, 7]) == pytest.approx(Vowels().score([text])["toxicity"][0], abs=1e-6)

@@ -241,7 +241,7 @@ def test_triggers_are_what_sorting_all_features_gives() -> None:
 def test_readings_search_names_and_clusters_of_features() -> None:
     lm = lettered("llama")
     attached = attach(lm, _one("relu"))
-    ids, scores = attached.readings(k=5, show_unlearned=True)
+    ids, scores = attached.readings(top=5, show_unlearned=True)
     expected = (attached.part(1).W_dec[0] @ lm.weights.W_U).topk(5, dim=1)
     torch.testing.assert_close(scores, expected.values, **F32)
     assert torch.equal(ids, expected.indices)

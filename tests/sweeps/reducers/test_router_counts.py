@@ -26,7 +26,7 @@ def test_shares_and_tokens_are_those_of_the_gate_weights() -> None:
     for token, row in zip(facts["token"].tolist(), values[1] != 0, strict=True):
         expected[:, token] += row.to(torch.int32)
     assert torch.equal(tokens.tokens[0], expected)
-    found = tokens.top_tokens(1, 2, k=3)
+    found = tokens.top_tokens(1, 2, top=3)
     counts = torch.bincount(facts["token"], minlength=lm.d_vocab)
     best = max(int(expected[2, t]) / int(counts[t]) for t in range(lm.d_vocab) if counts[t] >= 5)
     token, n, share = found[0]

@@ -12,11 +12,12 @@ from torch import Tensor
 from unembed.control.early_exit.layer_skipping import skip_layers
 from unembed.control.early_exit.protocols import Exit
 from unembed.errors import InvalidInput
+from unembed.results import Displayed, Provenance, Table
 from unembed.stream.generation import generate_ids
 
 
-@dataclass(frozen=True, eq=False)
-class Generated:
+@dataclass(frozen=True, eq=False, repr=False)
+class Generated(Displayed):
     """A text generated with early exit."""
 
     text: str
@@ -30,6 +31,14 @@ class Generated:
     """For each new token but the first (which the full prompt gave), the last block computed to choose it."""
     n_layers: int
     seconds: float
+    new_tokens: tuple[str, ...]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each new token: the last block computed to choose it."""
+        layers = [self.n_layers - 1, *self.layers][: len(self.new_tokens)]
+        columns = {"token": list(self.new_tokens), "layer": layers}
+        return Table("Generated with early exit", columns, self.provenance)
 
     @property
     def saved_layers(self) -> float:
@@ -69,4 +78,6 @@ def generate(
         )
         seconds = time.perf_counter() - began
     text = prompt + rule.lm.vocabulary.continuations(ids, start)[0]
-    return Generated(text, prompt, ids, start, tuple(exits), rule.lm.n_layers, seconds)
+    tokens = tuple(rule.lm.token_strings(ids[0, start:]))
+    provenance = rule.lm.provenance(seed=seed)
+    return Generated(text, prompt, ids, start, tuple(exits), rule.lm.n_layers, seconds, tokens, provenance)

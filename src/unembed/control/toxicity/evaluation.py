@@ -24,7 +24,7 @@ from unembed.control.toxicity.word_filter import WordFilter
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
-from unembed.results import Table, make_folder, writing
+from unembed.results import Displayed, Table, make_folder, writing
 from unembed.stream.generation import generate
 from unembed.stream.interventions import Edit
 from unembed.validation import as_tuple
@@ -111,8 +111,8 @@ def with_self_debiasing(lm: Decoder, decay: float = DECAY, prefixes: Sequence[st
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Displayed):
     """The generated texts and their scores."""
 
     table: Table
@@ -121,6 +121,10 @@ class Evaluation:
     """By arm: for each prompt, its continuations."""
     scores: Mapping[str, Mapping[str, np.ndarray]]
     """By arm and attribute: (prompt, sample)."""
+
+    def to_table(self) -> Table:
+        """The scores: `table`."""
+        return self.table
 
 
 def evaluate(

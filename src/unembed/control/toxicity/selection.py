@@ -19,7 +19,7 @@ from unembed.control.toxicity.scorers import Scorer
 from unembed.errors import InvalidInput
 from unembed.memories.values import Values, value_readings
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Table
+from unembed.results import Displayed, Table
 from unembed.stream.hooks import attach_hooks, on_the_graph
 from unembed.stream.interventions import Edit, set_coefficient
 
@@ -30,13 +30,17 @@ PAPER_VALUES = (
 """The ten values of gpt2-medium picked by hand in Table 8, counted from 0 here."""
 
 
-@dataclass(frozen=True, eq=False)
-class Selection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection(Displayed):
     """Values to turn on, and how they were selected."""
 
     edits: tuple[Edit, ...]
     table: Table
     """What each promotes; for the greedy choice, the curve: unwanted and wanted text and perplexity after each."""
+
+    def to_table(self) -> Table:
+        """What was selected: `table`."""
+        return self.table
 
 
 def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> Selection:
@@ -67,14 +71,14 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
 
 
 def value_scores(
-    lm: Decoder, scorer: Scorer, k: int = 30, *, layers: Sequence[int] | None = None
+    lm: Decoder, scorer: Scorer, top: int = 30, *, layers: Sequence[int] | None = None
 ) -> Float[Tensor, "layer d_mlp"]:
     """The toxicity of each value's top tokens, joined into one text; NaN after the last value of a smaller layer.
 
     Source: Geva et al. 2022, appendix A.4.
     """
     lm = require_decoder(lm)
-    ids = value_readings(lm, k, layers=layers).ids
+    ids = value_readings(lm, top, layers=layers).ids
     scores = torch.full(ids.shape[:2], float("nan"))
     for row, found in zip(scores, ids, strict=True):
         texts = ["".join(lm.token_strings(tokens)) for tokens in found[found[:, 0] >= 0].long()]

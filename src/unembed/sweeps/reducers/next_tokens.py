@@ -32,10 +32,10 @@ class NextTokens:
         base = self.all_counts.double() / max(int(self.all_counts.sum()), 1)
         return torch.where(base > 0, share / base.clamp_min(1e-300), 0.0)
 
-    def top(self, layer: int, index: int, k: int = 10) -> list[tuple[int, int]]:
-        """The k tokens that follow most often, with their counts; equal counts by smaller id."""
+    def top(self, layer: int, index: int, top: int = 10) -> list[tuple[int, int]]:
+        """The `top` tokens that follow most often, with their counts; equal counts by smaller id."""
         counts = self.counts[self._row(layer, index)]
-        order = counts.argsort(descending=True, stable=True)[:k]
+        order = counts.argsort(descending=True, stable=True)[:top]
         return [(int(token), int(counts[token])) for token in order if counts[token] > 0]
 
     def _row(self, layer: int, index: int) -> int:

@@ -34,13 +34,13 @@ class Routing:
         """Share of the positions at which each expert of a layer was chosen."""
         return self.chosen[self._row(layer)].double() / max(self.count, 1)
 
-    def top_tokens(self, layer: int, expert: int, k: int = 10, *, least: int = 5) -> list[tuple[int, int, float]]:
+    def top_tokens(self, layer: int, expert: int, top: int = 10, *, least: int = 5) -> list[tuple[int, int, float]]:
         """The tokens that go to an expert most often for their frequency.
 
         Args:
             layer: one that was counted.
             expert: of it.
-            k: how many.
+            top: how many.
             least: tokens that occur less often are left out.
 
         Returns:
@@ -50,7 +50,7 @@ class Routing:
             raise InvalidInput("tokens of an expert", why="they were not counted", instead="Use RoutedTokens")
         counts = self.tokens[self._row(layer)][expert].double()
         share = torch.where(self.all_tokens >= least, counts / self.all_tokens.clamp_min(1), -1.0)
-        order = (share + counts / (1e6 * max(float(counts.max()), 1.0))).argsort(descending=True, stable=True)[:k]
+        order = (share + counts / (1e6 * max(float(counts.max()), 1.0))).argsort(descending=True, stable=True)[:top]
         return [(t, int(counts[t]), float(share[t])) for t in order.tolist() if counts[t] > 0 and share[t] > 0]
 
     def _row(self, layer: int) -> int:

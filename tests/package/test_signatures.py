@@ -1,0 +1,101 @@
+"""The public functions have one name for each argument, and types that an editor completes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import unembed
+from tests.conftest import tiny
+from unembed.errors import UnembedError
+
+ROOMS = ("attention", "causality", "concepts", "gallery", "index", "memories", "models", "stream", "sweeps", "trace")
+WORDS = ("by", "basis", "point", "capture")
+OF_A_TOP_K_DICTIONARY = {"train_dictionary"}
+"""Whose k is the number of features that may be active, as in the literature."""
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every public function and every public method of a public class, with the classes that they return."""
+    names = {name: getattr(unembed, name) for name in unembed.__all__ if not name.startswith("__")}
+    for room in ROOMS:
+        module = importlib.import_module(f"unembed.{room}")
+        declared = vars(module).get("__getattr__")
+        for name in declared.__closure__[0].cell_contents if declared is not None else ():
+            names[f"{room}.{name}"] = getattr(module, name)
+    for name, found in names.items():
+        if inspect.isfunction(found):
+            yield name, found
+        elif inspect.isclass(found) and found.__module__.startswith("unembed."):
+            for method, function in inspect.getmembers(found, inspect.isfunction):
+                if not method.startswith("_"):
+                    yield f"{name}.{method}", function
+
+
+PUBLIC = dict(public())
+
+
+def literal(annotation: Any) -> bool:
+    """Whether a type is made of `Literal`, alone or in a sequence."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return True
+    return any(literal(part) for part in typing.get_args(annotation))
+
+
+def hints(function: Any) -> dict[str, Any]:
+    """The types of a function's arguments; those that cannot be read, such as shapes, as they are written."""
+    plain, found = inspect.unwrap(function), {}
+    for name, written in plain.__annotations__.items():
+        try:
+            found[name] = eval(written, plain.__globals__) if isinstance(written, str) else written
+        except (NameError, SyntaxError):
+            found[name] = written
+    return found
+
+
+def test_many_functions_are_seen() -> None:
+    assert len(PUBLIC) > 150
+
+
+def test_how_many_is_called_top_everywhere() -> None:
+    called_k = {name for name, function in PUBLIC.items() if "k" in inspect.signature(function).parameters}
+    assert called_k == OF_A_TOP_K_DICTIONARY
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_of_a_list_are_literal_types(word: str) -> None:
+    taking = {name: hints(function)[word] for name, function in PUBLIC.items() if word in hints(function)}
+    assert taking
+    assert {name: annotation for name, annotation in taking.items() if not literal(annotation)} == {}
+
+
+def test_positions_out_of_range_are_errors_and_edits_may_be_one_or_none() -> None:
+    lm, tokens = tiny("gpt2"), [5, 7, 11, 13]
+    trace, one = lm.trace(tokens), unembed.scale_head(0, 1, 0.5)
+    for call in (
+        lambda: trace.sub_updates(0, position=4),
+        lambda: trace.sub_updates(0, position=-5),
+        lambda: trace.attribution(5, position=4),
+        lambda: trace.events(4),
+        lambda: trace.logits(4),
+        lambda: trace.head_updates(0, position=4),
+        lambda: trace.memory_effects(position=4),
+        lambda: trace.described_memories(position=4),
+        lambda: unembed.sub_update_effects(lm, tokens, 0, 5, position=4),
+        lambda: unembed.circuits(lm).expand(tokens, 1, 4),
+        lambda: unembed.circuits(lm).source_effects(tokens, 0, 0, 4, 5),
+    ):
+        with pytest.raises(UnembedError, match=r"position (4|-5)"):
+            call()
+    with pytest.raises(UnembedError):
+        lm.run([1.0, 2.0])
+    assert torch.equal(lm.run(tokens, edits=None).logits, lm.run(tokens).logits)
+    assert torch.equal(lm.run(tokens, edits=one).logits, lm.run(tokens, edits=[one]).logits)
+    assert torch.equal(lm.trace(tokens, edits=None).logits(), trace.logits())
+    assert torch.equal(lm.trace(tokens, edits=one).logits(), lm.trace(tokens, edits=[one]).logits())
