@@ -110,9 +110,7 @@ RESULTS: dict[str, Callable[[Given], Any]] = {
     "toxicity": lambda x: unembed.toxicity.evaluate(
         x.lm, [Prompt(PROMPT, 1)], [unembed.toxicity.plain()], unembed.toxicity.open_scorer("linear"), new_tokens=2
     ),
-    "generated with early exit": lambda x: unembed.early_exit.fit(x.lm, TEXTS, "confidence", n=24).generate(
-        PROMPT, max_new_tokens=3
-    ),
+    "generated with early exit": lambda x: x.exit_rule.generate(PROMPT, max_new_tokens=3),
 }
 LIVE: dict[str, Callable[[Given], Any]] = {
     "trace": lambda x: x.trace,

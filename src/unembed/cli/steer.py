@@ -125,7 +125,8 @@ def _show(steered: SteeringResult, found: Table | None, plain: bool) -> None:
     from unembed.results import visible_rich
 
     memories = found if found is not None else steered.values
-    parts: list[Any] = [memories, steered.next_tokens] if len(memories) else [steered.next_tokens]
+    parts: list[Any] = [memories, Text(), steered.next_tokens] if len(memories) else [steered.next_tokens]
+    parts.append(Text())
     for name, texts in (("plain ", steered.plain), ("edited", steered.edited)):
         for text in texts:
             parts.append(Text.assemble((f"{name}  ", "bold"), visible_rich(steered.prompt + text, prose=True)))

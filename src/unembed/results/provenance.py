@@ -66,7 +66,8 @@ class Provenance:
 
     def line(self) -> str:
         """One line for captions: the fields that are set, in a fixed order."""
-        parts = [self.model if self.revision is None else f"{self.model}@{self.revision[:12]}", self.dtype]
+        parts = [self.model if self.revision is None else f"{self.model}@{self.revision[:12]}"]
+        parts += [self.dtype] if self.dtype != "none" else []
         parts += [
             f"{name} {value}" for name in ("corpus", "basis", "seed") if (value := getattr(self, name)) is not None
         ]
