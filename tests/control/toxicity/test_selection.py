@@ -93,7 +93,7 @@ def test_first_order_is_the_slope_of_the_loss(lm):
 def test_layers_of_experts_and_dense_ones_are_chosen_from_together(lm):
     experts = unembed.load(tiny_model("glm4_moe"), tokenizer=lm.tokenizer)
     assert [experts.n_memories_of(n) for n in range(4)] == [80, 160, 160, 160]
-    scores = toxicity.value_scores(experts, Vowels(), k=5)
+    scores = toxicity.value_scores(experts, Vowels(), top=5)
     assert scores[0, 80:].isnan().all() and bool(scores[0, :80].isfinite().all() and scores[1:].isfinite().all())
     assert all(e.layer or e.index < 80 for e in toxicity.by_scorer(experts, Vowels(), 200, below=2.0).edits)
     rows = torch.randint(3, 90, (3, 12), generator=torch.Generator().manual_seed(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -240,7 +241,7 @@ def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
 
 def induction_section(
     circuits: Circuits,
-    found: list[InductionEvidence],
+    found: Sequence[InductionEvidence],
     provenance: Provenance,
     top: int | None = None,
     on_text: TextScores | None = None,
