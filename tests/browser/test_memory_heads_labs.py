@@ -161,14 +161,14 @@ def test_values_are_clustered_once_and_a_cluster_leads_to_its_members(opened, lm
     clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
     members = clusters.members(clusters.of(3, 5))
     expect(
-        region.get_by_text(f"{len(members)} of 6,144 values, in one of {clusters.n_clusters} clusters")
+        region.get_by_text(f"{len(members)} of {lm.n_layers * lm.d_mlp:,} values, in one of {clusters.n_clusters} clusters")
     ).to_be_visible()
     links = region.get_by_role("link")
     expect(links).to_have_count(min(8, len(members) - 1))
     name = links.first.inner_text()
     links.first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
-    expect(region.get_by_text(f"{len(members)} of 6,144 values")).to_be_visible()
+    expect(region.get_by_text(f"{len(members)} of {lm.n_layers * lm.d_mlp:,} values")).to_be_visible()
     expect(region.get_by_role("button", name="Compute clusters")).to_be_hidden()
 
 

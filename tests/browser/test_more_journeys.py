@@ -14,7 +14,7 @@ from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 
 
-def test_the_example_is_drawn_before_any_request(opened):
+def test_the_example_is_drawn_before_any_request(opened, lm):
     page = opened()
     expect(grid(page)).to_be_visible()
     page.route("**/api/v1/traces**", lambda route: route.abort())
@@ -24,7 +24,7 @@ def test_the_example_is_drawn_before_any_request(opened):
     expect(page.get_by_text("An example, traced with wren beforehand.")).to_be_visible()
     expect(the_sum(page)).to_be_visible()
     page.get_by_role("radio", name="Entropy").click()
-    expect(page.get_by_text(f"{math.log(8192):.2f} nats")).to_be_visible()
+    expect(page.get_by_text(f"{math.log(lm.d_vocab):.2f} nats")).to_be_visible()
     assert requests == []
     page.unroute("**/api/v1/traces**")
     page.get_by_role("button", name="Trace it here").click()

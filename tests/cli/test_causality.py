@@ -55,7 +55,7 @@ def test_ablate_lists_heads_memories_and_the_screen() -> None:
 
 def test_ablate_takes_layers_clusters_and_labelled_memories(tmp_path: Path) -> None:
     rows = json.loads(run("ablate", PROMPT, "--what", "layers", "--json"))["rows"]
-    assert sorted(row["ablated"] for row in rows) == [f"layer {n}" for n in range(6)]
+    assert sorted(row["ablated"] for row in rows) == [f"layer {n}" for n in range(unembed.load().n_layers)]
     lm = unembed.load()
     clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
     members = clusters.members(clusters.of(5, 955))
@@ -81,9 +81,10 @@ def test_ablate_over_a_corpus_lists_the_loss_and_its_tokens(tmp_path: Path) -> N
     text.write_text("The cat sat on the mat.\nIt rained all day, and the cat sat in the house.\n" * 3)
     options = ("--corpus", str(text), "--what", "layers", "--tokens", "60", "--json")
     rows = json.loads(run("ablate", *options))["rows"]
-    assert len(rows) == 6 and all(row["low"] <= row["loss_change"] <= row["high"] for row in rows)
+    n_layers = unembed.load().n_layers
+    assert len(rows) == n_layers and all(row["low"] <= row["loss_change"] <= row["high"] for row in rows)
     assert {row["ablated"] for row in json.loads(run("ablate", *options, "--to", "resample"))["rows"]} == {
-        f"layer {n}" for n in range(6)
+        f"layer {n}" for n in range(n_layers)
     }
     tokens = json.loads(
         run("ablate", "--corpus", str(text), "--memory", "5.955", "--by-token", "--to", "position-mean", "--json")

@@ -36,7 +36,7 @@ print(json.dumps({"peak": held("VmHWM") - before, "runs": len(runs), "seconds": 
 BUDGETS = {"trace": (80, 1), "attribution": (60, 1), "values": (110, 0), "composition": (60, 0), "copying": (60, 0)}
 """MB above what the open model takes, and runs of the model; a trace keeps what an attribution by memory needs.
 
-All values' scores at once would be 6 x 1,024 x 8,192 numbers (201 MB); a head's matrix over the vocabulary, 268 MB.
+All values' scores at once would be 8 x 1,024 x 16,384 numbers (537 MB); a head's matrix over the vocabulary, 1.1 GB.
 """
 
 
