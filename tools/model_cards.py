@@ -47,7 +47,8 @@ def top_pieces(
     vector: Tensor, unembedding: Tensor, tokenizer: Tokenizer, counts: Tensor, *, top: int = 20, least: int = 100
 ) -> list[str]:
     """The pieces that score highest under the unembedding alone; those seen less than `least` times are left out."""
-    scores = (unembedding @ vector).masked_fill(counts < least, -torch.inf)
+    known = unembedding[: len(counts)]  # later rows have no token
+    scores = (known @ vector).masked_fill(counts < least, -torch.inf)
     best = scores.topk(min(top, int((counts >= least).sum()))).indices
     return [tokenizer.id_to_token(int(i)) or "" for i in best]
 
