@@ -89,11 +89,11 @@ class Picture(NamedTuple):
 SCREENS = {
     "trace": Picture(f"#/trace?{PROMPT}"),
     "layer": Picture(f"#/layer?{PROMPT}&layer=5"),
-    "memory": Picture(f"#/memory?memory=L5M278&{PROMPT_OF_MEMORY}", _group),
+    "memory": Picture(f"#/memory?memory=L3M118&{PROMPT_OF_MEMORY}", _group),
     "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", _run),
     "compare": Picture("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", _continue),
     "heads": Picture(f"#/heads?{PROMPT}"),
-    "atlas": Picture("#/atlas?memory=L5M908"),
+    "atlas": Picture("#/atlas?memory=L4M210"),
     "search": Picture("#/search?query=January"),
     "label": Picture("#/label", _begin),
     "labs-steer": Picture(f"#/labs/steer?{PROMPT}", _steer),
