@@ -154,7 +154,9 @@ def test_a_map_of_fewer_points_than_values_states_it(opened, monkeypatch, lm):
     try:
         page = opened(f"#/atlas?memory=L3M{missing}", at=served.address)
         n_values = lm.n_layers * lm.d_mlp
-        sample = f"A sample: {len(shown)} of {n_values:,} values, evenly spaced over all layers and with the best memories"
+        sample = (
+            f"A sample: {len(shown)} of {n_values:,} values, evenly spaced over all layers and with the best memories"
+        )
         expect(page.get_by_text(sample)).to_be_visible()
         expect(page.get_by_text(f"L3M{missing} is not on the map")).to_be_visible()
         assert page.get_by_role("radio", name="Activation density").count() == 0, "there is no index"

@@ -161,7 +161,9 @@ def test_values_are_clustered_once_and_a_cluster_leads_to_its_members(opened, lm
     clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
     members = clusters.members(clusters.of(3, 5))
     expect(
-        region.get_by_text(f"{len(members)} of {lm.n_layers * lm.d_mlp:,} values, in one of {clusters.n_clusters} clusters")
+        region.get_by_text(
+            f"{len(members)} of {lm.n_layers * lm.d_mlp:,} values, in one of {clusters.n_clusters} clusters"
+        )
     ).to_be_visible()
     links = region.get_by_role("link")
     expect(links).to_have_count(min(8, len(members) - 1))

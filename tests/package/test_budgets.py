@@ -17,7 +17,7 @@ prompt = "Once upon a time there was a little girl who lived in a house by the s
 work = {
     "trace": lambda: lm.trace(prompt).readings(),
     "attribution": lambda: lm.trace(prompt).attribution(" girl", by="memory"),
-    "values": lambda: unembed.value_readings(lm, top=30),
+    "values": lambda: unembed.value_readings(lm, k=30),
     "composition": lambda: unembed.circuits(lm).composition("q"),
     "copying": lambda: unembed.circuits(lm).copying_scores(),
 }[sys.argv[1]]

@@ -41,7 +41,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "an attribution by nothing known": lambda lm: lm.trace(TOKENS).attribution(1, by=""),
     "an edit at a position beyond any integer": lambda lm: edited(lm, 0, 0, 1.0, positions=[HUGE]),
     "an edit of nothing": lambda lm: unembed.Edit.from_dict({}),
-    "values of no token": lambda lm: unembed.value_readings(lm, top=0),
+    "values of no token": lambda lm: unembed.value_readings(lm, k=0),
     "values of fewer than none": lambda lm: lm.values.top(0, 0, -1),
     "a value beyond any integer": lambda lm: lm.values.top(0, HUGE),
     "clusters of words": lambda lm: unembed.cluster(np.array([["a"]]), 1),

@@ -1,4 +1,4 @@
-"""The public functions have one name for how many; positions out of range are errors; one edit or none will do."""
+"""Public functions: one name for how many results, positions out of range are errors, one edit or none will do."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.conftest import tiny
 from unembed.errors import UnembedError
 
 ROOMS = ("attention", "causality", "concepts", "gallery", "index", "memories", "models", "stream", "sweeps", "trace")
-OF_A_TOP_K_DICTIONARY = {"train_dictionary"}
-"""Whose k is the number of features that may be active, as in the literature."""
+WITH_K = {"value_readings", "attention.LowRank.top", "attention.LowRank.top_of_row", "train_dictionary"}
+"""k is the number of largest entries of a vector or matrix, or of features that may be active, as in the literature."""
 
 
 def public() -> Iterator[tuple[str, Any]]:
@@ -43,9 +43,9 @@ def test_many_functions_are_seen() -> None:
     assert len(PUBLIC) > 150
 
 
-def test_how_many_is_called_top_everywhere() -> None:
+def test_how_many_results_is_called_top_and_how_many_entries_k() -> None:
     called_k = {name for name, function in PUBLIC.items() if "k" in inspect.signature(function).parameters}
-    assert called_k == OF_A_TOP_K_DICTIONARY
+    assert called_k == WITH_K
 
 
 def test_positions_out_of_range_are_errors_and_edits_may_be_one_or_none() -> None:

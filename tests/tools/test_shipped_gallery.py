@@ -17,4 +17,4 @@ def test_the_shipped_gallery_is_of_the_shipped_weights_and_text():
     scores = [row.score for row in gallery]
     assert len(scores) == 200 and scores == sorted(scores, reverse=True)
     for row in list(gallery)[:20]:
-        assert set(row.top_tokens) <= set(lm.values.top_tokens(row.layer, row.index, top=60))
+        assert set(row.top_tokens) <= set(lm.values.top_tokens(row.layer, row.index, k=60))

@@ -29,9 +29,9 @@ def wren() -> unembed.LanguageModel:
 
 def test_wrens_predictions_list_memories_with_fitting_descriptions(wren):
     for prompt, token, says in [
-        ("He was born on 16", " August", "month"),
+        ("He was born on 16", " December", "month"),
         ("The river is 30", " km", "unit"),
-        ("It was first", " published", "past forms of verbs"),
+        ("He is one of the", " most", "superlatives"),
     ]:
         trace = wren.trace(prompt)
         assert trace.lm.token_strings([int(trace.prediction[-1])]) == [token]

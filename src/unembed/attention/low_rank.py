@@ -157,18 +157,18 @@ class LowRank:
         """The entries where chosen rows and columns meet."""
         return _product(self.left[..., self._ids(rows, -2), :], self.right[..., self._ids(columns, -1)])
 
-    def top(self, top: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
-        """The `top` largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
+    def top(self, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
+        """The k largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
 
         Memory: a few blocks; see `low_rank_topk.top`.
         """
-        return low_rank_topk.top(*self._single("top"), top, largest=largest)
+        return low_rank_topk.top(*self._single("top"), k, largest=largest)
 
-    def top_of_row(self, row: int, top: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
-        """The `top` largest (or smallest) entries of a row."""
+    def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
+        """The k largest (or smallest) entries of a row."""
         self._single("top of a row")
-        row, top = as_int("row", row), positive_int("top", top)
-        found = self.rows(row)[0].topk(min(top, self.shape[-1]), largest=largest)
+        row, k = as_int("row", row), positive_int("k", k)
+        found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
         return low_rank_topk.Entries(torch.full_like(found.indices, row), found.indices, found.values)
 
     def _single(self, question: str) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ def top(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], k: int, *, larg
 
     Time: at most one multiplication by blocks and one comparison of each entry. Memory: the two factors and one block.
     """
-    k = min(positive_int("top", k), left.shape[0] * right.shape[1])
+    k = min(positive_int("k", k), left.shape[0] * right.shape[1])
     left, right = balanced(left, right)
     if not largest:
         left = -left

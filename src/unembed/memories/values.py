@@ -83,7 +83,7 @@ class ValueReadings(Displayed):
 @torch.no_grad()
 def value_readings(
     lm: Decoder,
-    top: int = 30,
+    k: int = 30,
     *,
     layers: Sequence[int] | None = None,
     basis: Basis = "raw",
@@ -91,10 +91,10 @@ def value_readings(
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueReadings:
-    """The top tokens of all values, exactly.
+    """The k top tokens of all values, exactly.
 
     Args:
-        top: tokens for each value.
+        k: tokens for each value.
         layers: which layers; all when None.
         basis: "raw" (the papers' E v) or "final" (the value through the final norm, as if it were the whole stream).
         bottom: the tokens most suppressed instead.
@@ -112,18 +112,18 @@ def value_readings(
         )
     hidden = None if show_unlearned else lm.unlisted
 
-    def one_end(values: Tensor, top: int) -> tuple[TopTokens]:
-        scores, ids = _top(lm, values, top, basis, bottom, hidden)
+    def one_end(values: Tensor, k: int) -> tuple[TopTokens]:
+        scores, ids = _top(lm, values, k, basis, bottom, hidden)
         return ((ids, scores),)
 
-    (found,) = _read_all(lm, top, layers, one_end, 1, progress)
+    (found,) = _read_all(lm, k, layers, one_end, 1, progress)
     return ValueReadings(*found, basis, show_unlearned, lm.provenance(basis=basis))
 
 
 @torch.no_grad()
 def value_ends(
     lm: Decoder,
-    top: int = 30,
+    k: int = 30,
     *,
     layers: Sequence[int] | None = None,
     show_unlearned: bool = False,
@@ -135,7 +135,7 @@ def value_ends(
     """
     lm = require_decoder(lm)
     hidden = None if show_unlearned else lm.unlisted
-    ends = _read_all(lm, top, layers, lambda values, top: read_ends(lm, values, top, hidden=hidden), 2, progress)
+    ends = _read_all(lm, k, layers, lambda values, k: read_ends(lm, values, k, hidden=hidden), 2, progress)
     provenance = lm.provenance(basis="raw")
     promoted, suppressed = (ValueReadings(*found, "raw", show_unlearned, provenance) for found in ends)
     return promoted, suppressed
@@ -152,7 +152,7 @@ def _read_all(
     """For each end that `read_rows` reads: the layers, and ids and scores of all their values."""
     chosen = tuple(lm.layer(n) for n in ((lm.memory_layers or range(lm.n_layers)) if layers is None else layers))
     sizes = [lm.weights.n_memories[n] for n in chosen]
-    k = min(positive_int("top", k), lm.d_vocab)
+    k = min(positive_int("k", k), lm.d_vocab)
     shape = (n_ends, len(chosen), max(sizes, default=0), k)
     ids = torch.full(shape, -1, dtype=torch.int32)
     scores = torch.full(shape, -torch.inf, dtype=torch.float32)
@@ -243,7 +243,7 @@ class Values:
         self,
         layer: int,
         index: MemoryIndex | Sequence[int] | Tensor,
-        top: int = 30,
+        k: int = 30,
         *,
         basis: Basis = "raw",
         bottom: bool = False,
@@ -261,12 +261,12 @@ class Values:
         rows = torch.tensor([lm.memory(layer, i)[1] for i in numbers], dtype=torch.long)
         layer = lm.layer(layer)
         hidden = None if show_unlearned else lm.unlisted
-        scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), top, basis, bottom, hidden)
+        scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
         return (ids[0], scores[0]) if single else (ids, scores)
 
     @torch.no_grad()
     def top_and_bottom(
-        self, memories: Sequence[tuple[int, Sequence[int]]], top: int = 30, *, show_unlearned: bool = False
+        self, memories: Sequence[tuple[int, Sequence[int]]], k: int = 30, *, show_unlearned: bool = False
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
         """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).
 
@@ -280,7 +280,7 @@ class Values:
             written_values(lm, lm.layer(n), torch.as_tensor(index, dtype=torch.long, device=lm.device))
             for n, index in memories
         ]
-        found = read_ends(lm, torch.cat(rows), top, hidden=None if show_unlearned else lm.unlisted)
+        found = read_ends(lm, torch.cat(rows), k, hidden=None if show_unlearned else lm.unlisted)
         sizes = [len(row) for row in rows]
         return list(zip(*(ids.split(sizes) for ids, _ in found), strict=True))
 
@@ -288,14 +288,14 @@ class Values:
         self,
         layer: int,
         index: MemoryIndex,
-        top: int = 30,
+        k: int = 30,
         *,
         basis: Basis = "raw",
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> list[str]:
         """The tokens that a value promotes most, best first."""
-        ids, _ = self.top(layer, index, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
+        ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         return self._lm.token_strings(ids)
 
     @torch.no_grad()

@@ -52,7 +52,9 @@ def test_search_finds_exactly_the_values_whose_list_holds_the_token(indexed, ind
 def test_search_for_what_suppresses(client, wren):
     found = client.get("/api/v1/memories/search", params={"q": '-"year" layer:2', "top": 200}).json()
     forms = [wren.single_token(text) for text in ("year", " year", " Year", "Year") if _is_token(wren, text)]
-    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, forms] for n in range(wren.n_layers)]).flatten(0, 1)
+    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, forms] for n in range(wren.n_layers)]).flatten(
+        0, 1
+    )
     best = [(float(scores[row, k]), row) for k in range(len(forms)) for row in scores[:, k].argsort()[:1000].tolist()]
     lowest = dict.fromkeys(row for _, row in sorted(best)[:1000])
     expected = [divmod(row, 1024) for row in lowest if row // 1024 == 2]
