@@ -115,8 +115,15 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
 
 
-def bits_table(bits: dict[str, float], counted: dict[str, float], n_counted: int) -> str:
-    """Bits per byte of each text, next to those of the n-gram model of `n_counted` tokens where there is one."""
+def bits_table(bits: dict[str, float], counted: dict[str, float], n_held_back: int, n_counted: int) -> str:
+    """Bits per byte of each text, next to those of an n-gram model where there is one.
+
+    Args:
+        bits: of the model, by title of the text.
+        counted: of the n-gram model; empty where there is none.
+        n_held_back: tokens of held-back text that were measured on.
+        n_counted: tokens that the n-gram model was fitted to.
+    """
     head = "| text | this model |" + (" 5-gram Kneser-Ney |" if counted else "")
     lines = [head, "| --- | ---: |" + (" ---: |" if counted else "")]
     for title, value in bits.items():
@@ -128,8 +135,9 @@ def bits_table(bits: dict[str, float], counted: dict[str, float], n_counted: int
         else ""
     )
     return (
-        f"## Bits per byte\n\nEvery token but a text's first few sees at least half a context{n_gram}. WikiText is "
-        "spaced out (` , ` and ` @-@ `) as no training text is.\n\n" + "\n".join(lines) + "\n"
+        f"## Bits per byte\n\nOn {n_held_back:,} tokens of held-back text and all of WikiText-103 validation. Every "
+        f"token but a text's first few sees at least half a context{n_gram}. WikiText is spaced out (` , ` and "
+        "` @-@ `) as no training text is.\n\n" + "\n".join(lines) + "\n"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import unembed.models.architectures.attention_only  # noqa: F401 (registers the 
 from tools import card_text, model_cards
 from tools.evaluation import bits_per_byte, repetition_gain
 from tools.kneser_ney import KneserNey
+from tools.warm_start import milestone_of
 from unembed.models.shipped_models import shipped_folder
 from unembed.training import encoding, export, recipes
 from unembed.training.documents import Document
@@ -27,6 +29,7 @@ from unembed.training.recipes import RECIPES, Recipe
 from unembed.training.windows import EncodedCorpus
 
 COUNTED = 20_000_000  # tokens that the n-gram model is fitted to; counting takes 300 bytes of memory for each
+MEASURED = 200_000  # tokens of held-back text that bits per byte are measured on
 WIKITEXT = Path(__file__).parent.parent / "src" / "unembed" / "corpus" / "shipped" / "wikitext" / "valid.txt"
 
 
@@ -59,13 +62,12 @@ def publish(
     (to / "model.safetensors").chmod(0o644)
     shutil.copy(out / "token_counts.json", to)
     copy_tokenizer(out / "tokenizer", to)
+    milestone_of(trained).save(to)
     model_cards.thinned_curve(trained.folder / "loss.jsonl", to / "loss.jsonl")
     model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
     tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
-    texts = {
-        "held-back corpus text": encoding.load(out / "text" / "held_back.npz"),
-        "WikiText-103 validation": wikitext(tokenizer),
-    }
+    held_back = first_documents(encoding.load(out / "text" / "held_back.npz"), MEASURED)
+    texts = {"held-back corpus text": held_back, "WikiText-103 validation": wikitext(tokenizer)}
     numbers = {
         title: bits_per_byte(
             model, text.tokens, int(text.n_bytes.sum()), context=recipe.n_positions or recipe.shape.context
@@ -77,9 +79,10 @@ def publish(
         if recipe.shape.d_mlp
         else {}
     )
+    n_counted = min(COUNTED, len(trained.corpus.tokens))
     parts = [
         card_text.opening(name, recipe, trained.n_tokens, trained.corpus),
-        card_text.bits_table(numbers, counted, min(COUNTED, len(trained.corpus.tokens))),
+        card_text.bits_table(numbers, counted, len(held_back.tokens), n_counted),
         card_text.curve_text(to / "loss.jsonl"),
     ]
     if recipe.shape.d_mlp:
@@ -91,6 +94,15 @@ def publish(
     card = "\n".join(parts)
     (to / "README.md").write_text(card)
     return card
+
+
+def first_documents(text: EncodedCorpus, n_tokens: int) -> EncodedCorpus:
+    """The documents that end within the first `n_tokens`; the first one in any case."""
+    n = max(1, int(np.searchsorted(text.lengths.cumsum(), n_tokens, side="right")))
+    end = int(text.lengths[:n].sum())
+    return replace(
+        text, tokens=text.tokens[:end], lengths=text.lengths[:n], sources=text.sources[:n], n_bytes=text.n_bytes[:n]
+    )
 
 
 def copy_tokenizer(folder: Path, to: Path) -> None:

@@ -133,13 +133,13 @@ def test_offsets_and_virtual_weights_are_those_of_the_library() -> None:
     assert [row["ratio"] for row in rows] == pytest.approx([w.ratio for w in best], rel=1e-5)
 
 
-@pytest.mark.parametrize("width", [50, 80, 120, 200])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_no_word_of_a_table_is_cut_and_columns_left_out_are_named(width: int) -> None:
-    shown = CliRunner().invoke(app, ["circuits", "heads", *SMALL], env={"COLUMNS": str(width)}).stdout
+    shown = CliRunner().invoke(app, ["circuits", *COMMANDS["scores"]], env={"COLUMNS": str(width)}).stdout
     lines = shown.splitlines()
     assert "…" not in shown
     assert all(len(line) <= width and line == line.rstrip() for line in lines)
-    assert ("not shown because the terminal is too narrow" in shown) == (width == 50)
+    assert ("not shown because the terminal is too narrow" in shown) == (width == 60)
 
 
 def test_the_paths_of_an_expansion_are_its_csv() -> None:

@@ -122,3 +122,16 @@ def test_the_tokenizer_of_the_run_reads_wikitext(out):
     text = publish_model.wikitext(Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
     assert text.n_bytes.tolist() == [len(" the king said a b bread") * 20]
     assert text.tokens[-1] == 0
+
+
+def test_the_first_documents_are_whole():
+    text = EncodedCorpus(
+        tokens=np.arange(10, dtype=np.uint16),
+        lengths=np.array([4, 3, 3]),
+        sources=np.array(["books", "guides", "books"]),
+        n_bytes=np.array([40, 30, 31]),
+    )
+    for n_tokens, n_documents in ((2, 1), (4, 1), (6, 1), (7, 2), (99, 3)):
+        first = publish_model.first_documents(text, n_tokens)
+        assert len(first.lengths) == len(first.sources) == len(first.n_bytes) == n_documents
+        assert len(first.tokens) == text.lengths[:n_documents].sum()
