@@ -1,4 +1,4 @@
-"""Human judgements of the gallery: documented counts are those of the stored answers, and the gallery beats chance."""
+"""Blind judgements of the gallery: documented counts are those of the stored answers, and the gallery beats chance."""
 
 from __future__ import annotations
 
