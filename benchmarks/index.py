@@ -71,7 +71,14 @@ def made_up_readings(lm: Any, k: int, seed: int = 1) -> ValueReadings:
     shape = (lm.n_layers, lm.d_mlp, k)
     scores = -np.sort(-draw.normal(size=shape)).astype(np.float32)
     ids = draw.integers(0, lm.d_vocab, shape).astype(np.int32)
-    return ValueReadings(tuple(range(lm.n_layers)), torch.from_numpy(ids), torch.from_numpy(scores), "raw", False)
+    return ValueReadings(
+        tuple(range(lm.n_layers)),
+        torch.from_numpy(ids),
+        torch.from_numpy(scores),
+        "raw",
+        False,
+        lm.provenance(basis="raw"),
+    )
 
 
 def made_up_ends(lm: Any, k: int, **_: Any) -> tuple[ValueReadings, ValueReadings]:

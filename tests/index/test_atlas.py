@@ -10,10 +10,12 @@ import pytest
 import unembed
 from tests.index.conftest import token_text
 from unembed.concepts.token_cleaning import clean
+from unembed.gallery import Gallery
 from unembed.index import atlas
 from unembed.index.atlas import FILE, KINDS, atlas_matches, atlas_view
 from unembed.index.memory_search import search
 from unembed.memories.value_map import value_map
+from unembed.models.shipped_models import shipped_folder
 
 
 @pytest.fixture
@@ -80,12 +82,9 @@ def test_the_best_memories_are_those_of_the_gallery():
     lm = unembed.load()
     view = atlas_view(lm)
     assert view.best[0].rank == 1
-    first = view.best[0]
-    assert (view.layer[first.point], view.index[first.point], first.description) == (
-        5,
-        908,
-        "after 'on' + gregorian calendar month: numbers (9, 13, 15)",
-    )
+    first, row = view.best[0], Gallery.load(shipped_folder("wren") / "memories.json")[0]
+    assert (view.layer[first.point], view.index[first.point]) == (row.layer, row.index)
+    assert first.description == row.description
     assert [one.rank for one in view.best] == sorted(one.rank for one in view.best)
 
 

@@ -122,8 +122,8 @@ def test_without_its_bound_a_short_list_misses_neighbours(monkeypatch):
         self.bound[rows] = linkage._NOTHING_ELSE
         before(self, rows)
 
-    before = linkage._Growing._find_nearest
-    monkeypatch.setattr(linkage._Growing, "_find_nearest", trusting)
+    before = linkage._Clusters._find_nearest
+    monkeypatch.setattr(linkage._Clusters, "_find_nearest", trusting)
     assert np.abs(average_linkage(vectors, group=8, tile=64).heights - right).max() > 1e-3
 
 

@@ -20,6 +20,7 @@ def wren():
 def test_promoting_is_the_brute_force_search(wren):
     ids = torch.tensor(word_forms(wren, "war"))
     scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U for n in range(wren.n_layers)])
+    scores[..., wren.unlisted] = -torch.inf
     # How many tokens score higher than the best form, for every value.
     best, _ = scores[..., ids].max(-1)
     rank = (scores > best[..., None]).sum(-1) + 1

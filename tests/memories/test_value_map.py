@@ -70,7 +70,7 @@ def test_cosines_are_those_with_the_mean_direction(wren):
 
 def test_no_two_points_and_no_two_islands_overlap_and_all_lie_on_the_map(wren):
     found = value_map(wren)
-    assert len(found.position) == found.n_values == 6 * 1024
+    assert len(found.position) == found.n_values == wren.n_memories
     assert found.position.min() >= 0 and found.position.max() <= 1
     away = np.sqrt(((found.centre[:, None] - found.centre) ** 2).sum(-1)) + 9 * np.eye(len(found.centre))
     assert (away >= found.radius[:, None] + found.radius).all()
@@ -105,8 +105,8 @@ def test_neighbours_on_the_map_are_alike_and_those_of_a_shuffled_map_are_not(wre
 def test_the_same_seed_gives_the_same_map_and_a_sample_is_even_over_the_layers(wren):
     first, again = value_map(wren, 600, seed=4), value_map(wren, 600, seed=4)
     assert (first.position == again.position).all() and (first.cluster == again.cluster).all()
-    assert first.n_values == 6 * 1024 and len(first.memory) == 600
-    assert np.bincount(first.memory[:, 0]).tolist() == [100] * 6
+    assert first.n_values == wren.n_memories and len(first.memory) == 600
+    assert np.bincount(first.memory[:, 0]).tolist() == [600 // wren.n_layers] * wren.n_layers
     assert first.provenance.notes["shown"] == 600
     assert first.to_table().column_names == ["layer", "index", "x", "y", "cluster", "cosine"]
 

@@ -8,10 +8,10 @@ import re
 import pytest
 import torch
 from tools.evaluation import prefix_matching_scores
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
-from unembed.models.shipped_models import SHIPPED, shipped_folder
+from unembed.models.shipped_models import SHIPPED, shipped_folder, tokenizer_folder
 from unembed.training import recipes
 
 
@@ -19,7 +19,8 @@ from unembed.training import recipes
 def test_a_shipped_folder_has_weights_curve_counts_and_card_of_its_recipe(name):
     folder = shipped_folder(name)
     recipe = recipes.load(folder / "recipe.json")
-    assert len(json.loads((folder / "token_counts.json").read_text())) == recipe.shape.d_vocab
+    n_tokens = len(AutoTokenizer.from_pretrained(tokenizer_folder(name)))
+    assert len(json.loads((folder / "token_counts.json").read_text())) == n_tokens <= recipe.shape.d_vocab
     curve = [json.loads(line) for line in (folder / "loss.jsonl").read_text().splitlines()]
     assert curve[-1]["step"] == recipe.steps
     card = (folder / "README.md").read_text()
@@ -29,9 +30,9 @@ def test_a_shipped_folder_has_weights_curve_counts_and_card_of_its_recipe(name):
         assert re.search(rf"^\| \d+ \| {phase.until} \| {phase.context} \|", card, flags=re.MULTILINE)
 
 
-def test_the_shipped_models_are_below_30_megabytes_together():
+def test_the_shipped_models_are_below_45_megabytes_together():
     files = [file for name in (*SHIPPED, "tokenizer") for file in shipped_folder(name).rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < 30e6
+    assert sum(file.stat().st_size for file in files) < 45e6
 
 
 def test_an_induction_head_and_the_head_it_builds_on_have_formed_in_attn_2l():

@@ -20,7 +20,7 @@ import unembed
 from tests.conftest import tiny
 from unembed import steering
 from unembed.language_model import LanguageModel
-from unembed.models.shipped_models import shipped_folder
+from unembed.models.shipped_models import shipped_folder, tokenizer_folder
 
 TEXT = "The first month of the year is January , and the second one is"
 
@@ -55,7 +55,7 @@ def test_streams_and_logits_are_bit_equal_in_bfloat16(name: str, tokens: torch.T
 def test_a_shipped_folder_opened_by_transformers_alone_gives_the_same_logits(name: str) -> None:
     folder = Path(str(shipped_folder(name)))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = AutoTokenizer.from_pretrained(folder.parent / "tokenizer")(TEXT, return_tensors="pt").input_ids
+    ids = AutoTokenizer.from_pretrained(tokenizer_folder(name))(TEXT, return_tensors="pt").input_ids
     lm = unembed.load(name)
     assert torch.equal(lm.encode(TEXT), ids)
     run, own = lm.run(TEXT, ("resid_pre",)), own_outputs(model, ids)

@@ -145,7 +145,7 @@ def test_every_class_of_results_is_tried(results: dict[str, Any]) -> None:
 def test_a_result_is_a_table_in_pandas_polars_and_notebooks(name: str, results: dict[str, Any]) -> None:
     result = results[name]
     table = result.to_table()
-    assert len(repr(result)) < 6000 and table.title and table.provenance.model in ("wren", "attn-2l")
+    assert len(repr(result)) < 8000 and table.title and table.provenance.model in ("wren", "attn-2l")
     assert result._repr_html_()
     frame = table.to_pandas()
     assert list(frame.columns) == table.column_names and len(frame) == len(table)

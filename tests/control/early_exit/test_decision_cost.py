@@ -82,7 +82,7 @@ def test_the_cost_of_a_decision_is_in_blocks(wren):
         now += 2.0
 
     hooks = [b.module.register_forward_pre_hook(block) for b in wren.structure.blocks]
-    rule = ExitRule(wren, Slow("margin"), np.array([0.1, np.inf, 0.1, 0.1, 0.1]), "")
+    rule = ExitRule(wren, Slow("margin"), np.array([0.1, np.inf, *[0.1] * (wren.n_layers - 3)]), "")
     try:
         cost = early_exit.decision_cost(rule, "The old king", rounds=1, clock=lambda: now)
     finally:

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {**NORM, "values": around(1.0), "has_norm": False},
     ),
     "contribution": tuple(
-        {"layers": [around(*x)] * 3, "whole": around(x[0]), "even": 0.0024, "n_memories": 4096}
+        {"layers": [around(*x)] * 3, "whole": around(x[0]), "even": 0.0024, "n_memories": "4,096"}
         for x in ((0.05, 0.01), (0.73, 0.01), (0.1, 0.02))
     ),
     "large contribution": tuple(

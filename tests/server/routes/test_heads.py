@@ -287,7 +287,7 @@ def test_a_head_is_named_by_a_score_that_is_surely_large(client):
             assert role == (best if least[best] >= found["role_threshold"] else None)
             if role:
                 named.setdefault(role, []).append((layer, head))
-    assert named["induction"] == [(3, 0)]
+    assert (3, 0) in named["induction"]
 
 
 def test_heads_of_random_weights_have_no_names(wren):
