@@ -157,8 +157,8 @@ class Attribution(Displayed):
             label = f"{kind} {name}"
         if source >= 0:
             label = f"{label} from {source}"
-        numbers = (None if number < 0 else number for number in (layer, index, source))
-        return Row(label, *numbers, float(self.contribution[i]))
+        layer, index, source = (None if number < 0 else number for number in (layer, index, source))
+        return Row(label, layer, index, source, float(self.contribution[i]))
 
     @property
     def rows(self) -> list[Row]:
@@ -415,13 +415,12 @@ def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtyp
 def _closed(
     lm: Decoder, columns: _Columns, target: int, other: int | None, position: int, by: str, logit: float, edits: Edits
 ) -> Attribution:
-    *numbers, contribution = (torch.cat(column) for column in zip(*columns.parts, strict=True))
+    kind, layer, index, source, contribution = (torch.cat(column) for column in zip(*columns.parts, strict=True))
     total, error = proved_sum(lm, contribution, logit, f"the attribution of token {target} in {lm.name}")
     about = lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in as_edits(edits)]} if edits else None)
     kinds, experts = tuple(columns.kinds), tuple(map(lm.experts_of, range(lm.n_layers)))
-    return Attribution(
-        target, other, position, by, kinds, *numbers, contribution, logit, total, error, about, experts=experts
-    )
+    parts = (kinds, kind, layer, index, source, contribution)
+    return Attribution(target, other, position, by, *parts, logit, total, error, about, experts=experts)
 
 
 def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, what: str) -> tuple[float, float]:

@@ -33,7 +33,7 @@ class Records(Displayed, Sequence[T], Generic[T]):
         return cls(tuple(items), Table(title, {name: list(values) for name, values in columns.items()}, provenance))
 
     @classmethod
-    def of_fields(cls, title: str, kind: type[T], items: Sequence[T], provenance: Provenance) -> "Records[T]":
+    def of_fields(cls, title: str, kind: type[Any], items: Sequence[T], provenance: Provenance) -> "Records[T]":
         """Results of one dataclass, shown with a column for each of its fields."""
         columns = {f.name: [getattr(item, f.name) for item in items] for f in fields(kind)}  # type: ignore[arg-type]
         return cls.of(title, items, columns, provenance)
