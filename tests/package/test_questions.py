@@ -68,4 +68,7 @@ def test_a_command_of_the_page_works_as_typed(command: str, folder: Path) -> Non
 @pytest.mark.parametrize("line", [lines[1] for lines in ROWS])
 def test_a_python_line_of_the_page_works_as_typed(line: str, names: dict[str, Any]) -> None:
     lighter = line.replace("out=", LIGHTER_PYTHON) if line.startswith("unembed.report(") else line
+    if line.startswith("lm.attach("):  # what the command of this row trains
+        command = next(lines[0] for lines in ROWS if lines[1] == line)
+        assert CliRunner().invoke(app, shlex.split(command)[1:]).exit_code == 0
     assert eval(lighter, names) is not None
