@@ -8,31 +8,10 @@ import numpy as np
 import pytest
 
 import unembed
-from tests.cli.conftest import save_model
+from tests.control.toxicity.conftest import Vowels
 from unembed import toxicity
 from unembed.control.toxicity import evaluation
 from unembed.errors import InvalidInput
-
-
-class Vowels:
-    """A scorer that can be checked by hand: the share of vowels."""
-
-    name = "vowels"
-
-    def score(self, texts):
-        return {
-            "toxicity": [sum(c in "aeiou" for c in t) / max(len(t), 1) for t in texts],
-            "threat": [0.6] * len(texts),
-        }
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    folder = save_model(tmp_path_factory.mktemp("toxicity") / "tiny")
-    found = unembed.load(str(folder))
-    found.name = "tiny"
-    return found
-
 
 PROMPTS = [toxicity.Prompt(text, i) for i, text in enumerate(["The first", "The month of", "The", "The year is"])]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unembed
-from tests.cli.conftest import save_model
+from tests.control.toxicity.conftest import Vowels
 from tests.models.decoder_classes import tiny_model
 from unembed import toxicity
 from unembed.control.toxicity.selection import first_order
@@ -19,26 +19,6 @@ from unembed.errors import InvalidInput, OutOfRange
 def texts(seed: int):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(3, 90, (4, 12), generator=generator) for _ in range(3)]
-
-
-class Vowels:
-    """A scorer that can be checked by hand: the share of vowels."""
-
-    name = "vowels"
-
-    def score(self, texts):
-        return {
-            "toxicity": [sum(c in "aeiou" for c in t) / max(len(t), 1) for t in texts],
-            "threat": [0.6] * len(texts),
-        }
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    folder = save_model(tmp_path_factory.mktemp("toxicity") / "tiny")
-    found = unembed.load(str(folder))
-    found.name = "tiny"
-    return found
 
 
 def gain_of(lm, unwanted, wanted, edits) -> float:
