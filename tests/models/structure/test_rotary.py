@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import unembed
 from tests.conftest import tiny
@@ -26,6 +27,7 @@ KINDS = {
         "rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": 512,
         "short_factor": [1.0 + i / 10 for i in range(6)], "long_factor": [2.0 + i for i in range(6)],
     },
+    "proportional": {"rope_type": "proportional", "factor": 2.0, "partial_rotary_factor": 0.67},
 }  # fmt: skip
 OFFSETS = 2048
 HALF = [torch.bfloat16, torch.float16]
@@ -88,8 +90,12 @@ def check_every_offset(model: PreTrainedModel) -> None:
         assert float((circuit - alone).norm() / alone.norm()) < 1e-2, offset
 
 
+def test_every_kind_of_rotation_in_transformers_is_tested() -> None:
+    assert {*ROPE_INIT_FUNCTIONS} <= {*KINDS}
+
+
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind == "default" or kind in ROPE_INIT_FUNCTIONS])
 def test_circuits_by_offset_equal_the_model_s_own_rotation_in_float64(kind: str, dtype: torch.dtype) -> None:
     model = llama(kind, dtype)
     rotary = unembed.load(model).structure.blocks[1].attention.rotary
