@@ -43,7 +43,6 @@ def logits_of(
     """The scores of every token for stream vectors.
 
     Args:
-        x: vectors of the stream.
         basis: "raw", "final" or "frozen".
         scale: for "frozen", the final norm's scale in the run at each position.
 
@@ -154,7 +153,6 @@ def read(
     """Top tokens of many vectors, and logits and ranks of chosen tokens, in one product by chunks.
 
     Args:
-        x: stream vectors.
         top: how many tokens to list.
         basis: "raw", "final" or "frozen".
         scale: for "frozen", the final norm's scale.

@@ -107,7 +107,6 @@ def memory_name(layer: int, number: int, experts: tuple[int, int] | None = None)
     """The name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
 
     Args:
-        layer: counted from 0.
         number: of the memory in its layer.
         experts: how many routed experts the layer has, and how many memories each; None without experts.
     """

@@ -33,9 +33,6 @@ def position_scores(
     With norms ("folded") the scores lack the norms' division, which depends on the run.
 
     Args:
-        circuits: of the model.
-        layer: of the head.
-        head: of its layer.
         basis: "raw" or "folded".
         positions: how many; the model's own when None.
 
@@ -92,9 +89,6 @@ def scores_by_offset(
     mean embedding with itself, turned by the offset; ALiBi added.
 
     Args:
-        circuits: of the model.
-        layer: of the head.
-        head: of its layer.
         offsets: at least 0; with a table, below its length.
         basis: "raw" or "folded".
 

@@ -53,8 +53,6 @@ def composed_weights(
     """W_Q, W_K or W_V of a layer through its latents, for each query head or, with grouped keys, each key-value head.
 
     Args:
-        lm: the model.
-        layer: counted from 0.
         which: "q", "k" or "v".
         basis: "raw" leaves the gains of the latents' norms out, "folded" multiplies them in; neither divides.
         part: one of `PARTS`, of queries and keys; all of it when None.
@@ -115,8 +113,6 @@ def read_in_run(
     """Queries, keys or values of a run, by part of what the attention read: the sizes of latents are those of the sum.
 
     Args:
-        lm: the model.
-        layer: counted from 0.
         which: "q", "k" or "v".
         parts: float64 vectors that add up to what the attention read, by name; biases join "bias".
 

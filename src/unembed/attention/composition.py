@@ -118,7 +118,6 @@ def compositions(
     """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer; 0 elsewhere.
 
     Args:
-        lm: the model.
         modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
         basis: "raw" or "folded".
 

@@ -92,7 +92,6 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
     """Eigenvalues of W_E W_V W_O W_U of all heads: those of W_O (W_U W_E) W_V, of size d_head.
 
     Args:
-        lm: the model.
         product: W_U W_E, from `product_with_embedding`.
         basis: "raw" or "folded".
 
@@ -147,7 +146,6 @@ def matching_spectra(
     """Eigenvalues of W_E W_Q W_K' W_E' of all heads: positive where a head attends to the same token.
 
     Args:
-        lm: the model.
         product: W_E' W_E, from `product_with_embedding`.
         basis: "raw" or "folded".
         offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
@@ -184,10 +182,8 @@ def own_token(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: int 
 
     Args:
         full: the circuit over the whole vocabulary.
-        provenance: where it comes from.
         k: the number of top outputs that count.
         n_tokens: tokens sampled for `top_share`; the whole vocabulary where it is smaller.
-        seed: of the sample.
 
     Memory: a block of rows.
     """

@@ -81,7 +81,6 @@ def direct_path(
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
     Args:
-        lm: the model.
         corpus: anything `unembed.open_corpus` takes.
         n_tokens: how many of the most frequent tokens to compare by rank.
         max_tokens: where to stop reading.

@@ -144,7 +144,6 @@ def memory_management(
     """Find erasing memories and heads by their weights; with `verify`, measure on text whether they erase.
 
     Args:
-        lm: the model.
         basis: "raw" or "folded".
         top: memories and heads listed.
         corpus: anything `unembed.open_corpus` takes; read only with `verify`.

@@ -122,10 +122,8 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
     """The logits of one prompt at one position, by path.
 
     Args:
-        lm: the model.
         tokens: one prompt.
         order: how many heads a path may go through; 3 where there are few heads.
-        position: of the prompt.
 
     Raises:
         InvalidInput: several prompts, or an order below 0.

@@ -96,8 +96,6 @@ def reading_weights(
     """W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
 
     Args:
-        lm: the model.
-        layer: counted from 0.
         which: "q", "k" or "v".
         basis: "raw" gives a view of the weights unless heads share keys and values; "folded" gives new tensors, in
             float32 where the weights are in half precision.
@@ -144,7 +142,6 @@ def embedding(
     Where a norm follows the embedding, "folded" gives the norm's output, division included: each token is alone there.
 
     Args:
-        lm: the model.
         basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
         centre: subtract each row's mean over channels, where the model ignores it.
@@ -196,7 +193,6 @@ def unembedding(
     """W_U, or some of its columns; folded, also through the final norm's gain and centring and the logit scale.
 
     Args:
-        lm: the model.
         basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
         centre: subtract the mean column of the whole vocabulary, where the softmax does not see it.
@@ -238,7 +234,6 @@ def through_embedding(
     """W_E @ matrix, in float32 or wider.
 
     Args:
-        lm: the model.
         matrix: what reads the embedding.
         basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
@@ -283,7 +278,6 @@ def through_unembedding(
     """Matrix @ W_U, in float32 or wider.
 
     Args:
-        lm: the model.
         matrix: what is written.
         basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.

@@ -50,7 +50,6 @@ def writers_and_readers(
     A gated FFN reads twice, with its keys (gate) and its up-projection.
 
     Args:
-        lm: the model.
         basis: "raw" or "folded".
         centre: leave out what no reader sees (see `folded_weights`).
 

@@ -82,9 +82,7 @@ def examples_of_heads(
     """The examples of every head of a layer: progress after each window, then one view for each head.
 
     Args:
-        lm: the model.
         pieces: the corpus to read; None for the text that ships with the package.
-        layer: the layer.
         windows: how many windows to read, at most.
         length: tokens of a window, at most.
 

@@ -50,10 +50,7 @@ def head_updates(
     """What each head of a layer writes at a position, the longest first. The run must have captured the point z.
 
     Args:
-        lm: the model.
         run: a run of one prompt.
-        layer: the layer.
-        position: the position, from 0.
         token: a token to score each for.
         scale: of the final norm at the position, by which scores are divided.
         against: score the difference of the token's logit to this one's.

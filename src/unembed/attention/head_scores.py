@@ -147,10 +147,7 @@ def head_scores(
     """Scores of every head on random tokens repeated twice.
 
     Args:
-        lm: the model.
-        n_sequences: how many sequences.
         length: tokens before the repetition; 64, or what the context holds, when None.
-        seed: of the tokens.
         tokens: sequences (sequence, 2 * length) of one's own, each half the same.
 
     Memory: the patterns of one layer over `_TOKENS` tokens.

@@ -83,14 +83,12 @@ def in_context(
     """Loss at each position of windows of text, with or without some heads.
 
     Args:
-        lm: the model.
         corpus: anything `unembed.open_corpus` takes; documents need to be at least as long as the window.
         ablate: heads (layer, head) that write nothing.
         early: position; a tenth of the window when None (50 of 512, as in Olsson et al. 2022).
         late: position; near the window's end when None (500 of 512).
         window: tokens; the model's context when None, at most 512.
         max_windows: where to stop.
-        tokens_per_batch: tokens in a pass.
 
     Raises:
         InvalidInput: no document is as long as the window.

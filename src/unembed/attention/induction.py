@@ -43,7 +43,6 @@ def matching_through(
     Positive where b attends to sources whose earlier token, as a wrote it down, is the token b stands at.
 
     Args:
-        lm: the model.
         product: W_E' W_E, from `copying.product_with_embedding`.
         writer: layer of a.
         reader: layer of b.
@@ -101,10 +100,8 @@ def induction_evidence(
     """Every head above the first layer, the likeliest by its weights first.
 
     Args:
-        circuits: of the model.
         basis: "raw" or "folded".
         seed: of the repeated tokens and the random circuits.
-        n_sequences: of repeated tokens.
         length: before the repetition; 64, or what the context holds, when None.
         scores: head scores already measured.
         offset: at which QK circuits match through the partner, where positions are rotary; when None, the mean over 1

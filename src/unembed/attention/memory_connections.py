@@ -55,10 +55,6 @@ def memory_connections(
     A gated memory's key is its column of the gate.
 
     Args:
-        lm: the model.
-        layer: the layer.
-        index: the memory.
-        top: how many of each.
         basis: "folded" or "raw"; "folded" where the model has norms when None.
 
     Raises:

@@ -48,7 +48,6 @@ def prompt_head_scores(
     """Each head's direct effect on a token's logit, or on a difference of two, and the shape of its pattern.
 
     Args:
-        lm: the model.
         run: a run of one prompt, edited or not, that captured `required_points`.
         position: whose logits.
         token: whose logit; the model's prediction when None.

@@ -86,8 +86,6 @@ class HeadMatrices:
         In latent attention the score is the sum of a content and a rotary part, each divided by its own size in a run.
 
         Args:
-            layer: counted from 0.
-            head: counted from 0.
             offset: how many tokens the source lies before the destination; matters with rotary positions only. Of
                 several, the mean circuit.
             basis: "raw" or "folded".
@@ -139,8 +137,6 @@ class HeadMatrices:
         """W_E W_OV W_U (d_vocab, d_vocab), or some rows and columns: a source token's effect on every output's logit.
 
         Args:
-            layer: counted from 0.
-            head: counted from 0.
             basis: "raw" or "folded".
             sources: rows; every token when None.
             outputs: columns; every token when None.
@@ -164,8 +160,6 @@ class HeadMatrices:
         """W_E W_QK W_E' (d_vocab, d_vocab), or some rows and columns: which source a destination token attends to.
 
         Args:
-            layer: counted from 0.
-            head: counted from 0.
             offset: as in `qk`.
             basis: "raw" or "folded".
             destinations: rows; every token when None.
@@ -242,7 +236,6 @@ class HeadMatrices:
             mode: "q", "k" or "v".
             baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
             basis: "raw" or "folded".
-            seed: of the baseline.
         """
         check_basis(basis)
         ratios = _composition.composition(self.lm, mode, basis)

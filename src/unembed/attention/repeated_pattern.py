@@ -40,11 +40,7 @@ def repeated_pattern(lm: Decoder, layer: int, head: int, length: int, seed: int 
     """The pattern of a head on random tokens, or a text, repeated twice.
 
     Args:
-        lm: the model.
-        layer: counted from 0.
-        head: counted from 0.
         length: random tokens before the repetition; fewer where the context is shorter.
-        seed: of the random tokens.
         text: repeated instead of random tokens, truncated to what the context holds.
 
     Raises:

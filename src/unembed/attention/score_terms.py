@@ -73,10 +73,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     """The scores of one head on one prompt as a sum of terms, proved on the model's own pattern.
 
     Args:
-        lm: the model.
         tokens: one prompt.
-        layer: counted from 0.
-        head: counted from 0.
 
     Raises:
         Unsupported: the model's scores were not understood when it was opened, or it clips queries and keys.

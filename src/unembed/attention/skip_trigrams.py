@@ -92,10 +92,6 @@ def skip_trigrams(
     """The triples with the largest product of attention and effect, exact over all sources, destinations and outputs.
 
     Args:
-        circuits: of the model.
-        layer: counted from 0.
-        head: counted from 0.
-        top: how many triples.
         basis: "raw" or "folded".
         offset: how far the source lies back, for rotary positions.
         source: only this source token.
@@ -292,9 +288,6 @@ def skip_trigram_bugs(
     """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur.
 
     Args:
-        circuits: of the model.
-        layer: counted from 0.
-        head: counted from 0.
         source: token.
         corpus: anything `unembed.open_corpus` takes.
         top: destinations and outputs listed.
@@ -332,12 +325,9 @@ def random_tables(
     Each token is replaced by one of the 40 tokens next to it by how often they occur.
 
     Args:
-        bigrams: of the corpus.
         destinations: rows of the table.
         outputs: its columns.
         among: the tokens to draw from.
-        draws: tables.
-        seed: of the draws.
     """
     by_frequency = among[bigrams.occurrences[among].argsort()]
     places = torch.full((bigrams.d_vocab,), -1)

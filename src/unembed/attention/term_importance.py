@@ -109,12 +109,10 @@ def term_importance(
     """The loss on text with paths of order at most n, for every n; patterns and norm scales as in the full run.
 
     Args:
-        lm: the model.
         corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
         order: the highest order; as many as there are layers (every path), or 3 in deep models.
         max_tokens: where to stop reading.
         window: tokens of context; the model's own, at most 256.
-        tokens_per_batch: tokens in a pass.
 
     Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
     """

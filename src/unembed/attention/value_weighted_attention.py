@@ -27,9 +27,7 @@ def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "hea
     Where a norm follows the heads this is the length before that norm; output biases belong to no source.
 
     Args:
-        lm: the model.
         seen: a run that captured `POINTS`.
-        layer: the layer.
 
     Returns:
         Lengths in stream units, never negative.

@@ -126,7 +126,6 @@ def virtual_weight(
     """The weights between two parts, by input of the reader: (d_head or 1, d_head or 1).
 
     Args:
-        lm: the model.
         writer: such as L0H3 or L5M278.
         reader: a part that reads the stream after the writer wrote to it.
         basis: "raw" or "folded".
@@ -151,9 +150,7 @@ def readers_of(
     """The heads and memories that read most of what one part writes, strongest first.
 
     Args:
-        lm: the model.
         writer: such as L0H3 or L5M278.
-        top: how many are listed.
         basis: "raw" or "folded".
         centre: leave out what a norm before every reader subtracts.
 

@@ -45,7 +45,6 @@ def continue_patched(
         clean: the prompt with the behaviour.
         corrupted: the prompt without it.
         point: the activation, as in `patch`.
-        layer: its layer.
         position: its position in the patched run; all corresponding positions when None.
         index: a head (for z) or a memory (for coefficients).
         direction: "denoising": a clean activation into the corrupted run; "noising": the reverse.

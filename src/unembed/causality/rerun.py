@@ -182,8 +182,6 @@ class Rerun:
 
         Args:
             rows: what each row replaces.
-            point: the activation.
-            layer: its layer.
             batch: rows in memory at once.
             also: for the number of rows of a batch, further hooks.
         """

@@ -126,10 +126,8 @@ def vector_concepts(
     """The concepts of any stream vectors.
 
     Args:
-        vectors: directions of the stream.
         labels: a name for each; numbers when None.
         layers: the layer of each; None where they belong to no layer.
-        top: number of top tokens.
         basis: "raw", or "final" through the final norm.
         seed: recorded in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
@@ -184,7 +182,6 @@ def value_concepts(
         memories: layer and index of each; drawn when None.
         per_layer: how many to draw from each layer.
         layers: from which layers to draw; all when None.
-        seed: of the draw.
         top: top tokens of each value.
         basis: "raw" (the papers' E v) or "final".
         embedding: whether neighbours in the embedding are classes too; see `model_classes`.

@@ -20,7 +20,6 @@ def save_edits(edits: Sequence[Edit], path: str | os.PathLike[str], *, model: st
 
     Args:
         edits: the edits, in the order of their application.
-        path: where to write.
         model: the name of the model they were chosen for; `load_edits` checks it.
 
     Raises:

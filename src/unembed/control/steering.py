@@ -116,9 +116,7 @@ def steer(
     """A prompt continued with and without edits.
 
     Args:
-        prompt: the text to continue.
         edits: what to change; at least one.
-        max_new_tokens: length of the continuations.
         seed: sample from this seed (the same for both); greedy without it.
         samples: continuations with the edits, and as many without; more than one needs a seed.
         top: rows of the next-token table for either side.

@@ -36,7 +36,6 @@ def feature_attribution(
 
     Args:
         parts: each layer that is read, and its dictionary.
-        tokens: the prompt.
         token: the token whose logit is split.
         position: where it is predicted; -1 is the last.
         against: the token whose logit is subtracted, if any.

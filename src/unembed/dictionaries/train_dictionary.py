@@ -48,10 +48,7 @@ def train_dictionary(
     Args:
         corpus: texts, or what `open_corpus` opens.
         layer: whose activations are read.
-        point: the capture point.
-        features: how many.
         k: how many are on at a position.
-        steps: updates.
         batch: positions in one update.
         rate: of Adam, falling to 0 over the last fifth.
         seed: of the first weights and the order.

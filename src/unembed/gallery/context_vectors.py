@@ -119,10 +119,8 @@ def coherence(
     vocabularies a twentieth of all) on either side of it by frequency.
 
     Args:
-        contexts: of a text.
         lists: token ids; negative ones are ignored.
         draws: random lists for each list.
-        seed: of the draws.
 
     Memory: 4,096 * k * dim floats.
     """

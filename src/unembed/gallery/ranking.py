@@ -91,7 +91,6 @@ def rank_memories(
         top: how many memories; a gated memory may come once for each pole.
         layers: only these; all when None.
         show_unlearned: whether tokens that the model never learned may be among the promoted ones.
-        provenance: of the index.
         seed: of the random lists that coherence is compared with.
         progress: called with the name of a step, how much of it is done, and how much there is.
 

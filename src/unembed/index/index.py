@@ -77,8 +77,6 @@ class Index(IndexFiles):
             top: triggers for each key and pole; those of `settings` (25) when None.
             engine: of the sweep: "local", "ray", or a `Ray` with settings; the result is the same.
             resume: False to refuse a folder that holds an index.
-            settings: what the index contains.
-            tokens_per_batch: of the sweep.
             progress: called with the name of a part, how much of it is done, and how much there is (None: not known).
 
         Raises:
@@ -131,7 +129,6 @@ class Index(IndexFiles):
         """Open an index.
 
         Args:
-            path: its folder.
             lm: the model, if it is open already; otherwise it is opened by its name at the first query that runs it.
             partial: open an index whose build is not finished, and query its finished parts.
 
@@ -207,7 +204,6 @@ class Index(IndexFiles):
         """The prefixes on which a key fires most, strongest first.
 
         Args:
-            top: rows at most.
             pole: "positive" or, in gated layers, "negative".
             context: tokens of each prefix, counted back from the trigger; all when None.
 
@@ -224,7 +220,6 @@ class Index(IndexFiles):
         """The top tokens of a value, best first: columns rank, token_id, token, score.
 
         Args:
-            top: rows at most.
             bottom: the tokens most suppressed instead.
 
         Raises:
@@ -238,7 +233,6 @@ class Index(IndexFiles):
 
         Args:
             token: a token's text, leading space included, or its id.
-            top: rows at most.
             by: "score" (largest first) or "rank" (of the token among the top tokens of the value, then score).
 
         Returns:
@@ -253,7 +247,6 @@ class Index(IndexFiles):
         """Keys that fire most on a new text, on which the model is run.
 
         Args:
-            top: rows at most.
             by: "strength" (the coefficient over that of the key's own best trigger, which makes keys comparable) or
                 "coefficient" (its absolute value).
 
@@ -270,7 +263,6 @@ class Index(IndexFiles):
 
         Args:
             text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
-            top: rows at most.
             pole: "positive" or, in gated layers, "negative".
             context: tokens of each prefix; all when None.
 

@@ -45,7 +45,6 @@ def write_triggers(
     Args:
         poles: for each pole its coefficients and positions, both (keys, t).
         layers: memories of each layer.
-        passages: the corpus.
     """
     layer, index = key_columns(layers)
     per_key = sum(coefficient.shape[1] for coefficient, _ in poles.values())
@@ -141,7 +140,6 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
     """Write the name of every document and the position at which it starts.
 
     Args:
-        names: of all documents.
         document: the document of each segment.
         origin: the position at which the document of each segment starts.
     """

@@ -156,7 +156,6 @@ def firing(
 
     Args:
         memories: layer and index of each.
-        texts: texts to search.
         top: prefixes for each memory.
     """
     memories = [lm.memory(*m) for m in memories]

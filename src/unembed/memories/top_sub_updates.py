@@ -73,8 +73,6 @@ def top_sub_updates(
 
     Args:
         run: a run of one prompt.
-        layers: the layers.
-        position: the position, from 0.
         top: how many of each layer.
         token: a token to score each for.
         k: how many tokens of each value to list.
@@ -114,7 +112,6 @@ def sub_updates_at(
     Args:
         run: a run of one prompt that captured the coefficients.
         memories: layers, and the memories of each.
-        position: the position, from 0.
         scores: what each adds to a logit, as `memories` lists them.
         k: how many tokens of each value to list.
         show_unlearned: include tokens that the model never learned.

@@ -32,9 +32,6 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
     """A memory's value: the tokens that it promotes and suppresses most.
 
     Args:
-        lm: the model.
-        layer: the layer.
-        index: the memory.
         top: how many tokens at either end.
 
     Raises:
@@ -94,7 +91,6 @@ def ranks_card(
     """Ranks of tokens by layer: a line for each token, with its rank after every layer.
 
     Args:
-        trace: a prompt.
         tokens: which tokens; the prediction and its runner-up when none is named.
         position: after which token of the prompt.
         point: where the stream is read.

@@ -65,7 +65,6 @@ class Claim(Generic[M]):
         """The row of the report; None where there is nothing to judge.
 
         Args:
-            m: the study's measurements.
             control: the judgement on the model with random weights.
         """
         found = self.judgement(m)
@@ -91,8 +90,6 @@ def findings_by_section(
     """The findings of a study by section, in the order of its claims.
 
     Args:
-        claims: of the study.
-        m: its measurements.
         control: judgements on the model with random weights, by name of the claim.
     """
     rows: dict[str, tuple[Finding, ...]] = {}

@@ -56,10 +56,7 @@ def control_judgements(
     """Judgements on the model with random weights, by name of the claim; read from the cache where they are there.
 
     Args:
-        study: its name.
-        claims: of the study.
         lm: the model whose architecture is taken.
-        work: of the report.
         settings: what the control's numbers depend on: the text and the options of its sample.
         measure: runs the study's measurements.
     """

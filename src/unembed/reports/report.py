@@ -61,14 +61,12 @@ def report(
 
     Args:
         name: "geva2021", "geva2022" or "elhage2021".
-        lm: the model.
         corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or the study's default.
         out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
         detokenize: undo the spacing of WikiText (` , `, ` @-@ `) in the corpus. When None, only in the text that comes
             with the package, and only for models that were not trained on text spaced so (WikiLM).
         moses: split the corpus's words as Moses does, as the papers' released code did before WikiLM read them (needs
             sacremoses).
-        seed: of every random choice.
         progress: called with what is being done, how much is done, and how much there is.
         options: of the study; see its module.
 

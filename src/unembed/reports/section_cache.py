@@ -17,7 +17,6 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
     """The sections that `make` gives: made once, then read from the folder when the report is run again after a stop.
 
     Args:
-        work: of the study.
         name: of the stage, unique in the study.
         make: gives the sections; their tables hold numbers, booleans, text, None and lists of these.
     """

@@ -10,7 +10,6 @@ def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
 
     Args:
         least: the width at which no word breaks, by column.
-        width: of the terminal.
         gap: cells that each column takes besides its text.
     """
     starts, used = [0], 0

@@ -44,10 +44,8 @@ def findings(
     """The findings at a position, the one of largest weight first.
 
     Args:
-        trace: the prompt.
         question: the token, and what it is compared with.
         effects: what the memories add to the question, where the model has any.
-        position: where.
         layers: all layers at that position, with the ranks and probabilities of the target.
     """
     target = question.token

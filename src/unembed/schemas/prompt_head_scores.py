@@ -105,9 +105,6 @@ def head_sources_view(
     """What a head adds to a question's logits at a position, split by source token.
 
     Args:
-        trace: of the prompt.
-        layer: of the head.
-        head: the head.
         question: the target, and the token that it is compared with.
         position: whose logits.
 

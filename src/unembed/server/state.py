@@ -61,7 +61,6 @@ class ServerState:
         """Open everything.
 
         Args:
-            lm: the model.
             index: its index, if there is one.
             index_name: the index's name on the page.
             source: what `unembed.load` takes to open the model again; its name when None.

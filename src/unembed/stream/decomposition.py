@@ -93,9 +93,7 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     """Each head's value at each position of the first prompt: what the pattern mixes.
 
     Args:
-        lm: the model.
         run: a run that captured "values".
-        layer: the layer.
         gated: accept a layer whose mixed values pass through a gate or a norm before the out-projection.
 
     Raises:
@@ -176,10 +174,8 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
     Where a block rescales the stream, the vectors of earlier writers are rescaled with it.
 
     Args:
-        lm: the model.
         run: a run that captured resid_pre, `writer_points(lm)` and `point`; unedited_post too if the stream is edited.
         point: a point of the stream.
-        layer: its layer.
 
     Raises:
         SumNotProved: the writers do not add up to the stream.
@@ -322,7 +318,6 @@ def directions(
     """The direction `u` at the end of the stream, pulled back to every place where something is added.
 
     Args:
-        lm: the model.
         u: the direction, after the last block and before the final norm.
         run: a run that captured `mixing_points(lm)`; its first row is used.
         column: the position, or all of them: then directions have positions in front where they differ.

@@ -43,7 +43,6 @@ def install_experts(
 
     Args:
         stack: on which the hooks are removed.
-        lm: the model.
         layer: with experts.
         current: the pass, which holds the positions.
         edits: of coefficients, made first.

@@ -51,7 +51,6 @@ def generate(
     """The prompts with their continuations, under edits.
 
     Args:
-        lm: the model.
         prompt: one prompt or several (padded on the left).
         edits: changes that hold at every step. Positions count from each prompt's first token, through the
             continuation; "last" is the newest token of each step.
@@ -163,8 +162,6 @@ def generate_steps(
     """The continuation of a prompt, token by token; it ends early at the model's end-of-text token.
 
     Args:
-        lm: the model.
-        prompt: the text to continue.
         edits: changes that hold at every step, as in `generate`.
         max_new_tokens: how many tokens to add.
         seed: with it, tokens are sampled from this seed; else greedy.

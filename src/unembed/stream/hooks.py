@@ -55,7 +55,6 @@ def attach_hooks(
     The hooks are removed when the context ends, also by an exception. One thread at a time.
 
     Args:
-        lm: the model.
         captures: for (point, layer), what to call with the live tensor: (batch, pos, width), z as (batch, pos, head,
             d_head), scores and pattern as (batch, head, dst, src). A callback may raise `Stop`.
         edits: changes to make, in order.

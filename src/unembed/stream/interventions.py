@@ -254,8 +254,6 @@ def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, constant: Tensor 
     """What attention or FFN returns (batch, pos, d_model), after edits of the whole layer.
 
     Args:
-        t: the module's output.
-        edits: how to scale it.
         rows: the positions of the columns.
         constant: what the block adds to this output afterwards, in units of the output: it is scaled too.
     """

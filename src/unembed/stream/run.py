@@ -265,7 +265,6 @@ def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Te
     """Several prompts, each without its padding.
 
     Args:
-        lm: the model.
         prompts: texts, or the tokens of each; with a mask, ids (batch, pos).
         attention_mask: 1 at real tokens; padding may be on either side.
 
@@ -342,7 +341,6 @@ def run(
     """One forward pass with captures and edits.
 
     Args:
-        lm: the model.
         tokens: ids (batch, pos), one text, or several texts (padded on the right).
         capture: point names, see `unembed.names.POINTS`; bit-equal to the model's own tensors.
         edits: changes made during the pass; at positions after the prompt they have no effect here.

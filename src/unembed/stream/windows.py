@@ -19,7 +19,6 @@ def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[
     """A prompt as consecutive windows that do not overlap, each with the token that the tokenizer puts first, if any.
 
     Args:
-        lm: the model.
         prompt: a text of any length.
         length: tokens of each window, at most; the model's context when None.
 
@@ -39,7 +38,6 @@ def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
     """The last tokens of a prompt, after the token that the tokenizer puts first, if any.
 
     Args:
-        lm: the model.
         prompt: a text of any length.
         count: tokens at most, that first one included.
 

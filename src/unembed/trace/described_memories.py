@@ -49,10 +49,8 @@ def described_memories(
 
     Args:
         run: a run of one prompt that captured the coefficients and the last resid_post.
-        token: the predicted token.
         position: the column of the run.
         layers: layers that have memories.
-        descriptions: of the model's memories.
         top: how many to list, at most.
 
     Raises:

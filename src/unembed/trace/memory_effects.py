@@ -119,7 +119,6 @@ class ScoredMemories:
 
         Args:
             run: a run of one prompt that captured the coefficients and the last resid_post.
-            question: the two tokens.
             position: the column of the run.
             layers: layers that have memories.
             usual: which memories are always on, and how large coefficients usually are.

@@ -47,7 +47,6 @@ def prompt_rank_changes(readings: StreamReadings, token: int | None, column: int
     """Updates across which a token's rank at least halves or doubles, by position and layer.
 
     Args:
-        readings: of the prompt.
         token: the token to follow; each position's own prediction when None.
         column: only this position.
     """

@@ -248,7 +248,6 @@ class Trace(Displayed):
 
         Args:
             position: the position; the last by default.
-            top: how many.
             token: a token to score each for.
             top_tokens: how many tokens of each value to list.
 
@@ -316,7 +315,6 @@ class Trace(Displayed):
         Args:
             question: from `question`; the prediction against its runner-up when None.
             position: whose prediction.
-            top: how many memories.
             layers: only these; all that have memories when None.
             index: an index of the model, which records how often and how strongly each memory fires; when None, a
                 sample of the shipped text is measured.

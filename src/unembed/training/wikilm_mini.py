@@ -149,8 +149,6 @@ def train(
 
     Args:
         text: lines; a line is what `</s>` ends.
-        out: folder to make.
-        mini: sizes and training.
         progress: called with step and loss a hundred times in all, and at the end with the held-back lines' perplexity.
         until: stop after this many updates; the model so far is saved and the checkpoint stays.
 

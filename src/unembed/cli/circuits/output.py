@@ -44,8 +44,6 @@ def deliver(report: Report, output: Output, csv_table: str | None = None) -> Non
     """Write the parts found in the requested forms; the terminal's when none was.
 
     Args:
-        report: the parts.
-        output: the forms.
         csv_table: the table that --csv writes; the first when None.
     """
     from unembed.cli.output import show, write_page

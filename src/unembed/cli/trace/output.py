@@ -31,7 +31,6 @@ def deliver(
 
     Args:
         views: one for each prompt.
-        provenance: of all.
         draw: draws a view for the terminal, given its width.
         output: the forms; a page is of one prompt.
     """

@@ -37,8 +37,6 @@ def draw_trace(
     """Header, the layers, the findings, the memories behind the prediction, the attribution.
 
     Args:
-        view: what to draw.
-        width: columns of the terminal.
         plain: no bars and signs.
         lines: tokens listed in every cell of the layers.
         next_steps: end with commands to try next, with this --model.

@@ -51,7 +51,6 @@ def check_pattern(
 
     Args:
         what: the pattern, for messages.
-        kind: its kind.
         members: positions of the prefixes or tokens that have it, from 0.
         rules: how many members it needs.
         kinds: the kinds that are allowed.

@@ -32,7 +32,6 @@ def generation_threshold(
         prompts: texts like those to be continued; at least 1 / disagreement of them.
         disagreement: largest expected share.
         thresholds: to try; they are taken from the highest down.
-        max_new_tokens: length of the continuations.
 
     Returns:
         A threshold; infinity (never exit early) where even the highest one exceeds the bound.

@@ -87,7 +87,6 @@ class ExitRule:
             found: examples, whose scores give the thresholds to try.
             disagreement: largest expected share of new tokens that the full model would not have chosen.
             steps: thresholds to try.
-            max_new_tokens: length of the continuations.
 
         Raises:
             InvalidInput: too few prompts for this bound.
@@ -131,7 +130,6 @@ class ExitRule:
         Args:
             corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
             n: how many examples to draw from a corpus.
-            seed: of the draw.
 
         Returns:
             One row: accuracy (per cent whose top token at the exit layer is the model's own), saved layers over all

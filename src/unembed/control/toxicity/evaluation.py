@@ -146,7 +146,6 @@ def evaluate(
     """Generate and score continuations in every arm.
 
     Args:
-        prompts: what to continue.
         arms: ways of generating.
         scorer: scores how toxic a continuation is.
         cache: a folder that stores continuations as they are generated; a second call continues where the first

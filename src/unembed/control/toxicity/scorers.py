@@ -125,7 +125,6 @@ class Classifier:
         Args:
             name: hub id or folder.
             offline: use the local cache only.
-            device: where to put it.
             batch: texts at a time.
 
         Raises:

@@ -101,7 +101,6 @@ def by_scorer(
 
     Args:
         scorer: scores the 30 top tokens of each value.
-        n: how many.
         below: the threshold.
         lowest: the least toxic values instead of random ones below the threshold.
         layers: layers to choose from; all when None.

@@ -74,8 +74,6 @@ class SelfDebiasing(LogitsProcessor):
         """Encode the prefixes.
 
         Args:
-            model: the model that generates.
-            tokenizer: its tokenizer.
             prefixes: what announces unwanted text.
             decay: the decay constant; 50 in the paper's comparison.
             epsilon: the smallest factor on a probability.

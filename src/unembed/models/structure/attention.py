@@ -49,7 +49,6 @@ def mixer_site(
 
     Args:
         probe: the model and its dry run.
-        path: the block.
         source: the module that returned what the mixer writes, before a branch norm.
         raw: what it returned.
         output: the module whose return value is added to the stream.

@@ -50,8 +50,6 @@ def feed_forward_site(
 
     Args:
         probe: the model and its dry run.
-        path: the block.
-        ffn_path: its FFN.
         raw: what the FFN computed.
         x: what entered the block.
         mid: the stream after attention.

@@ -30,7 +30,6 @@ def find_experts(
 
     Args:
         probe: the model and its dry run.
-        ffn_path: the FFN.
         raw: what it returned, before any norm on its branch.
         formula: finds the keys of a shared expert.
         inner_norm: the norm inside it that it returns the output of, if there is one.

@@ -166,7 +166,6 @@ def _with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tenso
 
     Args:
         probe: the model and its dry run.
-        blocks: the blocks.
         last: what the last one returned.
         read: what the final norm was given.
 

@@ -58,7 +58,6 @@ class Streams(ABC):
         """For directions behind a block, those of its writers and of the streams that enter it.
 
         Args:
-            layer: the block.
             leaving: the directions of the streams that leave it.
             entering: the streams that entered it in the run.
             middle: what `middle_of` captured: the streams before the FFN, or the vector behind it.

@@ -21,8 +21,6 @@ def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
     """The figure as SVG text.
 
     Args:
-        figure: what to draw.
-        table: the table it names.
         standalone: for a file of its own, with its style sheet; else for a page that holds `svg.STYLE`.
     """
     rows = list(table.rows())

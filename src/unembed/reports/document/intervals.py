@@ -66,9 +66,7 @@ def mean_of(
     """The mean, with the interval of the percentile bootstrap over drawn units; NaN values are left out.
 
     Args:
-        values: measured numbers.
         units: the drawn unit that each value belongs to; every value is a unit of its own when None.
-        seed: of the resampling.
         published: the paper's number.
         weights: of the values, each of which is a unit of its own then; equal when None.
         share: values are shares, or counts that are rarely above 1. Where all are 0, or all 1, resampling shows

@@ -33,10 +33,7 @@ def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report
     """The study as a report.
 
     Args:
-        lm: the model.
         corpus: anything `open_corpus` takes; held-out text.
-        work: folder, seed and progress.
-        options: see `Options`.
 
     Raises:
         InvalidInput: an option is wrong, or the corpus is too small.
@@ -67,7 +64,6 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     """The measurements as a report; a section is stored when it is made, and a stopped run continues with the next.
 
     Args:
-        m: what is measured.
         control: judgements on random weights, by name of the claim.
     """
     sections: list[Section] = []

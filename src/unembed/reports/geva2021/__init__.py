@@ -59,7 +59,6 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     """The measurements as a report.
 
     Args:
-        m: what was measured.
         control: judgements on random weights, by name of the claim.
     """
     findings = findings_by_section(CLAIMS, m, control)

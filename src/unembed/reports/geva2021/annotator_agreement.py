@@ -45,9 +45,6 @@ def compared(
 
     Args:
         labels: rows of `Index.labels()`; only those that the annotation screen stored for keys count.
-        finder: the rules.
-        text: of the index.
-        triggers: of the index.
     """
     people = [row for row in labels if row["kind"] == "key" and "pattern" in (row["notes"] or {})]
     keys = sorted({(int(row["layer"]), int(row["index"])) for row in people})

@@ -183,10 +183,7 @@ def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) 
     """The last positions of random prefixes, without repetition, in corpus order.
 
     Args:
-        stream: the corpus.
-        n: how many.
         how: "prefixes" or "sentences"; see `Options.draw`.
-        seed: of the draw.
         name: of the corpus, for the error message.
 
     Raises:

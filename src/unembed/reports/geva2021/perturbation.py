@@ -47,12 +47,7 @@ def changes(
     """The relative change of each sampled key's coefficient, (m' - m) / m; NaN where there is no such trigger.
 
     Args:
-        lm: the model.
-        text: the corpus.
-        triggers: of all keys.
         keys: layer and index of the sampled ones.
-        seed: of the random token.
-        tokens_per_batch: of the passes.
         progress: called with passes done and passes in all.
 
     Memory: one batch's coefficients of one layer.

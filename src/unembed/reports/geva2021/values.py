@@ -62,8 +62,6 @@ def targets_of(text: TokenStream, triggers: KeyTriggers, target: str = "next") -
     """The token that each trigger is paired with; -1 where there is none.
 
     Args:
-        text: the corpus.
-        triggers: of all keys.
         target: "next", what follows the prefix, as in the paper; or "last", the prefix's own last token, as the
             released script has it.
     """
@@ -88,8 +86,6 @@ def agreement(
     That trigger is the best one that is followed by a token: a sentence's last prefix is not.
 
     Args:
-        lm: the model.
-        text: the corpus.
         triggers: of all keys; with `negated`, of the negative pole.
         basis: how values are read.
         target: see `targets_of`.

@@ -33,10 +33,7 @@ def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report
     """The study as a report.
 
     Args:
-        lm: the model.
         corpus: what `unembed.open_corpus` takes; sentences, as in the paper.
-        work: folder, seed and progress.
-        options: see `Options`.
 
     Raises:
         InvalidInput: an option is wrong, the corpus is too small, or the model has no tokenizer.
@@ -58,7 +55,6 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     """The measurements as a report.
 
     Args:
-        m: what was measured.
         control: judgements on random weights, by name of the claim.
     """
     findings = findings_by_section(CLAIMS, m, control)

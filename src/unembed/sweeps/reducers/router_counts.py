@@ -40,7 +40,6 @@ class Routing:
         Args:
             layer: one that was counted.
             expert: of it.
-            top: how many.
             least: tokens that occur less often are left out.
 
         Returns:

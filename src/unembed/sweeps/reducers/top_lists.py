@@ -85,11 +85,9 @@ class TopLists:
         Call `offered` when all rows of the batch have been offered.
 
         Args:
-            x: the activations.
             first_key: the first key of each row; rows of the same keys are adjacent.
             sign: 1, or -1 for the smallest.
             column: the allowed column of the batch that each row belongs to.
-            columns: the batch.
 
         Raises:
             NotFinite: an activation is NaN or infinite.

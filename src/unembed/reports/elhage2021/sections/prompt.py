@@ -31,13 +31,8 @@ def look_section(
     """Where a head attends from one position, and what each source adds to one token's logit there.
 
     Args:
-        circuits: of the model.
-        prompt: one.
-        layer: of the head.
-        head: of its layer.
         position: of the prompt; negative from its end.
         token: whose logit; the predicted one when None.
-        provenance: of the table.
 
     Raises:
         OutOfRange: there is no such head or position.
@@ -63,13 +58,10 @@ def effects_section(
     """One position as one head sees it: two pictures of the prompt, shaded by attention and by effect.
 
     Args:
-        lm: the model.
         tokens: the prompt; the position is the last of the sources.
         effects: of the head at that position.
         name: of the head, such as "L1H5".
-        provenance: of the table.
         table: name of the table, and of the figures with `_attention` and `_effect` added.
-        title: of the section.
         text: paragraphs before the explanation.
     """
     n = len(effects.attention)
@@ -194,12 +186,9 @@ def moved_section(
     """Where a virtual head moves information from on a prompt, and which logits it changes most there.
 
     Args:
-        lm: the model.
         head: the virtual head.
-        prompt: one.
         position: of the destination; negative from the prompt's end.
         top: logits listed.
-        provenance: of the tables.
 
     Raises:
         OutOfRange: there is no such position.
