@@ -35,7 +35,8 @@ VALUES = """\
 ## Values
 
 {n} values drawn evenly from the upper half of the layers (seed 0), each with the 20 tokens that score highest under the
-unembedding alone; tokens that occur less than 100 times in the training text are left out, a leading space shows as ·.
+unembedding alone; tokens that occur less than 100 times in the training text are left out, as are single bytes of a
+character; a leading space shows as ·.
 {judged}
 
 {values}
@@ -155,6 +156,15 @@ def sixty(values: list[tuple[str, list[str], str]], others: list[tuple[str, list
     judged = JUDGED.format(themed=themed, others_themed=others_themed, n=len(values))
     tables = {"values": values_table(values), "others": values_table(others)}
     return VALUES.format(n=len(values), judged=judged if themed + others_themed else "", **tables)
+
+
+def small_runs(table: str) -> str:
+    """The runs that sizes and price were chosen by: the table that `tools.small_runs` prints."""
+    return (
+        "## Small runs\n\nEach read the same batches, and its rate fell to zero over the last fifth. A value counts "
+        "where its 20 top tokens occur in more similar contexts than those of 95 % of random vectors do "
+        f"(`tools.value_coherence`).\n\n{table.strip()}\n"
+    )
 
 
 def curve_text(path: Path, *, n_points: int = 12) -> str:

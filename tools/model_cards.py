@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tools.evaluation import prefix_matching_scores
+from tools.warm_start import FIRST_PIECE
 
 PROMPTS = ("The king of France", "Once upon a time there was a little", "The capital of England is", "In 1914 the war")
 
@@ -46,10 +47,14 @@ def named_vectors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
 def top_pieces(
     vector: Tensor, unembedding: Tensor, tokenizer: Tokenizer, counts: Tensor, *, top: int = 20, least: int = 100
 ) -> list[str]:
-    """The pieces that score highest under the unembedding alone; those seen less than `least` times are left out."""
+    """The pieces that score highest under the unembedding alone.
+
+    Those seen less than `least` times are left out, and single bytes of a character, which no reader recognises.
+    """
     known = unembedding[: len(counts)]  # later rows have no token
-    scores = (known @ vector).masked_fill(counts < least, -torch.inf)
-    best = scores.topk(min(top, int((counts >= least).sum()))).indices
+    shown = counts >= least
+    shown[FIRST_PIECE - 128 : FIRST_PIECE] = False
+    best = (known @ vector).masked_fill(~shown, -torch.inf).topk(min(top, int(shown.sum()))).indices
     return [tokenizer.id_to_token(int(i)) or "" for i in best]
 
 

@@ -41,6 +41,7 @@ def publish(
     run: str | None = None,
     recipe: Recipe | None = None,
     themes: Path | None = None,
+    small_runs: Path | None = None,
 ) -> str:
     """Write weights, curve, recipe, token counts and `README.md` of a run into `to`; the card's text.
 
@@ -51,6 +52,7 @@ def publish(
         run: the run's folder in `out` where it is not called `name`, as that of a branch is not.
         recipe: sizes and phases, where the run's folder holds no `recipe.json`.
         themes: a JSON object from "layer.index" or "random 3" to the theme that a judge named (see `blind_themes`).
+        small_runs: the table that `tools.small_runs` printed, for the card.
     """
     folder = out / (run or name)
     saved = folder / "recipe.json"
@@ -85,6 +87,8 @@ def publish(
         card_text.bits_table(numbers, counted, len(held_back.tokens), n_counted),
         card_text.curve_text(to / "loss.jsonl"),
     ]
+    if small_runs is not None:
+        parts += [card_text.small_runs(small_runs.read_text())]
     if recipe.shape.d_mlp:
         named = json.loads(themes.read_text()) if themes is not None else {}
         parts += [model_cards.samples(model, tokenizer), sixty(model, tokenizer, to, named)]
@@ -154,8 +158,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--themes", type=Path, help="JSON: the theme of each value (5.278) or random vector (random 3) with one"
     )
+    parser.add_argument("--small-runs", type=Path, help="Markdown: the table that tools.small_runs printed")
     given = parser.parse_args(arguments)
-    print(publish(given.name, out=given.out, to=given.to, run=given.run, themes=given.themes))
+    print(publish(**vars(given)))
     return 0
 
 

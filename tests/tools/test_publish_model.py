@@ -14,7 +14,7 @@ from tools.evaluation import bits_per_byte, prefix_matching_scores
 from tools.model_cards import sixty_values
 from transformers import AutoModelForCausalLM
 
-from tools import card_text, publish_model
+from tools import card_text, model_cards, publish_model
 from unembed.training import encoding
 from unembed.training.documents import Document
 from unembed.training.encoding import encode
@@ -73,7 +73,27 @@ def test_the_card_of_a_language_model_is_measured_on_the_files_next_to_it(out):
     drawn = sixty_values(model)
     assert len(re.findall(r"^\| [23]\.\d+ \| `", card, flags=re.MULTILINE)) == len(drawn) == 40
     assert "`<0x" not in card  # tokens never seen are left out
+    assert "## Small runs" not in card
     assert json.loads((to / "loss.jsonl").read_text().splitlines()[-1])["tokens"] == 20 * 512
+
+
+def test_bytes_of_a_character_are_left_out_however_often_they_occur(out):
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
+    counts = torch.full((D_VOCAB,), 500)
+    unembedding = torch.linspace(1, 0, D_VOCAB)[:, None]  # the lower the id, the higher the score
+    pieces = model_cards.top_pieces(torch.ones(1), unembedding, tokenizer, counts, top=D_VOCAB)
+    assert len(pieces) == D_VOCAB - 128
+    assert pieces[-len(WORDS) - 1] == tokenizer.id_to_token(128)  # the last character of one byte
+    assert pieces[-len(WORDS) :] == [tokenizer.id_to_token(257 + i) for i in range(len(WORDS))]
+
+
+def test_the_card_holds_the_table_of_small_runs(out):
+    trained(out, "small", RECIPE)
+    (out / "table.md").write_text("| run | loss |\n| --- | --- |\n| tiny | 3 |\n")
+    to = out / "shipped"
+    card = publish_model.publish("small", out=out, to=to, recipe=RECIPE, small_runs=out / "table.md")
+    assert "## Small runs\n" in card
+    assert "| tiny | 3 |" in card
 
 
 def test_themes_given_by_hand_are_next_to_their_values_and_counted(out):
