@@ -1,0 +1,161 @@
+"""A logit as the sum of its writers' contributions: the result, and what ablating the largest writers does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unembed.errors import Unsupported
+from unembed.names import memory_name
+from unembed.results import Displayed, Provenance, Table
+from unembed.validation import positive_int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One writer's contribution. `index` is a head or a memory, `source` a position; None where the writer has none."""
+
+    label: str
+    layer: int | None
+    index: int | None
+    source: int | None
+    contribution: float
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """One writer's direct and total effect. `total` is None for writers that are not ablated (embeddings, biases)."""
+
+    label: str
+    layer: int | None
+    index: int | None
+    direct: float
+    total: float | None
+
+    @property
+    def note(self) -> str:
+        """Where the two disagree, in words; empty where they agree within a factor of two."""
+        if self.total is None:
+            return "not ablated"
+        if abs(self.direct) < 1e-6 or self.direct * self.total < 0:
+            return "opposite sign: later layers reverse it" if abs(self.total) > 1e-6 else ""
+        ratio = self.total / self.direct
+        return "later layers compensate" if ratio < 0.5 else "acts through later layers" if ratio > 2 else ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Effects(Displayed):
+    """The writers with the largest contributions, each with the total effect of ablating it alone."""
+
+    rows: tuple[EffectRow, ...]
+    title: str
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each writer: direct effect (its contribution), total effect, and where they disagree."""
+        columns = {
+            "writer": [row.label for row in self.rows],
+            "direct_effect": [row.direct for row in self.rows],
+            "total_effect": [row.total for row in self.rows],
+            "note": [row.note for row in self.rows],
+        }
+        return Table(self.title, columns, self.provenance)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution(Displayed):
+    """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry for each writer."""
+
+    token: int
+    against: int | None
+    position: int
+    by: str
+    kinds: tuple[str, ...]
+    """The words that `kind` numbers."""
+    kind: Int[Tensor, " row"]
+    layer: Int[Tensor, " row"]
+    index: Int[Tensor, " row"]
+    source: Int[Tensor, " row"]
+    """Like `layer` and `index`, -1 where the writer has none; None in `rows` and tables."""
+    contribution: Float[Tensor, " row"]
+    logit: float
+    """The model's own logit, or difference of logits."""
+    total: float
+    """The sum of the contributions."""
+    error: float
+    """|total - logit| over the larger of |logit| and the largest contribution."""
+    provenance: Provenance
+    measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = field(
+        default=None, metadata={"saved": False}
+    )
+    """How total effects are measured; set by `trace.attribution`, which has the run. Not saved or pickled."""
+    experts: tuple[tuple[int, int] | None, ...] = ()
+    """By layer: experts and memories of each, where memories belong to experts; empty where none do."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: everything but the run."""
+        return {**vars(self), "measure_effects": None}
+
+    def with_effects(self, top: int = 20) -> Effects:
+        """The `top` writers with the total effect of each: by how much the logit falls when it alone is set to zero.
+
+        Raises:
+            Unsupported: the attribution does not come from a trace, or splits heads by source token.
+        """
+        if self.measure_effects is None:
+            raise Unsupported("total effects of this attribution", why="it has no run", instead="Use trace.attribution")
+        rows = self.top(top)
+        totals = self.measure_effects(self, rows)
+        pairs = zip(rows, totals, strict=True)
+        return Effects(
+            tuple(EffectRow(r.label, r.layer, r.index, r.contribution, total) for r, total in pairs),
+            f"Direct and total effects on a logit of {self.logit:+.4g}, by {self.by}, ablated to zero",
+            self.provenance,
+        )
+
+    def __len__(self) -> int:
+        """The number of writers."""
+        return self.contribution.shape[0]
+
+    def _row(self, i: int) -> Row:
+        kind = self.kinds[int(self.kind[i])]
+        layer, index, source = (int(column[i]) for column in (self.layer, self.index, self.source))
+        if layer < 0 or index < 0:
+            label = kind if layer < 0 else f"{kind} {layer}"
+        else:
+            letter = "F" if kind == "feature" else "H"
+            name = f"L{layer}{letter}{index}"
+            if kind == "memory":
+                name = memory_name(layer, index, self.experts[layer] if self.experts else None)
+            label = f"{kind} {name}"
+        if source >= 0:
+            label = f"{label} from {source}"
+        layer, index, source = (None if number < 0 else number for number in (layer, index, source))
+        return Row(label, layer, index, source, float(self.contribution[i]))
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every writer, in the order of the forward pass."""
+        return [self._row(i) for i in range(len(self))]
+
+    def to_table(self) -> Table:
+        """Every writer's row, the largest contribution first; empty where a writer has no layer, index or source."""
+        rows = self.top(len(self))
+        columns = {
+            "writer": [row.label for row in rows],
+            **{name: [getattr(row, name) for row in rows] for name in ("layer", "index", "source")},
+            "contribution": [row.contribution for row in rows],
+        }
+        title = f"Attribution of {self.logit:+.4g} by {self.by} (sum {self.total:+.4g}, error {self.error:.0e})"
+        return Table(title, columns, self.provenance)
+
+    def top(self, top: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
+        """The writers with the largest contributions, of either sign; only of those `among`, where it is given."""
+        sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
+        count = min(positive_int("top", top), len(self) if among is None else int(among.sum()))
+        return [self._row(int(i)) for i in sizes.topk(count).indices]
