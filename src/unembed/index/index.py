@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import IndexFault, UnembedError
-from unembed.index import queries, status, tables
-from unembed.index.export import export
-from unembed.index.index_files import IndexFiles
+from unembed.index import tables
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
+from unembed.index.queries import IndexQueries
 from unembed.index.settings import BuildProgress, IndexSettings
-from unembed.names import Among, FiredBy, MemoryIndex, Pole, PromotedBy
+from unembed.names import Among, FiredBy, MemoryIndex, Pole
 from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
@@ -38,7 +37,7 @@ _SAVED_MEMORIES = 200
 """Rows of the gallery that is saved with an index."""
 
 
-class Index(IndexFiles):
+class Index(IndexQueries):
     """Triggers, value readings and statistics of the memories (FFN neurons) of a model over a corpus, on disk.
 
     Any number of processes and threads may read it at once.
@@ -177,11 +176,6 @@ class Index(IndexFiles):
         return None
 
     @property
-    def poles(self) -> tuple[str, ...]:
-        """The poles whose triggers it stores: "positive", and "negative" for gated layers."""
-        return tuple(self.trigger_lists)
-
-    @property
     def model(self) -> Decoder:
         """The model, opened by its name at the first use.
 
@@ -198,51 +192,6 @@ class Index(IndexFiles):
             assert self._lm is not None
             return self._lm
 
-    def triggers(
-        self, layer: int, index: MemoryIndex, top: int = 25, *, pole: Pole = "positive", context: int | None = None
-    ) -> Table:
-        """The prefixes on which a key fires most, strongest first.
-
-        Args:
-            pole: "positive" or, in gated layers, "negative".
-            context: tokens of each prefix, counted back from the trigger; all when None.
-
-        Returns:
-            Columns rank, coefficient, document, sentence, position (in the document), prefix (the text before the
-            trigger token), token (the trigger token), next_token.
-
-        Raises:
-            OutOfRange: there is no such key.
-        """
-        return queries.triggers(self, layer, index, top, pole, context)
-
-    def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
-        """The top tokens of a value, best first: columns rank, token_id, token, score.
-
-        Args:
-            bottom: the tokens most suppressed instead.
-
-        Raises:
-            OutOfRange: there is no such memory.
-            IndexFault: an earlier version built the index, without suppressed tokens.
-        """
-        return queries.value_tokens(self, layer, index, top, bottom)
-
-    def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
-        """Values that have a token among their top tokens.
-
-        Args:
-            token: a token's text, leading space included, or its id.
-            by: "score" (largest first) or "rank" (of the token among the top tokens of the value, then score).
-
-        Returns:
-            Columns layer, index, rank, score, top_tokens.
-
-        Raises:
-            NotOneToken: the text is not one token.
-        """
-        return queries.promoting(self, token, top, by)
-
     def firing_on(self, text: str, top: int = 20, *, by: FiredBy = "strength") -> Table:
         """Keys that fire most on a new text, on which the model is run.
 
@@ -257,19 +206,6 @@ class Index(IndexFiles):
         from unembed.index import active_keys
 
         return active_keys.firing_on(self, self.model, as_str("text", text), positive_int("top", top), by)
-
-    def search(self, text: str, top: int = 20, *, pole: Pole = "positive", context: int | None = None) -> Table:
-        """Triggers whose text holds words: full-text search, the strongest triggers first.
-
-        Args:
-            text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
-            pole: "positive" or, in gated layers, "negative".
-            context: tokens of each prefix; all when None.
-
-        Returns:
-            Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`.
-        """
-        return queries.search(self, text, top, pole, context)
 
     def similar(self, layer: int, index: MemoryIndex, top: int = 20, *, among: Among = "values") -> Table:
         """The memories whose values (or keys) point in the most similar direction, exactly.
@@ -400,35 +336,6 @@ class Index(IndexFiles):
         for part in {parts[path] for path in files.values()}:
             self.need(part)
         return Sql(self.path, files)
-
-    def status(self) -> dict[str, Any]:
-        """Model, corpus, settings, state of the build and bytes of each part, ready for JSON."""
-        return status.status(self)
-
-    def verify(self) -> Table:
-        """Compare every file with its checksum: columns file, part, bytes, fault (None where the file is intact)."""
-        return status.verify(self)
-
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        kind: str = "parquet",
-        *,
-        layer: int | None = None,
-        context: int | None = None,
-    ) -> int:
-        """Write every trigger, of one layer or all, to one file; the number of rows.
-
-        Args:
-            kind: "parquet", "jsonl" or "csv".
-            layer: only this one.
-            context: tokens of each prefix; all when None.
-
-        Raises:
-            InvalidInput: the format is unknown, or the file cannot be created.
-            UnembedError: the disk is full; an earlier file of that name is left as it was.
-        """
-        return export(self, as_path(path), kind, layer=layer, context=context)
 
     def add_label(
         self,

@@ -1,101 +1,204 @@
-"""Queries that need no model: triggers, value readings, promoting, text search."""
+"""Queries that need no model: triggers, value readings, promoting, text search, state and export of an index."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.index import text_search
+from unembed.index.export import export
 from unembed.index.index_files import IndexFiles, shortened
-from unembed.names import MemoryIndex
+from unembed.index.labels import Labels
+from unembed.index.manifest import fault
+from unembed.names import MemoryIndex, Pole, PromotedBy
 from unembed.results import Table
-from unembed.validation import positive_int
+from unembed.validation import as_path, positive_int
 
 
-def triggers(files: IndexFiles, layer: int, index: MemoryIndex, top: int, pole: str, context: int | None) -> Table:
-    """See `Index.triggers`."""
-    coefficient, position = files.pole(pole)
-    layer, index = files.memory(layer, index)
-    row = files.row(layer, index)
-    n = min(positive_int("top", top), int((position[row] >= 0).sum()))
-    columns = {"rank": list(range(1, n + 1)), "coefficient": coefficient[row][:n].tolist()}
-    columns |= _places(files, position[row][:n], context)
-    return files.table(f"Triggers of key {files.memory_name(layer, index)}, {pole} coefficients", columns)
+class IndexQueries(IndexFiles):
+    """What an index answers from its files alone."""
 
+    @property
+    def poles(self) -> tuple[str, ...]:
+        """The poles whose triggers it stores: "positive", and "negative" for gated layers."""
+        return tuple(self.trigger_lists)
 
-def value_tokens(files: IndexFiles, layer: int, index: MemoryIndex, top: int, bottom: bool) -> Table:
-    """See `Index.value_tokens`."""
-    layer, index = files.memory(layer, index)
-    readings = files.suppressed if bottom else files.readings
-    if readings is None:
-        raise IndexFault(
-            f"index {files.path} has no suppressed tokens",
-            why="an earlier version of unembed built it",
-            instead="Run the same build again",
-        )
-    token, score = (part[files.row(layer, index)][: positive_int("top", top)] for part in readings)
-    columns = {"rank": list(range(1, len(token) + 1)), "token_id": token.tolist()}
-    columns |= {"token": [files.strings[i] for i in token], "score": score.tolist()}
-    end = "Bottom" if bottom else "Top"
-    return files.table(f"{end} tokens of value {files.memory_name(layer, index)}", columns)
+    def triggers(
+        self, layer: int, index: MemoryIndex, top: int = 25, *, pole: Pole = "positive", context: int | None = None
+    ) -> Table:
+        """The prefixes on which a key fires most, strongest first.
 
+        Args:
+            pole: "positive" or, in gated layers, "negative".
+            context: tokens of each prefix, counted back from the trigger; all when None.
 
-def promoting(files: IndexFiles, token: str | int, top: int, by: str) -> Table:
-    """See `Index.promoting`."""
-    if by not in ("score", "rank"):
-        raise InvalidInput(f"promoting by {by!r}", why="values are ordered by 'score' or 'rank'")
-    number = files.token_id(token)
-    tokens, scores = files.readings
-    found = files.entries_of(number)
-    rows, ranks = np.divmod(found, tokens.shape[1])
-    if by == "rank":
-        order = np.argsort(ranks, kind="stable")
-        rows, ranks = rows[order], ranks[order]
-    rows, ranks = rows[: positive_int("top", top)], ranks[:top]
-    columns: dict[str, Any] = files.memory_columns(rows) | {
-        "rank": (ranks + 1).tolist(),
-        "score": scores[rows, ranks].tolist(),
-    }
-    columns["top_tokens"] = files.top_tokens(rows)
-    return files.table(f"Values that promote {files.strings[number]!r}, {len(found):,} in all", columns)
+        Returns:
+            Columns rank, coefficient, document, sentence, position (in the document), prefix (the text before the
+            trigger token), token (the trigger token), next_token.
 
+        Raises:
+            OutOfRange: there is no such key.
+        """
+        coefficient, position = self.pole(pole)
+        layer, index = self.memory(layer, index)
+        row = self.row(layer, index)
+        n = min(positive_int("top", top), int((position[row] >= 0).sum()))
+        columns = {"rank": list(range(1, n + 1)), "coefficient": coefficient[row][:n].tolist()}
+        columns |= self._places(position[row][:n], context)
+        return self.table(f"Triggers of key {self.memory_name(layer, index)}, {pole} coefficients", columns)
 
-def search(files: IndexFiles, text: str, top: int, pole: str, context: int | None) -> Table:
-    """See `Index.search`."""
-    files.need("search")
-    match = text_search.match_of(text)
-    positive_int("top", top)
-    coefficient, position = files.pole(pole)
-    passages = files.passages
-    segments = text_search.segments_matching(files.path / "search.sqlite", match)
-    flat = np.asarray(position).reshape(-1)
-    chosen = text_search.inside(flat, np.asarray(passages.start), segments)
-    rows, ranks = np.divmod(chosen, position.shape[1])
-    strength = coefficient[rows, ranks] / coefficient[rows, 0]
-    order = np.argsort(-strength, kind="stable")
-    chosen_rows: list[int] = []
-    for some in text_search.some_at_a_time(order):
-        # Many keys share a trigger; each text is searched once.
-        at, which = np.unique(flat[chosen[some]], return_inverse=True)
-        matching = np.zeros(len(at), dtype=bool)
-        matching[text_search.prefixes_matching([passages.text(passages.read_to(int(p))) for p in at], match)] = True
-        chosen_rows += some[matching[which]].tolist()
-        if len(chosen_rows) >= top:
-            break
-    best = chosen_rows[:top]
-    strength = strength[best]
-    rows, ranks = rows[best], ranks[best]
-    columns: dict[str, Any] = files.memory_columns(rows) | {
-        "rank": (ranks + 1).tolist(),
-        "coefficient": coefficient[rows, ranks].tolist(),
-        "strength": strength.tolist(),
-    }
-    return files.table(f"Triggers with {shortened(text)!r}", columns | _places(files, position[rows, ranks], context))
+    def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
+        """The top tokens of a value, best first: columns rank, token_id, token, score.
 
+        Args:
+            bottom: the tokens most suppressed instead.
 
-def _places(files: IndexFiles, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
-    if context is not None:
-        context = positive_int("context", context, 0)
-    return files.passages.place_columns(positions, context)
+        Raises:
+            OutOfRange: there is no such memory.
+            IndexFault: an earlier version built the index, without suppressed tokens.
+        """
+        layer, index = self.memory(layer, index)
+        readings = self.suppressed if bottom else self.readings
+        if readings is None:
+            raise IndexFault(
+                f"index {self.path} has no suppressed tokens",
+                why="an earlier version of unembed built it",
+                instead="Run the same build again",
+            )
+        token, score = (part[self.row(layer, index)][: positive_int("top", top)] for part in readings)
+        columns = {"rank": list(range(1, len(token) + 1)), "token_id": token.tolist()}
+        columns |= {"token": [self.strings[i] for i in token], "score": score.tolist()}
+        end = "Bottom" if bottom else "Top"
+        return self.table(f"{end} tokens of value {self.memory_name(layer, index)}", columns)
+
+    def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
+        """Values that have a token among their top tokens.
+
+        Args:
+            token: a token's text, leading space included, or its id.
+            by: "score" (largest first) or "rank" (of the token among the top tokens of the value, then score).
+
+        Returns:
+            Columns layer, index, rank, score, top_tokens.
+
+        Raises:
+            NotOneToken: the text is not one token.
+        """
+        if by not in ("score", "rank"):
+            raise InvalidInput(f"promoting by {by!r}", why="values are ordered by 'score' or 'rank'")
+        number = self.token_id(token)
+        tokens, scores = self.readings
+        found = self.entries_of(number)
+        rows, ranks = np.divmod(found, tokens.shape[1])
+        if by == "rank":
+            order = np.argsort(ranks, kind="stable")
+            rows, ranks = rows[order], ranks[order]
+        rows, ranks = rows[: positive_int("top", top)], ranks[:top]
+        columns: dict[str, Any] = self.memory_columns(rows) | {
+            "rank": (ranks + 1).tolist(),
+            "score": scores[rows, ranks].tolist(),
+        }
+        columns["top_tokens"] = self.top_tokens(rows)
+        return self.table(f"Values that promote {self.strings[number]!r}, {len(found):,} in all", columns)
+
+    def search(self, text: str, top: int = 20, *, pole: Pole = "positive", context: int | None = None) -> Table:
+        """Triggers whose text holds words: full-text search, the strongest triggers first.
+
+        Args:
+            text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
+            pole: "positive" or, in gated layers, "negative".
+            context: tokens of each prefix; all when None.
+
+        Returns:
+            Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`.
+        """
+        self.need("search")
+        match = text_search.match_of(text)
+        positive_int("top", top)
+        coefficient, position = self.pole(pole)
+        passages = self.passages
+        segments = text_search.segments_matching(self.path / "search.sqlite", match)
+        flat = np.asarray(position).reshape(-1)
+        chosen = text_search.inside(flat, np.asarray(passages.start), segments)
+        rows, ranks = np.divmod(chosen, position.shape[1])
+        strength = coefficient[rows, ranks] / coefficient[rows, 0]
+        order = np.argsort(-strength, kind="stable")
+        chosen_rows: list[int] = []
+        for some in text_search.some_at_a_time(order):
+            # Many keys share a trigger; each text is searched once.
+            at, which = np.unique(flat[chosen[some]], return_inverse=True)
+            matching = np.zeros(len(at), dtype=bool)
+            matching[text_search.prefixes_matching([passages.text(passages.read_to(int(p))) for p in at], match)] = True
+            chosen_rows += some[matching[which]].tolist()
+            if len(chosen_rows) >= top:
+                break
+        best = chosen_rows[:top]
+        strength = strength[best]
+        rows, ranks = rows[best], ranks[best]
+        columns: dict[str, Any] = self.memory_columns(rows) | {
+            "rank": (ranks + 1).tolist(),
+            "coefficient": coefficient[rows, ranks].tolist(),
+            "strength": strength.tolist(),
+        }
+        return self.table(f"Triggers with {shortened(text)!r}", columns | self._places(position[rows, ranks], context))
+
+    def _places(self, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
+        if context is not None:
+            context = positive_int("context", context, 0)
+        return self.passages.place_columns(positions, context)
+
+    def status(self) -> dict[str, Any]:
+        """Model, corpus, settings, state of the build and bytes of each part, ready for JSON."""
+        manifest = self.manifest
+        parts: dict[str, int] = {}
+        for entry in manifest.files:
+            parts[entry.part] = parts.get(entry.part, 0) + entry.size
+        return {
+            "path": str(self.path),
+            "state": manifest.state,
+            "provenance": self.provenance.to_dict(),
+            "weights": manifest.weights,
+            "settings": dict(manifest.settings),
+            "layers": len(manifest.layers),
+            "keys": self.n_keys,
+            "poles": list(self.trigger_lists) if manifest.has("triggers") else [],
+            "facts": dict(manifest.facts),
+            "parts": parts,
+            "bytes": sum(parts.values()),
+            "labels": len(Labels(self.path).rows(of="all")),
+        }
+
+    def verify(self) -> Table:
+        """Compare every file with its checksum: columns file, part, bytes, fault (None where the file is intact)."""
+        entries = self.manifest.files
+        columns = {
+            "file": [entry.path for entry in entries],
+            "part": [entry.part for entry in entries],
+            "bytes": [entry.size for entry in entries],
+            "fault": [fault(self.path, entry) for entry in entries],
+        }
+        return self.table(f"Files of index {self.path}", columns)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        kind: str = "parquet",
+        *,
+        layer: int | None = None,
+        context: int | None = None,
+    ) -> int:
+        """Write every trigger, of one layer or all, to one file; the number of rows.
+
+        Args:
+            kind: "parquet", "jsonl" or "csv".
+            layer: only this one.
+            context: tokens of each prefix; all when None.
+
+        Raises:
+            InvalidInput: the format is unknown, or the file cannot be created.
+            UnembedError: the disk is full; an earlier file of that name is left as it was.
+        """
+        return export(self, as_path(path), kind, layer=layer, context=context)
