@@ -30,11 +30,10 @@ def head_sections(
     understood = lm.structure.blocks[layer].attention.scores_understood
     notes = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, offset, basis).notes if understood else ()))))
     text = (
-        f"Copying score {float(copying.score[layer, head]):+.2f}, "
-        f"{float(copying.positive_fraction[layer, head]):.0%} of eigenvalues positive; matching score of its QK "
-        f"circuit {float(matching.score[layer, head]):+.2f}. A token's own logit lies {own.mean_z:+.2f} standard "
-        f"deviations from its row's mean, and in the row's top {own.k} for {own.top_share:.1%} of "
-        f"{own.n_tokens:,} tokens.",
+        f"Copying score {float(copying.score[layer, head]):+.2f}, {float(copying.positive_fraction[layer, head]):.0%} "
+        f"of eigenvalues positive; matching score of its QK circuit {float(matching.score[layer, head]):+.2f}. A "
+        f"token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's top "
+        f"{own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens.",
         *((f"Note: {'; '.join(notes)}.",) if notes else ()),
     )
     exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)

@@ -77,9 +77,8 @@ def judge_rise(steps: list[Measured], rise: Measured, **_: Any) -> Judgement:
     """The residual's probability of the prediction, layer by layer."""
     falls = sum(step.high < 0 for step in steps)
     here = (
-        f"The residual's probability of the prediction rises by {points(rise)} on average from the first layer "
-        "to the last, and falls from one layer to the "
-        f"next in {falls} of {len(steps)} steps."
+        f"The residual's probability of the prediction rises by {points(rise)} on average from the first layer to the "
+        f"last, and falls from one layer to the next in {falls} of {len(steps)} steps."
     )
     return Judgement(here, verdict_of(falls == 0, above(rise, 0.05)))
 

@@ -97,10 +97,8 @@ def _probability(m: Measurements) -> Numbers:
 def judge_probability(bins: list[Measured], trend: Measured) -> Judgement:
     """Agreement by the largest probability."""
     here = (
-        f"{percent(bins[0])} of the values with the lowest eighth of largest probabilities agree, "
-        f"{percent(bins[-1])} of "
-        f"those with the highest; the rank correlation "
-        f"is {format_interval(trend)} over values."
+        f"{percent(bins[0])} of the values with the lowest eighth of largest probabilities agree, {percent(bins[-1])} "
+        f"of those with the highest; the rank correlation is {format_interval(trend)} over values."
     )
     highest = above(bins[-1], max(b.value for b in bins[:-1]))
     return Judgement(here, verdict_of(above(trend, 0), highest))

@@ -58,13 +58,10 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     return Section(
         "Active memories",
         (
-            f"{len(m.positions):,} random prefixes, {n_memories:,} memories in a layer. The paper counts "
-            "coefficients above 0, "
-            "which is all there is for ReLU. For other activations there are two more counts: memories with "
-            "|m| of at "
-            f"least {fraction:g} of the layer's largest, and the smallest set that carries {100 * CARRIED:.0f} % of "
-            "the summed "
-            "|m|·‖v‖.",
+            f"{len(m.positions):,} random prefixes, {n_memories:,} memories in a layer. The paper counts coefficients "
+            "above 0, which is all there is for ReLU. For other activations there are two more counts: memories with "
+            f"|m| of at least {fraction:g} of the layer's largest, and the smallest set that carries "
+            f"{100 * CARRIED:.0f} % of the summed |m|·‖v‖.",
         ),
         (
             *comparison.exhibits(provenance),
@@ -160,16 +157,12 @@ def composition_section(m: Measurements, findings: tuple[Finding, ...]) -> Secti
         "Layers compose their memories",
         (
             "A layer's prediction is the first token of its update y (bias included); a memory's is that of its "
-            "value. “All” "
-            "compares with every memory of the layer, as the formula in the paper reads; “active” with those that "
-            "have a "
-            "coefficient (and, where it is negative, with what −v puts first); the released code compares with the "
-            "first token "
-            "of residual plus update instead. All are exact. A small vocabulary makes chance agreement with one of "
-            "all memories "
-            f"likely: a layer has {int(np.diff(m.triggers.bounds).mean()):,} memories here for {m.lm.d_vocab:,} "
-            "tokens, in the "
-            "paper 4,096 for 267,744.",
+            "value. “All” compares with every memory of the layer, as the formula in the paper reads; “active” with "
+            "those that have a coefficient (and, where it is negative, with what −v puts first); the released code "
+            "compares with the first token of residual plus update instead. All are exact. A small vocabulary makes "
+            "chance agreement with one of all memories likely: a layer has "
+            f"{int(np.diff(m.triggers.bounds).mean()):,} memories here for {m.lm.d_vocab:,} tokens, in the paper "
+            "4,096 for 267,744.",
         ),
         (
             *comparison.exhibits(

@@ -53,14 +53,11 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     return Section(
         "Keys capture input patterns",
         (
-            f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes "
-            "with the "
-            "highest coefficient. The paper used people; here rules look for patterns: a pattern is what at least "
+            f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes with "
+            "the highest coefficient. The paper used people; here rules look for patterns: a pattern is what at least "
             f"{FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
-            f"{CHANCE:g}. "
-            "Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet class of "
-            "meaning, "
-            "or of named things, for which at least two different words stand.",
+            f"{CHANCE:g}. Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet "
+            "class of meaning, or of named things, for which at least two different words stand.",
         ),
         (
             *comparison.exhibits(
@@ -193,12 +190,9 @@ def perturbation_section(m: Measurements, findings: tuple[Finding, ...]) -> Sect
         "Shortened triggers",
         (
             f"Of each layer {m.options.perturbed_keys} random keys ({n_keys} in all; the paper took 100 of each "
-            "layer), and of "
-            f"each key up to {n_triggers} triggers, without their first, last, or one random token. Shown is the "
-            "relative "
-            "change of the coefficient, averaged over the triggers of a key and then over keys; the paper does not "
-            "say how it "
-            "averaged. Triggers of one token are left out.",
+            f"layer), and of each key up to {n_triggers} triggers, without their first, last, or one random token. "
+            "Shown is the relative change of the coefficient, averaged over the triggers of a key and then over keys; "
+            "the paper does not say how it averaged. Triggers of one token are left out.",
         ),
         (
             *comparison.exhibits(provenance),

@@ -92,11 +92,10 @@ def refinement_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
     return Section(
         "Residual connections refine predictions",
         (
-            f"{n:,} random prefixes. r is the residual that the FFN's update y is added to, o = r + y what leaves "
-            "the layer, w the "
-            f"model's final prediction; all are read in the basis “{m.options.basis}”, the residual that leaves the "
-            "last layer "
-            "as the model itself reads it. Breakdown: o follows r alone, y alone, both, or neither (a composition).",
+            f"{n:,} random prefixes. r is the residual that the FFN's update y is added to, o = r + y what leaves the "
+            f"layer, w the model's final prediction; all are read in the basis “{m.options.basis}”, the residual that "
+            "leaves the last layer as the model itself reads it. Breakdown: o follows r alone, y alone, both, or "
+            "neither (a composition).",
         ),
         (
             *comparison.exhibits(provenance),
@@ -239,14 +238,11 @@ def last_layer_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
         "Compositions of the last layer",
         (
             f"{len(chosen)} random examples in which the last layer's output is neither the residual's nor the "
-            "update's first token. "
-            "The paper judged by hand whether the new token is related to the residual's; here two tokens are "
-            "related if their "
-            f"WordNet senses have a Lin similarity of at least {RELATED:g} (both words are in WordNet in "
-            f"{both_known} cases) or "
-            f"their embeddings are closer than 99 % of random pairs of the same frequencies; distant if WordNet "
-            "has both and does not relate them, or if they are no closer than 90 % of such pairs. "
-            f"{len(chosen) - n_known} pairs cannot be told.",
+            "update's first token. The paper judged by hand whether the new token is related to the residual's; here "
+            f"two tokens are related if their WordNet senses have a Lin similarity of at least {RELATED:g} (both "
+            f"words are in WordNet in {both_known} cases) or their embeddings are closer than 99 % of random pairs of "
+            "the same frequencies; distant if WordNet has both and does not relate them, or if they are no closer "
+            f"than 90 % of such pairs. {len(chosen) - n_known} pairs cannot be told.",
         ),
         (
             *comparison.exhibits(provenance),

@@ -73,8 +73,7 @@ def judge_large_contribution(layers: list[Measured], **_: Any) -> Judgement:
     which = f" ({', '.join(map(str, over))})" if over else ""
     here = (
         f"The ten dominant sub-updates make up more than 10 % of the sum in {len(over)} of {len(layers)} "
-        f"layers{which}; the most is "
-        f"{percent(max(layers, key=lambda x: x.value))}."
+        f"layers{which}; the most is {percent(max(layers, key=lambda x: x.value))}."
     )
     some = 0 < len(over) < len(layers)
     return Judgement(here, verdict_of(True if some else None if open_ and not over else False))

@@ -158,9 +158,8 @@ def judge_inputs(extreme: Measured, **other: Measured) -> Judgement:
     """Inputs on which extreme sub-updates are active."""
     whole = other["all"]
     here = (
-        f"{percent(extreme)} of the appearances of extreme sub-updates have a prefix of at most {SHORT} tokens or "
-        "a prediction of "
-        f"probability {EASY} or more; of all examples {percent(whole)} do."
+        f"{percent(extreme)} of the appearances of extreme sub-updates have a prefix of at most {SHORT} tokens or a "
+        f"prediction of probability {EASY} or more; of all examples {percent(whole)} do."
     )
     return Judgement(here, verdict_of(above(extreme, 0.5), above(extreme, whole.high)))
 
