@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.reports import Exhibit, Figure, Finding, Report, Section
 from unembed.reports.claims import Claim
+from unembed.reports.document.html import page
 from unembed.reports.document.intervals import columns, share_of
+from unembed.reports.document.model import ROW_NAMES
 from unembed.results import Provenance, Table
 
 PROVENANCE = Provenance("wren", "abc", "float32", corpus="wikitext", seed=0)
@@ -178,6 +181,28 @@ def figures_without_published(report: Report) -> list[str]:
         )
 
     return [f.name for s in report.sections for f in s.figures if not draws(f) and not f.published]
+
+
+def tables_of_two_units(report: Report) -> list[str]:
+    """Tables of the page with shares next to numbers of another unit, or with the groups of an exhibit mixed.
+
+    Read from the page: cells of a column in percent end in "%", those of columns that name a row are let pass.
+    """
+    mixed = []
+    for exhibit in (e for s in report.sections for e in s.exhibits):
+        made = page(replace(report, sections=(Section("s", (), (exhibit,)),)))
+        for head, body in re.findall(r"<table><thead><tr>(.*?)</tr></thead><tbody>(.*?)</tbody>", made):
+            names = re.findall(r"<th(?: class=[^>]*)?>(.*?)</th>", head)
+            rows = [re.findall(r"<td(?: class=[^>]*)?>(.*?)</td>", row) for row in body.split("</tr>")[:-1]]
+            units = {
+                "%" if "%" in cell else next((group[0] for group in exhibit.apart if name in group), "")
+                for name, cells in zip([n.replace(" ", "_") for n in names], zip(*rows, strict=True), strict=True)
+                for cell in cells
+                if re.match(r"[−\d]", cell) and name not in (*ROW_NAMES, "n")
+            }
+            if len(units) > 1:
+                mixed.append(f"{exhibit.name}: {names}")
+    return mixed
 
 
 def with_unlearned(lm: Decoder, ids: Sequence[int]) -> Decoder:

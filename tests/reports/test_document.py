@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reports.sample import PROVENANCE, sample
+from tests.reports.sample import PROVENANCE, sample, tables_of_two_units
 from unembed.errors import InvalidInput
 from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
 from unembed.reports.document.charts import draw
@@ -176,6 +176,30 @@ def test_numbers_of_one_sample_have_its_size_once() -> None:
 
     assert cells([30, 20], [30, 20]) == ["layer", "x", "y", "n", "0", "30", "1", "20"]
     assert cells([30, 20], [30, 10]) == ["layer", "x", "n", "y", "n", "0", "30", "30", "1", "20", "10"]
+
+
+def test_a_table_of_a_page_has_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"head": ["L0H0"], "occurrences": [7], "logits": [2.5], "share": [0.25], "share_n": [8], "said": ["so"]}
+    columns |= {"cosine": [-0.5]}
+    exhibit = Exhibit("t", Table("T", columns, PROVENANCE), percent=("share",), apart=(("cosine",),))
+    report = Report("n", "t", "s", "p", PROVENANCE, (Section("S", (), (exhibit,)),))
+    heads = [re.findall(r"<th(?: class=[^>]*)?>(.*?)</th>", head) for head in page(report).split("<thead>")[1:]]
+    row = ["head", "occurrences"]
+    assert heads == [[*row, "logits"], [*row, "share", "n", "said"], [*row, "cosine"]]
+    assert tables_of_two_units(report) == []
+    monkeypatch.setattr(Exhibit, "by_unit", lambda _: [["head", "logits", "share"]])
+    assert tables_of_two_units(report) != []
+
+
+def test_numbers_of_the_two_axes_do_not_meet() -> None:
+    table = Table("t", {"x": [-4.0, 4.0], "y": [-4.0, 4.0], "name": ["−1.0 to −0.8", "0.8 to 1.0"]}, PROVENANCE)
+    equal = Figure("f", "F", "scatter", "t", "x", ("y",), x_label="x", y_label="y", equal=True)
+    for figure in (equal, Figure("f", "F", "bar", "t", "name", ("y",), x_label="x", y_label="y", y_range=(-4, 4))):
+        svg = ElementTree.fromstring(draw(figure, table, standalone=True))
+        lines = {float(e.get("y", "0")) for e in svg.iter() if e.tag.endswith("text") and not e.get("transform")}
+        # A line of this font is 15 to 16 units high, of which less than 12 stand above its baseline.
+        low = sorted(lines)[-3:]
+        assert low[1] - low[0] >= 16 and low[2] - low[1] >= 16, low
 
 
 def test_axes_hold_all_values_on_round_numbers() -> None:

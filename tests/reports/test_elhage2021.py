@@ -6,7 +6,13 @@ import pytest
 import torch
 
 import unembed
-from tests.reports.sample import check_explanations, figures_without_published, sample, with_unlearned
+from tests.reports.sample import (
+    check_explanations,
+    figures_without_published,
+    sample,
+    tables_of_two_units,
+    with_unlearned,
+)
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.skip_trigrams import count_in_corpus, shuffled_sources
 from unembed.errors import InvalidInput
@@ -53,7 +59,7 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert sum("(agrees)" in f.control for f in report.findings if f.informative) == 0
     assert reopen(tmp_path / "out").findings == report.findings
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
-    assert figures_without_published(report) == []
+    assert figures_without_published(report) == [] == tables_of_two_units(report)
     assert {"repeated_tokens", "copied", "published_values"} <= set(report.exhibits)
 
 

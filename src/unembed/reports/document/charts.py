@@ -60,7 +60,7 @@ def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[
     every = max(1, math.ceil(max((7 * len(name) + 6 for name in names), default=1) / step))
     for i, name in enumerate(names):
         if i % every == 0:
-            canvas.text(canvas.left + (i + 0.5) * step, canvas.height - canvas.bottom + 16, name)
+            canvas.text(canvas.left + (i + 0.5) * step, canvas.height - canvas.bottom + 20, name)
     x_title(canvas, label)
     return lambda i: canvas.left + (i + 0.5) * step
 
@@ -301,7 +301,7 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     x = Scale(low, high, canvas.left, WIDTH - canvas.right)
     write = _writer(figure)
     for tick in x.ticks():
-        canvas.text(x(tick), canvas.height - canvas.bottom + 16, write(tick))
+        canvas.text(x(tick), canvas.height - canvas.bottom + 20, write(tick))
     x_title(canvas, figure.x_label)
     for s, (name, label) in enumerate(zip(figure.y, _names(figure), strict=True)):
         for i, value in enumerate(columns[name]):

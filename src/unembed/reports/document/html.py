@@ -65,6 +65,7 @@ figcaption { font-size: .85rem; margin-top: .4rem; line-height: 1.45; }
 .exhibit { margin: 1.2rem 0; } .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 10px;
   -webkit-overflow-scrolling: touch; background: linear-gradient(to left, var(--card) 40%, transparent) right / 3rem
   100% no-repeat local, linear-gradient(to left, #0003, transparent) right / .9rem 100% no-repeat scroll, var(--card); }
+.scroll + .scroll { margin-top: .6rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; width: 100%; }
 th { color: var(--soft); font-weight: 520; text-align: left; padding: .5rem .8rem; white-space: nowrap;
   font-size: .82rem; background: var(--wash); }
@@ -89,7 +90,6 @@ _INTERVALS, _COLUMNS = 2, 8
 """Columns with intervals, and columns in all, beyond which a table is set narrower: intervals below their numbers."""
 _LONG = 18
 """Letters of a fact that takes a line of its own."""
-_SUFFIXES = ("_low", "_high", "_n", "_published")
 
 
 def page(report: Report) -> str:
@@ -215,16 +215,15 @@ def _finding(finding: Finding) -> str:
 def _exhibit(exhibit: Exhibit) -> str:
     title = _title_of(exhibit.table.title)
     note = _paragraph(exhibit.note, "soft") if exhibit.note else ""
-    body = f"{note}{_table(exhibit)}"
+    body = note + "".join(_table(exhibit, shown) for shown in exhibit.by_unit())
     if exhibit.folded:
         rows = f"{len(exhibit.table):,} rows"
         return f'<details class="exhibit"><summary>{title} <span>{rows}</span></summary>{body}</details>'
     return f'<div class="exhibit"><h3>{title}</h3>{body}</div>'
 
 
-def _table(exhibit: Exhibit) -> str:
+def _table(exhibit: Exhibit, shown: list[str]) -> str:
     names = exhibit.table.column_names
-    shown = [n for n in names if not (n.endswith(_SUFFIXES) and n.rsplit("_", 1)[0] in names)]
     rows = list(exhibit.table.rows())
     sized = [name for name in shown if f"{name}_n" in names]
     # Numbers that all come from one sample have its size once, at the end.

@@ -5,6 +5,7 @@ A figure holds no drawing, only which columns of which table it draws, so that i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
@@ -12,6 +13,13 @@ from typing import Any, Literal, get_args
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 
+SUFFIXES = ("_low", "_high", "_n", "_published")
+"""Of columns that belong to another column."""
+ROW_NAMES = (
+    *("layer", "head", "position", "order", "offset", "bin", "from", "to", "cluster", "writer", "reader"),
+    *("occurrences", "terms", "times", "triggers", "examples"),
+)
+"""Columns of numbers that name a row, or give the size of its sample."""
 KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 
@@ -58,7 +66,7 @@ class Exhibit:
 
     Columns `x`, `x_low`, `x_high` are shown as one cell "x [low, high]", `x_n` as its sample size, `x_published` as
     the paper's number next to it. Columns named `token(s)` or ending so hold token text, those ending in `_text` prose
-    to be wrapped.
+    to be wrapped. A page shows shares and the groups of `apart` as tables of their own, so that a table has one unit.
 
     Attributes:
         name: file name without extension; unique in the report.
@@ -66,6 +74,7 @@ class Exhibit:
         note: one paragraph below the title.
         percent: columns (without suffix) that hold shares, to be shown in percent.
         folded: shown closed at first, for long tables.
+        apart: groups of columns (without suffix) in a further unit.
     """
 
     name: str
@@ -73,6 +82,23 @@ class Exhibit:
     note: str = ""
     percent: tuple[str, ...] = ()
     folded: bool = False
+    apart: tuple[tuple[str, ...], ...] = ()
+
+    def by_unit(self) -> list[list[str]]:
+        """The columns (without suffix) of each table of a page: those that name a row, then those of one unit."""
+        names = self.table.column_names
+        shown = [n for n in names if not (n.endswith(SUFFIXES) and n.rsplit("_", 1)[0] in names)]
+        rows = list(self.table.rows())
+        words = {n for n in shown if rows and any(isinstance(row[n], str | list | tuple | bool) for row in rows)}
+        keys = list(itertools.takewhile(lambda n: n in words or n in ROW_NAMES, shown))
+        groups: dict[int, list[str]] = {}
+        unit = 0
+        for name in shown[len(keys) :]:
+            if name not in words:  # words after a number belong to it
+                ours = next((i for i, group in enumerate(self.apart, start=2) if name in group), 0)
+                unit = 1 if name in self.percent else ours
+            groups.setdefault(unit, []).append(name)
+        return [keys + group for group in groups.values()] or [keys]
 
 
 @dataclass(frozen=True)
@@ -174,7 +200,14 @@ class Section:
             "title": self.title,
             "text": list(self.text),
             "tables": [
-                {"name": e.name, "note": e.note, "percent": list(e.percent), "folded": e.folded} for e in self.exhibits
+                {
+                    "name": e.name,
+                    "note": e.note,
+                    "percent": list(e.percent),
+                    "folded": e.folded,
+                    "apart": [list(group) for group in e.apart],
+                }
+                for e in self.exhibits
             ],
             "figures": [asdict(f) for f in self.figures],
             "findings": [asdict(f) for f in self.findings],
@@ -187,7 +220,14 @@ class Section:
             stored["title"],
             tuple(stored["text"]),
             tuple(
-                Exhibit(e["name"], tables[e["name"]], e["note"], tuple(e["percent"]), e["folded"])
+                Exhibit(
+                    e["name"],
+                    tables[e["name"]],
+                    e["note"],
+                    tuple(e["percent"]),
+                    e["folded"],
+                    tuple(tuple(group) for group in e.get("apart", ())),
+                )
                 for e in stored["tables"]
             ),
             tuple(_figure(f) for f in stored["figures"]),

@@ -50,7 +50,7 @@ class Canvas:
     left: Real = 68
     top: Real = 10
     right: Real = 10
-    bottom: Real = 40
+    bottom: Real = 44
     elements: list[str] = field(default_factory=list)
 
     @property

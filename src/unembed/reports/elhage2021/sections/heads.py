@@ -123,7 +123,7 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
     scatter = Figure(
         "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads_by_weights",
         "positive_eigenvalues", ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive",
-        y_range=(0, 1), published=NO_NUMBERS,
+        y_range=(0, 1), percent=True, published=NO_NUMBERS,
     )  # fmt: skip
     edges = [i / 5 for i in range(-5, 6)]
     known = [float(s) for s in by_weights["copying_score"]]
@@ -140,7 +140,7 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
     )  # fmt: skip
     exhibits = (
         Exhibit("heads", table, percent=percent),
-        Exhibit("heads_by_weights", weights),
+        Exhibit("heads_by_weights", weights, percent=("positive_eigenvalues", "positive_matching")),
         Exhibit("heads_copying", logits, folded=True),
         Exhibit("copying_histogram", histogram, folded=True),
     )
@@ -201,7 +201,7 @@ def composition_section(
         }
         beside = f"random circuits: {chance:.4f} ± {deviation:.4f}"
         title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
-        exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance)))
+        exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance), apart=(("z",),)))
         if circuits.lm.n_layers == 2:
             pairs = Table(
                 f"{names[mode]} of every pair",
@@ -250,8 +250,8 @@ def induction_section(
     shown = found if top is None else found[:top]
     columns = {
         "head": [f"L{e.layer}H{e.head}" for e in shown],
-        "copying_score": [e.copying for e in shown],
         "partner": [f"L{e.partner[0]}H{e.partner[1]}" for e in shown],
+        "copying_score": [e.copying for e in shown],
         "k_composition": [e.k_composition for e in shown],
         "matching_through_partner": [e.matching for e in shown],
         "by_weights": [e.by_weights for e in shown],

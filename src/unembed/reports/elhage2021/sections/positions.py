@@ -79,7 +79,7 @@ def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenan
         ],
     }
     text = [_MEANS, "The picture shows scores less the head's mean, over the head's largest deviation."]
-    exhibits = [Exhibit("scores_by_offset", Table("Scores by offset", columns, provenance), folded=True)]
+    exhibits = [Exhibit("scores_by_offset", Table("Scores by offset", columns, provenance), "", ("of_range",), True)]
     if (by_weights := circuits.previous_token_by_weights(basis)) is not None:
         best = by_weights.flatten().topk(min(5, by_weights.numel()))
         places = [divmod(int(i), lm.n_heads) for i in best.indices]

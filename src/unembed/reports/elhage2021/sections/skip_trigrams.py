@@ -72,6 +72,8 @@ def skip_trigram_section(
         f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))
         for part in ("source", "destination", "output")
     }
+    if counts is not None:
+        columns["times"] = [c.output_with_source for c in counts]
     for part in ("attention", "effect", "score"):
         columns[part] = [float(getattr(t, part)) for t in found]
     note = (
@@ -79,7 +81,6 @@ def skip_trigram_section(
         "where the source is attended to, above the mean over outputs. Score: their product."
     )
     if counts is not None:
-        columns["times"] = [c.output_with_source for c in counts]
         columns["rate_with_source"] = [_or_none(c.rate_with) for c in counts]
         columns["rate_without"] = [_or_none(c.rate_without) for c in counts]
         copies = [i for i, t in enumerate(found) if t.source == t.output]

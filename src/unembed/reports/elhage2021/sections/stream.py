@@ -160,9 +160,9 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
         "Loss by the highest order of path",
         {
             "order": list(range(orders)),
+            "terms": [int(n) for n in found.n_terms],
             "loss": found.losses.tolist(),
             "reduction": [found.direct_reduction, *found.reductions.tolist()],
-            "terms": [int(n) for n in found.n_terms],
             "reduction_per_term": [found.direct_reduction, *found.reductions_per_term.tolist()],
         },
         provenance,
@@ -329,7 +329,7 @@ def stream_section(
             },
             provenance,
         )
-        exhibits.append(Exhibit("erasing_memories", table, percent=percent[1:]))
+        exhibits.append(Exhibit("erasing_memories", table, percent=percent[1:], apart=(("cosine",),)))
         text.append(
             f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
             f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions)."

@@ -106,4 +106,4 @@ def _predictive(m: Measurements, a: Agreement) -> Exhibit:
     found = predictive_columns(m, a, m.negative.positions, order, layer_of)
     note = "Token: the first of −v. Precision: the share of the key's negative triggers that it follows."
     table = Table(f"The {len(order)} negated values with the largest probability", found, provenance_of(m))
-    return Exhibit("predictive_negated_values", table, note, percent=("precision",), folded=True)
+    return Exhibit("predictive_negated_values", table, note, percent=("max_probability", "precision"), folded=True)

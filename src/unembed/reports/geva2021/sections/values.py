@@ -149,7 +149,7 @@ def _predictive(m: Measurements, order: np.ndarray, layer_of: np.ndarray) -> Exh
         f"Precision: the share of the key's top {m.triggers.top} triggers that are followed by the value's first token."
     )
     table = Table(f"The {len(order)} most predictive values", found, provenance_of(m))
-    return Exhibit("predictive_values", table, note, percent=("precision",), folded=True)
+    return Exhibit("predictive_values", table, note, percent=("max_probability", "precision"), folded=True)
 
 
 def predictive_columns(
@@ -160,10 +160,10 @@ def predictive_columns(
     return {
         "value": [m.lm.memory_name(int(n), int(row - a.bounds[n])) for row, n in zip(order, layer_of, strict=True)],
         "token": m.lm.token_strings(a.top[order].tolist()),
+        "triggers": [int(f) for f in a.followed[order]],
         "max_probability": [float(p) for p in a.probability[order]],
         "precision": [
             float(h / f) if f else float("nan") for h, f in zip(a.hits[order], a.followed[order], strict=True)
         ],
-        "triggers": [int(f) for f in a.followed[order]],
         "first_trigger_text": [prefix_text(m, p) if p >= 0 else "" for p in first],
     }

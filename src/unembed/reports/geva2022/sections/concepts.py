@@ -64,7 +64,7 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         Exhibit("tab2", table, "Published numbers are GPT2's, with WikiLM's next to them.", _PERCENT),
         Exhibit("fig2", by_layer, "", _PERCENT_BY_LAYER),
         *_judged(found[VALUES], m.judged, provenance),
-        Exhibit("concepts", found[VALUES].to_table(), "Every concept of the sampled values.", folded=True),
+        Exhibit("concepts", found[VALUES].to_table(), "Every concept of the sampled values.", (), True, (("score",),)),
     )
     return Section("Concepts in the vocabulary (Sec. 4)", text, exhibits, figures, findings)
 

@@ -84,9 +84,15 @@ def section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
                y_label="appearances", published=published.NOT_IN_PAPER),
     )  # fmt: skip
     exhibits = (
-        Exhibit("fig3", by_layer),
-        Exhibit("extreme_groups", groups, "", _SHARES),
-        Exhibit("extreme_clusters", cards, "The clusters with most extreme sub-updates.", folded=True),
+        Exhibit("fig3", by_layer, apart=(("extremes",),)),
+        Exhibit("extreme_groups", groups, "", _SHARES, apart=(("mean_prefix",),)),
+        Exhibit(
+            "extreme_clusters",
+            cards,
+            "The clusters with most extreme sub-updates.",
+            folded=True,
+            apart=(("coherence",), ("mean_score",), ("tokens_per_million",)),
+        ),
     )
     return Section("Promotion across layers (Sec. 5.2)", text, exhibits, figures, findings)
 
