@@ -8,7 +8,7 @@ from tests.browser.axe_rules import assert_no_violation
 
 SCREENS = {
     "trace": ("#/trace", "Sum "),
-    "alone": ("#/trace?prompt=one+two+three&alone=1", "Layer 5, FFN"),
+    "alone": ("#/trace?prompt=one+two+three&alone=1&layer=5", "Layer 5, FFN"),
     "tour": ("#/trace?tour=3", "Sum "),
     "together": ("#/trace?prompt=one+two+three&layers=2-4&layer=4", "their attention adds"),
     "followed": ("#/trace?prompt=one+two+three&metric=pinned&pins=5&scale=p&flip=1", "Sum "),

@@ -66,6 +66,14 @@ def test_a_click_on_a_point_opens_its_memory_and_a_link_restores_it(opened, atla
     expect(restored.get_by_role("heading", level=1)).to_contain_text(name(atlas, point))
 
 
+def test_a_link_to_a_memory_at_the_edge_of_the_map_shows_it_in_the_middle(opened, atlas):
+    point = max(range(len(atlas.x)), key=lambda i: abs(atlas.x[i] - 0.5) + abs(atlas.y[i] - 0.5))
+    page = opened(f"#/atlas?memory={name(atlas, point)}")
+    ready(page)
+    canvas(page).hover()  # its middle
+    expect(page.locator("#map-pop")).to_contain_text(name(atlas, point))
+
+
 def test_a_search_lists_all_that_the_library_finds_and_fades_the_rest(opened, atlas, lm, index):
     expected = atlas_matches(lm, index, "king")
     page = opened("#/atlas")

@@ -31,12 +31,12 @@ def test_effects_are_bars_to_both_sides_of_one_zero(opened):
     assert bars == pytest.approx([widest * x / most for x in effects], abs=1.5)
 
 
-def test_effects_are_never_truncated(opened):
+def test_names_and_effects_are_never_truncated(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     cut = (
         inspector(page)
-        .locator("td.effect")
+        .locator("td:is(.writer, .effect)")
         .evaluate_all("cells => cells.filter((c) => c.scrollWidth > c.clientWidth).map((c) => c.textContent)")
     )
     assert cut == []

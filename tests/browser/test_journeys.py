@@ -41,7 +41,7 @@ def test_a_trace_shows_the_librarys_numbers(opened, lm):
         name = next(name for name in names if name.startswith(f"Embedding, position {p} "))
         shown = entering.tokens[0][p][0].replace(" ", "·")
         assert f"first {shown} " in name and f"rank of the final prediction {rank:,}" in name
-    expect(page.get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"Layer {lm.n_layers - 1}, FFN")).to_be_visible()
 
 
 def test_another_metric_sends_no_request(opened):
@@ -101,14 +101,15 @@ def test_a_link_restores_what_was_seen(opened, served):
 
 
 def test_from_a_cell_to_its_layer_to_a_memory(opened, lm):
+    last = lm.n_layers - 1
     page = opened(AT)
     page.get_by_role("button", name="Open this layer").click()
-    expect(page.get_by_role("heading", name="Layer 5", exact=True)).to_be_visible()
-    page.get_by_role("link", name=re.compile("^L5M")).first.click()
+    expect(page.get_by_role("heading", name=f"Layer {last}", exact=True)).to_be_visible()
+    page.get_by_role("link", name=re.compile(f"^L{last}M")).first.click()
     heading = page.get_by_role("heading", level=1)
-    expect(heading).to_have_text(re.compile(r"^L5M\d+$"))
+    expect(heading).to_have_text(re.compile(rf"^L{last}M\d+$"))
     index = int(heading.inner_text().split("M")[1])
-    first = lm.values.top_tokens(5, index, 1)[0].replace(" ", "·")
+    first = lm.values.top_tokens(last, index, 1)[0].replace(" ", "·")
     expect(
         page.get_by_role("region", name="Effect of the value on the vocabulary").get_by_role("listitem").first
     ).to_contain_text(first)
@@ -149,9 +150,9 @@ def test_search_jumps_to_a_memory(opened):
     expect(page.get_by_role("heading", name="L2M9")).to_be_visible()
 
 
-def test_heads_and_their_pattern(opened):
+def test_heads_and_their_pattern(opened, lm):
     page = opened("#/heads?head=L2H3")
-    expect(page.get_by_role("gridcell")).to_have_count(48)
+    expect(page.get_by_role("gridcell")).to_have_count(lm.n_layers * lm.n_heads)
     expect(page.get_by_role("heading", name="L2H3")).to_be_visible()
     expect(page.get_by_text("The first column is hidden")).to_be_visible()
 
@@ -170,7 +171,7 @@ def test_labels_survive_a_restart(opened, lm, index):
     again.stop()
 
 
-def test_an_annotator_finds_a_pattern(opened, index):
+def test_an_annotator_finds_a_pattern(opened, lm, index):
     page = opened("#/label")
     page.get_by_role("textbox", name="Your name").fill("cleo")
     page.get_by_role("textbox", name="Your name").press("Enter")
@@ -181,7 +182,7 @@ def test_an_annotator_finds_a_pattern(opened, index):
     page.get_by_role("textbox", name="Describe the pattern").fill("endings")
     page.get_by_role("button", name="Add pattern").click()
     page.get_by_role("button", name="Save and next").click()
-    expect(page.get_by_text("1 of 90 values done by cleo")).to_be_visible()
+    expect(page.get_by_text(f"1 of {15 * lm.n_layers} values done by cleo")).to_be_visible()
     rows = [row for row in index.labels().rows() if row["author"] == "cleo"]
     assert [(r["label"], r["notes"]["members"]) for r in rows] == [("endings", [0, 1, 2, 3])]
 

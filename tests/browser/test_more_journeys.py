@@ -223,7 +223,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     page.get_by_role("combobox", name="Concept").fill("another")
     page.get_by_role("button", name="Add to concept").click()
     page.get_by_role("button", name="Undo").last.click()
-    expect(page.get_by_text("Taken back.")).to_be_visible()
+    expect(page.get_by_text("Withdrawn.")).to_be_visible()
     assert "another" not in {row["label"] for row in index.labels().rows()}
 
 

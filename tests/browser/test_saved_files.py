@@ -123,7 +123,7 @@ def test_every_file_of_a_screen_holds_what_it_shows(opened, tmp_path, screen):
 
 def test_the_numbers_in_a_file_are_those_on_the_screen(opened, tmp_path):
     page = opened(f"#/trace?{AT}&position=6&layer=5")
-    expect(page.get_by_text(re.compile("off by"))).to_be_visible()
+    expect(page.get_by_text(re.compile("relative error"))).to_be_visible()
     cells = page.locator(".grid .cell").count()
     lines = saved(page, "Save data as CSV", tmp_path).read_text().splitlines()[1:]
     rows = list(csv.DictReader(lines))
@@ -138,7 +138,7 @@ def test_the_numbers_in_a_file_are_those_on_the_screen(opened, tmp_path):
 def test_a_card_is_saved_as_it_is_seen(opened, browser, tmp_path):
     page = opened(f"#/trace?{AT}&position=6&layer=5", theme="dark")
     card = page.locator(".card", has=page.get_by_role("heading", name="Logit attribution"))
-    expect(card.get_by_text(re.compile("off by"))).to_be_visible()
+    expect(card.get_by_text(re.compile("relative error"))).to_be_visible()
     page.wait_for_load_state("networkidle")
     card.get_by_role("button", name="Download this figure").click()
     with page.expect_download() as download:

@@ -107,12 +107,13 @@ def test_a_target_and_a_runner_up_drive_every_pane(opened, lm, index):
     page.get_by_role("button", name="Open this layer").click()
     rows = page.locator(".updates").first.locator("tbody tr")
     expect(rows).to_have_count(20)
-    layer = expected(trace.question(chosen, house), layers=[5])
+    last = lm.n_layers - 1
+    layer = expected(trace.question(chosen, house), layers=[last])
     assert effects(rows) == pytest.approx({f"L{r.layer}M{r.index}": r.score for r in layer.rows}, abs=6e-3)
     page.get_by_role("radio", name="Heads", exact=True).click()
-    heads = trace.head_updates(5, -1, chosen, house)
+    heads = trace.head_updates(last, -1, chosen, house)
     expect(rows).to_have_count(lm.n_heads)
-    assert effects(rows) == pytest.approx({f"L5H{h.index}": h.score for h in heads}, abs=6e-3)
+    assert effects(rows) == pytest.approx({f"L{last}H{h.index}": h.score for h in heads}, abs=6e-3)
 
 
 def signless(x: float) -> str:
@@ -266,7 +267,9 @@ def test_the_first_layer_on_top(opened, lm):
     page.keyboard.press("ArrowUp")
     expect(inspector(page).get_by_role("heading", name=f"Layer {lm.n_layers - 2}, FFN")).to_be_visible()
     page.keyboard.press("Shift+ArrowUp")
-    expect(inspector(page).get_by_role("heading", name="Layers 3 to 4, together")).to_be_visible()
+    expect(
+        inspector(page).get_by_role("heading", name=f"Layers {lm.n_layers - 3} to {lm.n_layers - 2}, together")
+    ).to_be_visible()
     other = opened("#" + address(page).split("#")[1])
     expect(grid(other).get_by_role("rowheader").first).to_have_text("Embedding")
 
@@ -362,7 +365,7 @@ def test_timings_are_the_pages_own_spans(opened):
     )
 
 
-def test_the_inspector_is_widened_and_folded_by_keyboard_and_stays_so(opened):
+def test_the_inspector_is_widened_and_folded_by_keyboard_and_stays_so(opened, lm):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     narrow = inspector(page).bounding_box()["width"]
@@ -387,7 +390,7 @@ def test_the_inspector_is_widened_and_folded_by_keyboard_and_stays_so(opened):
     page.reload()
     expect(the_sum(page)).to_be_visible()
     show.click()
-    expect(inspector(page).get_by_role("heading", name="Layer 5, FFN")).to_be_visible()
+    expect(inspector(page).get_by_role("heading", name=f"Layer {lm.n_layers - 1}, FFN")).to_be_visible()
     assert inspector(page).bounding_box()["width"] == narrow
 
 

@@ -123,7 +123,7 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
             [
               row.author || "someone",
               row.made.slice(0, 10),
-              row.notes.confidence && `sure ${row.notes.confidence} of 5`,
+              row.notes.confidence && `confidence ${row.notes.confidence} of 5`,
               row.notes.verdict,
               row.notes.note,
             ]

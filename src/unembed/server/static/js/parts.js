@@ -103,7 +103,7 @@ export function attribution(el, a, tokens = []) {
       "p",
       { class: "row soft" },
       h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)}`),
-      h("span", { class: "faint" }, `off by ${a.error.toExponential(1)} (relative)`),
+      h("span", { class: "faint" }, `relative error ${a.error.toExponential(1)}`),
     ),
   );
 }

@@ -107,7 +107,10 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
   const table = (list) =>
     h(
       "table",
-      { class: "updates" },
+      {
+        class: "updates",
+        style: { "--longest": Math.max(6, ...list.map((u) => idOf(u, isHead(u) ? "head" : "memory").length)) },
+      },
       h(
         "thead",
         {},

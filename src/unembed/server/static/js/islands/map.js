@@ -158,13 +158,8 @@ export function mount(el, data, options = {}) {
   }
 
   function look(next, tell = true) {
-    const zoom = Math.max(1, Math.min(MOST, next.zoom));
-    const most = 0.5 + 0.5 / zoom;
-    view = {
-      x: Math.max(1 - most, Math.min(most, next.x)),
-      y: Math.max(1 - most, Math.min(most, next.y)),
-      zoom,
-    };
+    const onMap = (at) => Math.max(0, Math.min(1, at));
+    view = { x: onMap(next.x), y: onMap(next.y), zoom: Math.max(1, Math.min(MOST, next.zoom)) };
     redraw();
     if (tell) options.onview?.(view);
   }

@@ -19,7 +19,7 @@ export function mount(el, data, options = {}) {
   const update = (next) => {
     const W = Math.max(300, Math.min(900, el.clientWidth || 560));
     const PAD = {
-      left: 84,
+      left: 74,
       right: Math.min(120, 14 + 8 * Math.max(...next.series.map((one) => visible(one.name).length))),
       top: 14,
       bottom: 26,

@@ -124,7 +124,7 @@ export function headCard(t, own) {
         hideFirst &&
           "The first column is hidden; the last row gives it " +
             `${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
-        norms && "Weight times the norm of the value as the head writes it; the darkest is " + `${num(unit)}.`,
+        norms && `Weight times the norm of the value as the head writes it; the darkest is ${num(unit)}.`,
       );
     };
     drawMap();
@@ -263,7 +263,9 @@ export function headCard(t, own) {
             "How much of an earlier head's output lies in what this head reads: as query (Q), key (K) or value (V).",
           ),
         ),
-      circuit.notes.length > 0 && circuit.looks_for.length > 0 && h("p", { class: "faint" }, circuit.notes.join("; ")),
+      circuit.notes.length > 0 &&
+        circuit.looks_for.length > 0 &&
+        h("p", { class: "faint" }, `OV and QK from the weights alone: ${circuit.notes.join("; ")}.`),
     ];
   }
 

@@ -1,5 +1,5 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
-import { button, fill, h, num, numberBox, percent, worded } from "../dom.js";
+import { button, fill, fixed, h, num, numberBox, percent, worded } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
 import { card, failure, pane, prompt, table } from "../parts.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
@@ -81,11 +81,7 @@ export function render(root, page) {
               bar(r.plain, "plus"),
               percent(r.edited),
               bar(r.edited, "minus"),
-              h(
-                "td",
-                { class: "n" },
-                `${r.edited < r.plain ? "−" : "+"}${Math.abs(100 * (r.edited - r.plain)).toFixed(1)}`,
-              ),
+              h("td", { class: "n" }, fixed(100 * (r.edited - r.plain), 1, true)),
             ]),
         ),
         active.length

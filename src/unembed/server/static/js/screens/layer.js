@@ -176,11 +176,11 @@ export function render(root, page) {
     const pick = (c) => turn({ token: `#${c.id}` });
     fill(
       three,
-      column("Entering", one.before, null, one.rank_before),
+      column("Before", one.before, null, one.rank_before),
       one.middle
         ? column("After attention", one.middle, one.middle_from, one.rank_middle)
         : model.can.events && written(h("p", { class: "note" }), "parallel"),
-      column(model.can.events ? "After the FFN" : "After attention", one.after, one.after_from, one.rank_after),
+      column(model.can.events ? "After FFN" : "After attention", one.after, one.after_from, one.rank_after),
     );
     function column(name, now, from, rank) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));

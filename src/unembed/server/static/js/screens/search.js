@@ -326,7 +326,7 @@ export function render(root, page) {
         card("Over the layers", null, layers),
       ),
       table(
-        [tickAll(members), "memory", "named so by", "of", "top tokens"],
+        [tickAll(members), "memory", "labelled by", "annotators", "top tokens"],
         members.map((x) => [tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
         `${members.length} ${members.length === 1 ? "memory" : "memories"}`,
       ),
@@ -432,7 +432,7 @@ export function render(root, page) {
             async () => {
               await names.withdraw(ids, author);
               await relabelled();
-              fill(joined, "Taken back.");
+              fill(joined, "Withdrawn.");
             },
             { class: "quiet" },
           ),

@@ -5,6 +5,9 @@ import { inWords, questionQuery } from "../question.js";
 import { state, turn } from "../state.js";
 import { ORDERS, updatesTable } from "../updates.js";
 
+/** With more layers the chart next to this pane has no room for the markers of its events: one is below the other. */
+const ABREAST = 8;
+
 /** `live()`: replaces the bundled example by a live trace; whether it did. `{el, draw}` */
 export function attributionPane(t, { api, live }) {
   const box = h("div");
@@ -34,7 +37,7 @@ export function attributionPane(t, { api, live }) {
     order.hidden = split !== "memory" || !!state().effects;
     totals.hidden = split === "source"; // an ablated head loses all its sources
     totals.querySelector("input").checked = !!state().effects;
-    box.closest(".two").classList.toggle("long", split === "memory");
+    box.closest(".two").classList.toggle("long", split === "memory" || t.model.n_layers > ABREAST);
     if (state().effects && split !== "source") return totalEffects(split);
     if (split === "component") return attribution(box, view.attributions[0], data.tokens);
     if (split === "memory" && view.memories) return memories(view.memories, view.attributions[0]);
@@ -75,15 +78,15 @@ export function attributionPane(t, { api, live }) {
 
   /** The memories with the largest effects, the always-on ones folded, and the sum of all others. */
   function memories({ rows, always_on, others, others_effect, total }, whole) {
-    const box = h("div");
+    const list = h("div");
     const rest = many(others, "other active memory", "other active memories");
-    updatesTable(box, [...rows, ...always_on], t.view, {
+    updatesTable(list, [...rows, ...always_on], t.view, {
       order: state().sort,
       after: [[rest, state().sort === "effect" ? others_effect : null]],
     });
     fill(
       box,
-      box,
+      list,
       h(
         "p",
         { class: "row soft" },

@@ -61,8 +61,8 @@ export function drawSpan(el, t, [a, b]) {
     h(
       "div",
       { class: "sandwich" },
-      part(`Entering ${a}`, candidates(low.before, { onpick: pick, rank: low.rank_before })),
-      part(`After ${b}`, candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after })),
+      part(`Before layer ${a}`, candidates(low.before, { onpick: pick, rank: low.rank_before })),
+      part(`After layer ${b}`, candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after })),
     ),
     h(
       "p",
