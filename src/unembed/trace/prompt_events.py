@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from unembed.trace.readings import StreamReadings
+    from unembed.names import StreamPoint
+    from unembed.trace.readings import PromptReadings
 
 
-def prompt_events(readings: StreamReadings) -> list[Event]:
+def prompt_events(readings: PromptReadings) -> list[Event]:
     """Saturation and elimination events of every position."""
     ranks = {point: readings.read(point).tracked_ranks[..., 0].cpu() for point in ("resid_pre", readings.before_ffn)}
     return events_of(
@@ -30,7 +31,7 @@ def prompt_events(readings: StreamReadings) -> list[Event]:
     )
 
 
-def _candidate_ranks(readings: StreamReadings) -> Int[Tensor, "layer pos"]:
+def _candidate_ranks(readings: PromptReadings) -> Int[Tensor, "layer pos"]:
     """The rank after each FFN of the token that was first before it, from the list of top tokens where possible."""
     first, after = readings.read(readings.before_ffn).ids[..., :1], readings.read("resid_post")
     listed = after.ids == first
@@ -43,21 +44,21 @@ def _candidate_ranks(readings: StreamReadings) -> Int[Tensor, "layer pos"]:
     return ranks
 
 
-def prompt_rank_changes(readings: StreamReadings, token: int | None, column: int | None) -> list[Event]:
+def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int | None) -> list[Event]:
     """Updates across which a token's rank at least halves or doubles, by position and layer.
 
     Args:
         token: the token to follow; each position's own prediction when None.
         column: only this position.
     """
-    halves: list[tuple[str, str, Cause]]
+    halves: list[tuple[StreamPoint, StreamPoint, Cause]]
     if readings.before_ffn == "resid_mid":
         halves = [("resid_pre", "resid_mid", "attention"), ("resid_mid", "resid_post", "ffn")]
     elif any(b.feed_forward is not None for b in readings.lm.structure.blocks):
         return []
     else:
         halves = [("resid_pre", "resid_post", "attention")]
-    points = {point for half in halves for point in half[:2]}
+    points: set[StreamPoint] = {point for before, after, _ in halves for point in (before, after)}
     if token is None:
         at = slice(None) if column is None else [column]
         ranks = {point: readings.read(point).tracked_ranks[:, at, 0].cpu() for point in points}

@@ -1,21 +1,25 @@
-"""The stream of one run read in the vocabulary: the logit lens at every layer and position, computed once."""
+"""One prompt run once, and its stream read in the vocabulary: the logit lens at every layer and position."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import Reading, final_scale, joined, logits_of, read
+from unembed.logit_attribution import points_needed
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, StreamPoint
 from unembed.results import Displayed, Provenance, Table
-from unembed.stream.run import Run
+from unembed.stream.interventions import Edits, as_edits
+from unembed.stream.run import Run, Tokens, position_of, prepare, run
+from unembed.trace.tables import EntropyAndKL
 from unembed.validation import as_str, positive_int
 
 TOP = 10
@@ -67,59 +71,126 @@ class Readings(Displayed):
         return self.reading.probabilities
 
 
-class StreamReadings:
-    """The stream of a run of one prompt, read at its points; each reading records the rank of the final prediction."""
+class PromptReadings:
+    """One prompt under the model, and its stream read in the vocabulary. Everything is computed once, on first use."""
 
-    def __init__(
-        self,
-        lm: Decoder,
-        run_with: Callable[[Sequence[str]], Run],
-        before_ffn: str,
-        hidden: Bool[Tensor, " d_vocab"] | None,
-    ) -> None:
-        """Read nothing yet.
+    def __init__(self, lm: Decoder, tokens: Tokens, edits: Edits = (), *, show_unlearned: bool = False) -> None:
+        """Run the prompt and capture the stream and the coefficients.
 
         Args:
-            run_with: returns a run of the prompt that captured these points.
-            before_ffn: the point that FFNs read.
-            hidden: tokens to leave out of lists and ranks; None lists every token.
+            tokens: one prompt.
+            edits: changes to make in the run.
+            show_unlearned: also list and rank tokens that the model never learned; by default they are left out of
+                every list, rank and event. Probabilities are those of the whole vocabulary either way.
+
+        Raises:
+            InvalidInput: the prompt is empty, too long, or more than one.
+            Unsupported: the model has no layers.
         """
-        self.lm, self.run_with, self.before_ffn, self.hidden = lm, run_with, before_ffn, hidden
-        self._readings: dict[tuple[str, int, str], Reading] = {}
+        if not lm.n_layers:
+            raise Unsupported(
+                f"a trace of {lm.name}",
+                why="it has no layers: its logits are those of each token alone",
+                instead="Use unembed.circuits(lm).direct_path()",
+            )
+        self.lm, self.edits, self.show_unlearned = lm, as_edits(edits), show_unlearned
+        ids, mask = prepare(lm, tokens)
+        if ids.shape[0] != 1:
+            raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
+        self.tokens: Int[Tensor, " pos"] = ids[0]
+        self.parallel = any(b.parallel for b in lm.structure.blocks)
+        has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
+        self.before_ffn: StreamPoint = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
+        """The point that FFNs read."""
+        # The points for an attribution by component too: most traces are used for one, and a second pass costs more.
+        points = {*points_needed(lm, "component", self.edits), self.before_ffn}
+        if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
+            points.add("coefficients")
+        self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
+        self._runs: dict[str, Run] = {}
+        self._read: dict[tuple[str, int, str], Reading] = {}
+        self._readings: dict[tuple[str, int, str], Readings] = {}
+
+    @property
+    def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
+        """Tokens that are left out of lists and ranks; None where every token is listed."""
+        return None if self.show_unlearned else self.lm.unlisted
+
+    def __len__(self) -> int:
+        """The number of tokens of the prompt."""
+        return self.tokens.shape[0]
+
+    @property
+    def token_strings(self) -> list[str]:
+        """The prompt's tokens as text."""
+        return self.lm.token_strings(self.tokens)
 
     @cached_property
-    def logits(self) -> Float[Tensor, "pos d_vocab"]:
-        """Of the run."""
-        return self.run_with(()).logits[0]
+    def provenance(self) -> Provenance:
+        """The model, the edits, and whether unlearned tokens are listed."""
+        notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
+        return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
-    @cached_property
-    def prediction(self) -> Int[Tensor, " pos"]:
-        """The model's most likely next token after every position."""
-        return self.logits.argmax(dim=-1)
-
-    @cached_property
-    def scale(self) -> Float[Tensor, "pos 1"]:
-        """The scale of the final norm at every position of the run."""
-        return final_scale(self.lm, self.run_with(()).at("resid_post", self.lm.n_layers - 1)[0])
+    def run_with(self, points: Sequence[str]) -> Run:
+        """A run of the same prompt and edits that captured these points: the trace's own, or a cached one."""
+        if all(as_str("point", point) in self.run for point in points):
+            return self.run
+        key = ",".join(sorted(points))
+        if key not in self._runs:
+            self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
+        return self._runs[key]
 
     def stream(self, point: str) -> Float[Tensor, "layer pos d_model"]:
         """The stream at a point."""
         return self.run_with((point,))[point][:, 0]
 
-    def read(self, point: str, top: int = TOP, basis: Basis = "final") -> Reading:
-        """Top tokens at a point of every layer and position.
+    def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
+        """The model's logits after a position."""
+        return self.run.logits[0, position_of(self.run, position)]
+
+    @cached_property
+    def prediction(self) -> Int[Tensor, " pos"]:
+        """The model's most likely next token after every position."""
+        return self.run.logits[0].argmax(dim=-1)
+
+    @cached_property
+    def scale(self) -> Float[Tensor, "pos 1"]:
+        """The scale of the final norm at every position of the run."""
+        return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+
+    def readings(self, point: StreamPoint = "resid_post", top: int = TOP, basis: Basis = "final") -> Readings:
+        """Top tokens of the stream at a point, for every layer and position.
 
         Raises:
             InvalidInput: it is not a point of the stream.
             PointMissing: the model has no such point.
         """
+        as_str("point", point)
+        as_str("basis", basis)
+        key = (point, positive_int("top", top), basis)
+        if key not in self._readings:
+            reading = self.read(*key)
+            flat = self.lm.token_strings(reading.ids)
+            layers, positions, k = reading.ids.shape
+            texts = [
+                [flat[(n * positions + p) * k : (n * positions + p + 1) * k] for p in range(positions)]
+                for n in range(layers)
+            ]
+            provenance = self.lm.provenance(basis=basis, notes={**self.provenance.notes, "point": point})
+            self._readings[key] = Readings(
+                point, basis, not self.show_unlearned, reading, texts, tuple(self.token_strings), provenance
+            )
+        return self._readings[key]
+
+    def read(self, point: str, top: int = TOP, basis: Basis = "final") -> Reading:
+        """What `readings` returns, without the texts; in the basis "final", with the rank of the final prediction."""
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
-        if (point, top, basis) not in self._readings:
-            self._readings[point, top, basis] = self._read(point, top, basis)
-        return self._readings[point, top, basis]
+        if (point, top, basis) not in self._read:
+            self._read[point, top, basis] = self._read_at(point, top, basis)
+        return self._read[point, top, basis]
 
-    def _read(self, point: str, top: int, basis: Basis) -> Reading:
+    def _read_at(self, point: str, top: int, basis: Basis) -> Reading:
         x = self.stream(point)
         if (top, basis) != (TOP, "final"):
             scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
@@ -148,21 +219,32 @@ class StreamReadings:
             Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
             prediction as the tracked one. When all have come, the readings after and before FFNs need no others.
         """
-        n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self.prediction)))
+        n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
         for point in ("resid_post", self.before_ffn):
-            if (point, TOP, "final") in self._readings:
+            if (point, TOP, "final") in self._read:
                 continue
             x, found = self.stream(point), list[Reading]()
             for start in range(0, n, step):
                 layers = range(start, min(n, start + step))
                 found.append(self._with_prediction(x[start : layers.stop]))
                 yield layers, point, found[-1]
-            self._readings[point, TOP, "final"] = joined(found)
+            self._read[point, TOP, "final"] = joined(found)
+
+    def ranks_of(
+        self, token: str | int, point: StreamPoint = "resid_post", position: int | None = None
+    ) -> Int[Tensor, "layer pos"]:
+        """The rank of a token at every layer, and at every position or at one; 1 is the top."""
+        return self.ranks_and_probabilities(token, point, position=position)[0]
 
     def ranks_and_probabilities(
-        self, token: int, point: str, basis: Basis, column: int | None
+        self, token: str | int, point: StreamPoint = "resid_post", basis: Basis = "final", position: int | None = None
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
-        """The rank and the probability of a token at every layer, at every position or at one."""
+        """The rank (from 1, the top) and the probability of a token at every layer, at every position or at one.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        token, column = self.lm.single_token(token), None if position is None else position_of(self.run, position)
         at = slice(None) if column is None else [column]
         if basis == "final" and column is not None and token == int(self.prediction[column]):
             found, at = self.read(point), (slice(None), at)  # recorded when the stream was read
@@ -174,18 +256,33 @@ class StreamReadings:
         return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
 
     def ranks_among(
-        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, column: int, basis: Basis
+        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: Basis = "final"
     ) -> Int[Tensor, "point token"]:
-        """The ranks of chosen tokens, as many at each point, at points of one layer and position."""
+        """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
+        layer, column = self.lm.layer(layer), position_of(self.run, position)
         x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
         scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
         track = torch.as_tensor(tokens)
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden).tracked_ranks
 
+    def prediction_ranks(self, point: StreamPoint = "resid_post") -> Int[Tensor, "layer pos"]:
+        """The rank of every position's own final prediction at a point of every layer; 1 is the top.
+
+        Raises:
+            PointMissing: the model has no such point.
+        """
+        return self.read(point).tracked_ranks[..., 0]
+
     @torch.no_grad()
-    def entropy_and_kl(self, point: str) -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
-        """The entropy of every reading at a point, and its divergence from the final prediction, in nats."""
-        final = self.logits.float().log_softmax(dim=-1)
+    def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
+        """The entropy, and the KL divergence from the model's final prediction, of every reading at a point, in nats.
+
+        Raises:
+            PointMissing: the model has no such point.
+
+        Memory: 3 * pos * d_vocab numbers.
+        """
+        final = self.run.logits[0].float().log_softmax(dim=-1)
         entropy, divergence = [], []
         for layer in self.stream(point):
             log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
@@ -193,4 +290,5 @@ class StreamReadings:
             entropy.append(-torch.linalg.vecdot(p, log_p))
             # Rounding can bring the sum of the same numbers, taken twice, below zero.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
-        return torch.stack(entropy), torch.stack(divergence)
+        provenance = self.lm.provenance(basis="final", notes={**self.provenance.notes, "point": point})
+        return EntropyAndKL(point, torch.stack(entropy), torch.stack(divergence), tuple(self.token_strings), provenance)
