@@ -10,7 +10,7 @@ from tests.conftest import tiny
 from tests.families import build
 from unembed.attention.circuits import Circuits
 from unembed.attention.folded_weights import at_least_float32, default_basis, ignores_channel_mean, ignores_logit_mean
-from unembed.attention.geometry import virtual_weights
+from unembed.attention.geometry import subspaces, virtual_weights
 
 TOKENS = torch.tensor([[5, 9, 31, 5, 77]])
 READINGS: dict[str, Callable[[Circuits, str, bool], torch.Tensor]] = {
@@ -20,6 +20,7 @@ READINGS: dict[str, Callable[[Circuits, str, bool], torch.Tensor]] = {
         c.virtual_head((0, 1), (1, 2)).ov_full(basis, centre=centre).dense()
     ),
     "virtual weights": lambda c, basis, centre: virtual_weights(c.lm, basis, centre=centre).ratio.nan_to_num(),
+    "subspaces": lambda c, basis, centre: subspaces(c.lm, basis, centre=centre).effective_rank,
 }
 
 

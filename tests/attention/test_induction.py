@@ -159,8 +159,13 @@ def test_the_direct_path_is_softmax_of_embedding_times_unembedding(shipped: str)
     for piece in pieces:
         for a, b in zip(piece[:-1].tolist(), piece[1:].tolist(), strict=True):
             counts[b] += a == token
-    expected = scipy.stats.spearmanr(counts, log_p[token])[0]
+    learned = ~lm.unlearned
+    expected = scipy.stats.spearmanr(counts[learned], log_p[token, learned])[0]
     assert float(found.spearman[0]) == pytest.approx(expected, abs=1e-4)
+    whole = direct_path(lm, texts, n_tokens=3, hide_unlearned=False)
+    expected = scipy.stats.spearmanr(counts, log_p[token])[0]
+    assert float(whole.spearman[0]) == pytest.approx(expected, abs=1e-4)
+    assert found.provenance.notes["unlearned tokens left out"] == int(lm.unlearned.sum()) > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

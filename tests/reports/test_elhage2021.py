@@ -162,6 +162,25 @@ def test_largest_entries_are_those_between_tokens_that_the_model_learned() -> No
         assert [row[f"{second}_token"] for row in rows] == lm.token_strings(best.indices % lm.d_vocab)
 
 
+def test_tokens_that_were_never_learned_are_left_out_unless_included(tmp_path: Path) -> None:
+    corpus = unembed.open_corpus(texts(6))
+
+    def measured(lm: unembed.LanguageModel, include: bool) -> measurements.Measurements:
+        options = Options(sequences=2, tokens=100, windows=1, include_unlearned=include)
+        return measurements.Measurements(lm, corpus, Work(tmp_path, {}), options)
+
+    m = measured(lettered("gpt2"), True)
+    triples = [t for head in m.skip_trigrams for t in head.triples]
+    ids = {m.predicted, triples[0].output, int(m.direct_path.tokens[0])}
+    some = with_unlearned(lettered("gpt2"), sorted(ids))
+    for include in (False, True):
+        m = measured(some, include)
+        in_triples = {i for head in m.skip_trigrams for t in head.triples for i in (t.source, t.destination, t.output)}
+        found = [{m.predicted}, in_triples, {*m.direct_path.tokens.tolist()}]
+        assert [bool(tokens & ids) for tokens in found] == [include] * 3
+        assert m.provenance.notes["unlearned tokens left out"] == (0 if include else len(ids))
+
+
 def test_heads_of_a_mixture_of_experts_have_the_report(tmp_path: Path) -> None:
     report = unembed.report(
         "elhage2021", lettered("mixtral"), texts(6), tmp_path, sequences=2, tokens=100, windows=1, control=False

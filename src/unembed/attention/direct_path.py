@@ -28,7 +28,7 @@ class DirectPath(Displayed):
     """How well the direct path predicts the next token, and what it shares with bigram statistics.
 
     In a model with layers the direct path is not the bigram table: the layers predict most of it, and what is left to
-    the direct path is the part that token frequencies and the layers do not give. Rank correlations over the whole
+    the direct path is the part that token frequencies and the layers do not give. Rank correlations over a
     vocabulary are dominated by token frequency, so three of them accompany the plain one.
 
     Attributes:
@@ -76,7 +76,12 @@ class DirectPath(Displayed):
 
 @torch.no_grad()
 def direct_path(
-    lm: Decoder, corpus: CorpusSource = None, *, n_tokens: int = 200, max_tokens: int = 400_000
+    lm: Decoder,
+    corpus: CorpusSource = None,
+    *,
+    n_tokens: int = 200,
+    max_tokens: int = 400_000,
+    hide_unlearned: bool = True,
 ) -> DirectPath:
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
@@ -84,6 +89,7 @@ def direct_path(
         corpus: anything `unembed.open_corpus` takes.
         n_tokens: how many of the most frequent tokens to compare by rank.
         max_tokens: where to stop reading.
+        hide_unlearned: leave tokens that the model never learned out of the correlations.
 
     Raises:
         InvalidInput: the corpus is too short.
@@ -109,14 +115,15 @@ def direct_path(
         rows = torch.searchsorted(ids, second.first[chosen])
         loss -= float((log_p[rows, second.second[chosen]].double() * second.count[chosen]).sum())
     occurrences = torch.zeros(lm.d_vocab, dtype=torch.long).index_add_(0, every.first, every.count)
-    tokens = occurrences.topk(min(n_tokens, int((occurrences > 0).sum()))).indices
-    frequency_ranks = average_ranks(
-        torch.zeros(lm.d_vocab, dtype=torch.float64).index_add_(0, every.second, every.count.double())
-    )
+    learned = ~lm.unlearned.cpu() if hide_unlearned else torch.ones(lm.d_vocab, dtype=torch.bool)
+    among = occurrences.masked_fill(~learned, 0)
+    tokens = among.topk(min(n_tokens, int((among > 0).sum()))).indices
+    frequencies = torch.zeros(lm.d_vocab, dtype=torch.float64).index_add_(0, every.second, every.count.double())
+    frequency_ranks = average_ranks(frequencies[learned])
     rows = []
     for token in tokens.tolist():
         counts, logits, early, late = (
-            average_ranks(values)
+            average_ranks(values[learned])
             for values in (
                 every.row(token), _log_probabilities(lm, torch.tensor([token]))[0].double(), first.row(token),
                 second.row(token),
@@ -129,11 +136,12 @@ def direct_path(
             )
         )  # fmt: skip
     unigram = Bigrams(torch.zeros_like(first.second), first.second, first.count, lm.d_vocab)
+    notes = {"max_tokens": max_tokens, "unlearned tokens left out": int((~learned).sum())}
     spearman, partial, frequency, ceiling = torch.tensor(rows, dtype=torch.float64).T
     return DirectPath(
         tokens, occurrences[tokens], spearman, partial, frequency, ceiling, loss / int(second.count.sum()),
         first.cross_entropy_of(second), _unigram_loss(unigram, second),
-        tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes={"max_tokens": max_tokens}),
+        tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes=notes),
     )  # fmt: skip
 
 

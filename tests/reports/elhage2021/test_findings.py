@@ -44,7 +44,11 @@ def stream(
 PAIR = ((0, 2), (1, 3))
 PEAKS = {"k": (0.2, *PAIR), "q": (0.02, *PAIR), "v": (0.03, *PAIR)}
 COMPOSITION: dict[str, Any] = {
-    "n_layers": 2, "z": 40.0, "previous": 0.9, "peaks": PEAKS, "n_reaching_half": {"k": 1, "q": 0, "v": 0},
+    "n_layers": 2, "z": 40.0, "previous": around(0.9, 0.05), "peaks": PEAKS,
+    "n_reaching_half": {"k": 1, "q": 0, "v": 0},
+}  # fmt: skip
+POSITION: dict[str, Any] = {
+    "head": "1.3", "induction": 0.9, "attention": 0.9, "effect": 2.0, "attended": (24, "a"), "expected": (24, "a"),
 }  # fmt: skip
 MANY = {**COMPOSITION, "n_reaching_half": {"k": 9, "q": 3, "v": 2}}
 NOTHING = {**COMPOSITION, "z": 2.0}
@@ -88,20 +92,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"error": 0.1, "why": "", "exact": True},
         {"error": None, "why": "the stream of x cannot be turned in place", "exact": True},
     ),
-    "K-composition": (COMPOSITION, {**COMPOSITION, "previous": 0.02}, {}),
+    "K-composition": tuple({**COMPOSITION, "previous": around(*x)} for x in ((0.9, 0.05), (0.02, 0.01), (0.3, 0.05))),
     "Q-composition": (COMPOSITION, MANY, NOTHING),
     "V-composition": (COMPOSITION, MANY, {**COMPOSITION, "n_layers": 6}),
-    "induction heads": ({"evidence": [evidence(0.9)]}, {"evidence": [evidence(0.1)]}, {}),
+    "induction heads": tuple(
+        {"evidence": [evidence(x)], "most": around(x, 0.05)} for x in (0.9, 0.1, 0.31)
+    ),
     "induction by weights": (
         {"evidence": [evidence(0.9)]},
         {"evidence": [evidence(0.9, partner_previous=0.05)]},
         {"evidence": [evidence(0.1)]},
     ),
-    "one position": (
-        {"head": "1.3", "attention": 0.9, "effect": 2.0, "attended": (24, "a"), "expected": (24, "a")},
-        {"head": "1.3", "attention": 0.9, "effect": 2.0, "attended": (3, "b"), "expected": (24, "a")},
-        {},
-    ),
+    "one position": (POSITION, {**POSITION, "attended": (3, "b")}, {**POSITION, "induction": 0.1}),
     "in-context learning": tuple({"whole": losses(*x)} for x in ((4.0, 4.1, 3.9), (5.0, 5.1, 4.9), (4.5, 5.2, 5.0))),
     "ablation": (
         {"whole": losses(4.0, 4.1, 3.9), "without": losses(4.9, 5.0, 4.8), "others": losses(4.1, 4.1, 4.0)},
@@ -115,23 +117,27 @@ VERDICTS = ("agrees", "differs", "cannot be told")
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.name)
 def test_the_test_of_every_finding_can_pass_fail_and_stay_open(claim) -> None:
-    cases = CASES[claim.name]
-    verdicts = [claim.judge(**numbers).verdict for numbers in cases if numbers]
-    assert tuple(verdicts) == VERDICTS[: len(verdicts)]
+    assert tuple(claim.judge(**numbers).verdict for numbers in CASES[claim.name]) == VERDICTS
     assert claim.test and claim.source and claim.quantity
 
 
-def test_a_claim_without_an_open_verdict_is_judged_on_every_head_or_position() -> None:
-    """No sample and no depth stands between these numbers and their verdict; models of one layer have none of them."""
-    assert {name for name, cases in CASES.items() if not cases[2]} == {
-        "K-composition", "induction heads", "one position",
-    }  # fmt: skip
+def test_every_claim_has_made_up_numbers_and_olssons_claims_are_theirs() -> None:
+    assert {*CASES} == {claim.name for claim in CLAIMS} and len(CASES) == len(CLAIMS)
+    theirs = {claim.name for claim in CLAIMS if claim.source.startswith("Olsson et al. 2022")}
+    assert theirs == {"in-context learning", "ablation"}
 
 
 def test_claims_of_one_layer_models_are_judged_on_one_layer_models() -> None:
     for name in ("copying", "skip-trigrams", "bugs", "primitive in-context learning"):
         claim = next(c for c in CLAIMS if c.name == name)
         assert claim.judge(**{**CASES[name][0], "n_layers": 2}).verdict == "cannot be told"
+
+
+def test_the_direct_path_is_next_to_token_frequency_and_to_the_other_half_of_the_text() -> None:
+    claim = next(c for c in CLAIMS if c.name == "direct path")
+    here = claim.judge(**CASES["direct path"][0]).here
+    assert "Token frequency alone reaches 0.25, the other half of the text 0.44" in here
+    assert "a residual of the bigram table" in claim.claim
 
 
 def test_heads_that_matter_as_much_as_others_do_not_account_for_learning_in_context() -> None:

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import unembed
 from tests.cli.conftest import save_model
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
-from unembed.control.toxicity.evaluation import with_released_word_filter
+from unembed.control.toxicity.evaluation import plain, with_released_word_filter
+from unembed.control.toxicity.selection import PAPER_VALUES, manual
 from unembed.corpus import open_corpus
 from unembed.errors import Unsupported
-from unembed.reports.geva2022.applications import Applications, activated, measure_applications
+from unembed.reports.geva2022.applications import Applications, activated, arms_of, edits_of, measure_applications
 from unembed.reports.geva2022.options import Options
 from unembed.reports.stages import Work
 
@@ -41,7 +42,7 @@ def test_without_scikit_learn_the_report_ends_in_a_page(tmp_path: Path, monkeypa
     assert "tab4" in report.exhibits, "what was measured before stays"
 
 
-def test_an_import_error_inside_a_package_is_not_reported_as_a_missing_package(
+def test_an_import_error_inside_a_package_stops_one_part_and_is_not_reported_as_a_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sklearn").mkdir()
@@ -50,8 +51,9 @@ def test_an_import_error_inside_a_package_is_not_reported_as_a_missing_package(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
     lm = unembed.load(save_model(tmp_path / "tiny", "gpt2"))
-    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_nowhere"):
-        measure_applications(lm, open_corpus(TEXTS * 3), Work(tmp_path, {}), Options(exit_examples=36))
+    found = measure_applications(lm, open_corpus(TEXTS * 3), Work(tmp_path, {}), Options(exit_examples=36))
+    assert found.notes == ("The classifiers of Table 6 were not measured: No module named 'a_module_that_is_nowhere'",)
+    assert found.saturation is not None and found.early_exit is not None
 
 
 def toxic(folder: Path, **options: object) -> Applications:
@@ -95,3 +97,42 @@ def test_a_pre_activation_of_three_is_the_activation_s_value_there(tmp_path: Pat
     with pytest.raises(Unsupported, match="two factors"):
         activated(unembed.load(save_model(tmp_path / "gated", "llama")), 0, 3.0)
     assert toxic(tmp_path, pre_activation=True, beams=0).notes == ()
+    picked = manual(lm, [(0, 5)], to=3.0)
+    assert [edit.value for edit in edits_of(lm, picked, Options())] == [3.0]
+    (before,) = edits_of(lm, picked, Options(pre_activation=True))
+    assert (before.layer, before.value) == (0, pytest.approx(expected))
+
+
+def layers_alike(config: GPT2Config) -> GPT2LMHeadModel:
+    """A model whose layers share one layer's memory: its size is that of a few matrices."""
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        hf = GPT2LMHeadModel(config).eval()
+    shared: dict[torch.Size, torch.Tensor] = {}
+    for module in hf.modules():
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                if tensor.shape not in shared:
+                    shared[tensor.shape] = 0.05 * torch.randn(tensor.shape)
+                module._parameters[name] = torch.nn.Parameter(shared[tensor.shape])
+        for name, tensor in module._buffers.items():
+            if tensor is not None:
+                module._buffers[name] = torch.ones(tensor.shape, dtype=tensor.dtype).tril()
+    return hf
+
+
+def test_a_model_of_gpt2_mediums_shape_has_a_row_with_the_papers_ten_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = unembed.load(save_model(tmp_path / "tiny", "gpt2"))
+    applications = sys.modules[arms_of.__module__]  # the package's own name is that of the section
+    monkeypatch.setattr(applications, "by_scorer", lambda lm, *_, **__: manual(tiny, [(0, 0)]))
+    monkeypatch.setattr(applications, "with_self_debiasing", lambda lm: plain())
+    lm = unembed.load(
+        layers_alike(GPT2Config(n_layer=24, n_embd=1024, n_head=16, vocab_size=tiny.d_vocab, n_positions=32))
+    )
+    arms = arms_of(lm, Work(tmp_path, {}), Options())
+    assert [arm.name for arm in arms[:3]] == ["plain", "values picked by hand", "values picked by a scorer"]
+    edits = {(edit.layer, edit.index, edit.value) for edit in arms[1].edits}
+    assert edits == {(layer, index, 3.0) for layer, index in PAPER_VALUES} and len(edits) == 10
+    assert [arm.name for arm in arms_of(tiny, Work(tmp_path, {}), Options())][1] == "values picked by a scorer"

@@ -58,9 +58,12 @@ def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[
     step = canvas.inner_width / n
     names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
     every = max(1, math.ceil(max((7 * len(name) + 6 for name in names), default=1) / step))
-    for i, name in enumerate(names):
-        if i % every == 0:
-            canvas.text(canvas.left + (i + 0.5) * step, canvas.height - canvas.bottom + 20, name)
+    free = math.inf  # the left end of the name to the right, which the edge of the drawing may have moved inwards
+    for i in reversed(range(0, len(names), every)):
+        x, half = canvas.left + (i + 0.5) * step, 0.6 * LETTER * len(names[i])
+        if min(x, WIDTH - half) + half < free:
+            canvas.text(x, canvas.height - canvas.bottom + 20, names[i])
+            free = min(x, WIDTH - half) - half
     x_title(canvas, label)
     return lambda i: canvas.left + (i + 0.5) * step
 

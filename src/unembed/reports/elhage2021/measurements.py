@@ -45,6 +45,7 @@ from unembed.corpus import Corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.reports.document.intervals import Measured
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
@@ -153,13 +154,13 @@ class Measurements:
     @cached_property
     def provenance(self) -> Provenance:
         """Of every table."""
-        notes = {"unlearned tokens left out": int(self.lm.unlearned.sum())}
+        notes = {"unlearned tokens left out": 0 if self.options.include_unlearned else int(self.lm.unlearned.sum())}
         return self.lm.provenance(basis=self.basis, corpus=self.corpus.fingerprint, seed=self.seed, notes=notes)
 
     @cached_property
     def direct_path(self) -> DirectPath:
         """Token embedding times unembedding, compared with bigrams."""
-        return direct_path(self.lm, self.corpus)
+        return direct_path(self.lm, self.corpus, hide_unlearned=not self.options.include_unlearned)
 
     @cached_property
     def scores(self) -> HeadScores:
@@ -175,6 +176,11 @@ class Measurements:
             torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.lm.provenance(seed=self.seed)
         )
 
+    def score_of(self, kind: str, place: tuple[int, int]) -> Measured:
+        """One score of one head, with its interval over sequences."""
+        value, half = float(self.scores[kind][place]), float(self.scores.interval(kind)[place])
+        return Measured(value, value - half, value + half, self.scores.by_sequence.shape[1])
+
     @cached_property
     def copying(self) -> Spectra:
         """Eigenvalues of every head's full OV circuit."""
@@ -184,7 +190,15 @@ class Measurements:
     def frequent(self) -> Int[Tensor, " token"]:
         """Tokens that occur often enough in the corpus to be counted: the largest entries of all are of rare ones."""
         often = frequent_tokens(self.lm, self.corpus)
-        return often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
+        often = often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
+        return often if self.options.include_unlearned else often[~self.lm.unlearned.cpu()[often]]
+
+    @cached_property
+    def predicted(self) -> int:
+        """The likeliest token after the prompt whose logits are split by path."""
+        logits = self.expansion.logits
+        hidden = torch.zeros_like(self.lm.unlearned) if self.options.include_unlearned else self.lm.unlearned
+        return int(logits.masked_fill(hidden.to(logits.device), -torch.inf).argmax())
 
     @cached_property
     def skip_trigrams(self) -> list[HeadSkipTrigrams]:

@@ -18,6 +18,7 @@ class Options:
         sequences: of repeated random tokens.
         tokens: of text, for losses by order of path.
         windows: of text, for losses by position.
+        include_unlearned: read tokens that the model never learned, too; left out by default.
         control: run the study on the same architecture with random weights, too.
     """
 
@@ -25,6 +26,7 @@ class Options:
     sequences: int = 50
     tokens: int = 10_000
     windows: int = 192
+    include_unlearned: bool = False
     control: bool = True
 
     def __post_init__(self) -> None:

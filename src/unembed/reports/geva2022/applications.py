@@ -72,7 +72,8 @@ class Applications:
 def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Applications:
     """Early exit on `options.exit_examples` examples; toxicity where `options.prompts` names a file.
 
-    A part that cannot run raises no error: the report shows the other parts.
+    A part that cannot run raises no error: the report shows the other parts. An import that fails inside a package is
+    reported as it is, not as a package that is not installed.
     """
     notes: list[str] = []
     saturation = early_exit = toxicity = by_beams = published = None
@@ -82,15 +83,15 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
             saturation = saturation_table(lm, found)
             early_exit, missing = _table_6(lm, found, work)
             notes += missing
-        except UnembedError as error:
+        except (UnembedError, ImportError) as error:
             notes.append(f"Early exit was not measured: {error}")
     if options.prompts is not None:
         try:
-            arms = _arms(lm, work, options)
+            arms = arms_of(lm, work, options)
             toxicity = _toxicity(lm, work, options, arms)
             by_beams = _toxicity(lm, work, options, arms, num_beams=options.beams) if options.beams else None
             published = published_table(lm)
-        except UnembedError as error:
+        except (UnembedError, ImportError) as error:
             notes.append(f"Toxic continuations were not measured: {error}")
     return Applications(saturation, early_exit, toxicity, by_beams, PERPLEXITY_TEXT, published, tuple(notes))
 
@@ -100,24 +101,24 @@ def _named(work: Work, name: str) -> Callable[[int, int], None]:
 
 
 def _table_6(lm: Decoder, found: Examples, work: Work) -> tuple[Table, list[str]]:
-    """Table 6; without scikit-learn the rules that need no classifier, and a line about the others."""
+    """Table 6; where scikit-learn cannot be imported the rules without a classifier, and a line about the others."""
     clusters = min(CLUSTERS, lm.n_memories // 2)
     progress = _named(work, "exit rules")
     try:
         return table_6(lm, found, clusters=clusters, progress=progress), []
-    except ExtraMissing as error:
+    except (ExtraMissing, ImportError) as error:
         others = tuple(method for method in METHODS if method not in FEATURES)
         table = table_6(lm, found, methods=others, clusters=clusters, progress=progress)
         return table, [f"The classifiers of Table 6 were not measured: {error}"]
 
 
-def _arms(lm: Decoder, work: Work, options: Options) -> list[Arm]:
+def arms_of(lm: Decoder, work: Work, options: Options) -> list[Arm]:
     """The rows of Table 5 that this model and these options allow."""
     arms: list[Arm] = [plain()]
     if (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
-        arms.append(with_values("values picked by hand", _edits(lm, paper_values(lm), options)))
+        arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm), options)))
     picked = by_scorer(lm, Linear(), PICKED, seed=work.seed)
-    arms.append(with_values("values picked by a scorer", _edits(lm, picked, options)))
+    arms.append(with_values("values picked by a scorer", edits_of(lm, picked, options)))
     arms.append(with_self_debiasing(lm))
     if options.words is not None:
         words = read_words(options.words)
@@ -125,7 +126,7 @@ def _arms(lm: Decoder, work: Work, options: Options) -> list[Arm]:
     return arms
 
 
-def _edits(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]:
+def edits_of(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]:
     """The edits that turn values on: after the activation, or before it where the options set it.
 
     Raises:

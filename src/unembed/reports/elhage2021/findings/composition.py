@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unembed.reports.claims import Claim, Judgement, Numbers, at_depth, verdict_of
+from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
+from unembed.reports.document.intervals import Measured
+from unembed.reports.document.numbers import percent
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 
 ONE_DIRECTION = 0.5
@@ -31,7 +33,7 @@ def _composition(m: Measurements) -> Numbers | None:
         "n_layers": m.lm.n_layers,
         "peaks": {mode: (value - chance, a, b) for mode, (value, a, b) in peaks.items()},
         "z": float(m.circuits.composition_z(torch.tensor(peaks["k"][0]), m.seed)),
-        "previous": float(m.scores.previous_token[writer]),
+        "previous": m.score_of("previous_token", writer),
         "n_reaching_half": {mode: int(((ratios - chance) > most / 2).sum()) for mode, ratios in m.compositions.items()},
     }
 
@@ -44,14 +46,14 @@ def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]
     return float(value), divmod(writer, n_heads), divmod(reader, n_heads)
 
 
-def judge_k_composition(z: float, previous: float, peaks: Mapping[str, Any], **_: Any) -> Judgement:
+def judge_k_composition(z: float, previous: Measured, peaks: Mapping[str, Any], **_: Any) -> Judgement:
     """The strongest K-composition, and what its earlier head attends to."""
     value, writer, reader = peaks["k"]
     return Judgement(
         f"The strongest K-composition, L{writer[0]}H{writer[1]} read by L{reader[0]}H{reader[1]}, is {value:+.3f} "
         f"above random circuits, {z:.0f} standard deviations; L{writer[0]}H{writer[1]} attends to the previous "
-        f"token with {previous:.0%}.",
-        verdict_of(z >= STANDS_OUT, previous >= ROLE),
+        f"token with {percent(previous)}.",
+        verdict_of(z >= STANDS_OUT, above(previous, ROLE)),
     )
 
 
@@ -102,15 +104,15 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Frobenius ratio of every pair above random circuits, and the earlier head's attention to the previous token.",
         "in words",
         f"The strongest pair is at least {STANDS_OUT:g} standard deviations of random circuits above their mean, and "
-        f"its earlier head attends to the previous token with at least {ROLE:.0%}; uniform attention gives less than "
-        "5 %.",
+        f"its earlier head attends to the previous token with at least {ROLE:.0%}, with its interval over sequences; "
+        "uniform attention gives less than 5 %.",
         _composition, judge_k_composition,
     ),
     Claim(
         "Q-composition", "composition",
         "Q-composition is small in the two-layer model.",
         _COMPOSITION,
-        "Frobenius ratio of every pair above random circuits.",
+        "Frobenius ratio of writer and queries above random circuits, every pair.",
         "in words",
         "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
         _composition, judge_q_composition, lambda m: _explain(m, "q"),
@@ -119,7 +121,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "V-composition", "composition",
         "V-composition is small in the two-layer model.",
         _COMPOSITION,
-        "Frobenius ratio of every pair above random circuits.",
+        "Frobenius ratio of writer and values above random circuits, every pair.",
         "in words",
         "In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
         _composition, judge_v_composition, lambda m: _explain(m, "v"),

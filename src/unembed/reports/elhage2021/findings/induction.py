@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unembed.attention.induction import InductionEvidence
-from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
+from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of
+from unembed.reports.document.intervals import Measured
+from unembed.reports.document.numbers import percent
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.results import visible
 
@@ -14,7 +16,14 @@ def _induction(m: Measurements) -> Numbers | None:
     return {"evidence": m.evidence} if m.evidence else None
 
 
-def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
+def _induction_heads(m: Measurements) -> Numbers | None:
+    if not m.evidence:
+        return None
+    best = max(m.evidence, key=lambda e: e.induction)
+    return {"evidence": m.evidence, "most": m.score_of("induction", (best.layer, best.head))}
+
+
+def judge_induction_heads(evidence: Sequence[InductionEvidence], most: Measured) -> Judgement:
     """Heads that attend to the token after the earlier occurrence."""
     found = sorted((e for e in evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(evidence, key=lambda e: e.induction)
@@ -23,9 +32,9 @@ def judge_induction_heads(evidence: Sequence[InductionEvidence]) -> Judgement:
         f"On repeated random tokens {len(found)} of {len(evidence)} heads above the first layer put at least "
         f"{ROLE:.0%} of their attention on what followed the earlier occurrence: {names}."
         if found
-        else f"No head reaches {ROLE:.0%}; the most is L{best.layer}H{best.head} with {best.induction:.1%}."
+        else f"No head reaches {ROLE:.0%}; the most is L{best.layer}H{best.head} with {percent(most)}."
     )
-    return Judgement(here, verdict_of(bool(found)))
+    return Judgement(here, verdict_of(above(most, ROLE)))
 
 
 def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgement:
@@ -58,6 +67,7 @@ def _one_position(m: Measurements) -> Numbers | None:
     at = int(one.effects.attention.argmax())
     return {
         "head": f"L{one.layer}H{one.head}",
+        "induction": max(e.induction for e in m.evidence),
         "attention": float(one.effects.attention[at]),
         "effect": float(one.effects.effect[at]),
         "attended": (at, names[at]),
@@ -66,13 +76,13 @@ def _one_position(m: Measurements) -> Numbers | None:
 
 
 def judge_one_position(
-    head: str, attention: float, effect: float, attended: tuple[int, str], expected: tuple[int, str]
+    head: str, induction: float, attention: float, effect: float, attended: tuple[int, str], expected: tuple[int, str]
 ) -> Judgement:
     """One position of repeated text."""
     return Judgement(
         f"Head {head} gives most attention ({attention:.0%}) to position {attended[0]}, `{attended[1]}`, which adds "
         f"{effect:+.2f} to the logit of `{expected[1]}`.",
-        verdict_of(attended[0] == expected[0], attention >= ROLE, effect > 0),
+        verdict_of(*(attended[0] == expected[0], attention >= ROLE, effect > 0) if induction >= ROLE else (None,)),
     )
 
 
@@ -84,8 +94,8 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Two-layer models: induction heads",
         "Mean attention from the second half of repeated random tokens to the token after the earlier occurrence.",
         "in words",
-        f"Some head reaches {ROLE:.0%}; uniform attention gives about 1 %.",
-        _induction, judge_induction_heads,
+        f"Some head reaches {ROLE:.0%}, with its interval over sequences; uniform attention gives about 1 %.",
+        _induction_heads, judge_induction_heads,
     ),
     Claim(
         "induction by weights", "induction",
@@ -105,7 +115,8 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "Two-layer models: induction heads",
         "The strongest induction head's attention, and its effect on the logit, at the last token of repeated text.",
         "in words",
-        f"Most attention, at least {ROLE:.0%}, goes to the token after the earlier occurrence and raises its logit.",
+        f"Most attention, at least {ROLE:.0%}, goes to the token after the earlier occurrence and raises its logit. A "
+        f"head below {ROLE:.0%} on repeated random tokens is no induction head and is not judged.",
         _one_position, judge_one_position,
     ),
 )  # fmt: skip

@@ -60,7 +60,7 @@ def direct_path_section(circuits: Circuits, found: DirectPath, provenance: Prove
         provenance,
     )
     text = (
-        f"Correlations are over the whole vocabulary, means over the {len(found.tokens)} most frequent tokens weighted "
+        f"Correlations are over the vocabulary, means over the {len(found.tokens)} most frequent tokens weighted "
         "by occurrences. Frequent tokens follow everything often, so token frequency alone correlates with the counts, "
         "and no predictor can agree with them better than the other half of the text does. Cross-entropies are in nats "
         "a token, on the second half of the corpus.",
@@ -82,8 +82,7 @@ def _or_none(value: float) -> float | None:
 
 def expansion(m: Measurements) -> list[Section]:
     """One prompt's predicted logit by path."""
-    target = int(m.expansion.logits.argmax())
-    return [expansion_section(m.circuits, m.expansion, target, 20, m.provenance)]
+    return [expansion_section(m.circuits, m.expansion, m.predicted, 20, m.provenance)]
 
 
 def importance(m: Measurements) -> list[Section]:
