@@ -53,7 +53,6 @@ class DirectPath(Displayed):
     bigram_cross_entropy: float
     unigram_cross_entropy: float
     texts: tuple[str, ...]
-    """Of the tokens."""
     provenance: Provenance
 
     def to_table(self) -> Table:

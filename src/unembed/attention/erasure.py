@@ -46,7 +46,6 @@ class ErasureOnText:
         before: mean |x . v| of the stream x along the direction v, before its FFN or attention.
         after: the same after it.
         opposes: share of the positions where what it writes has the opposite sign of what is there.
-        n_positions: the positions.
     """
 
     before: float

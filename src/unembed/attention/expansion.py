@@ -35,9 +35,7 @@ class Expansion(Displayed):
     """The logits at one position as a sum over paths.
 
     Attributes:
-        tokens: the prompt.
         position: whose logits.
-        order: the highest order expanded.
         labels: of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
         orders: how many heads each path goes through.
         paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.

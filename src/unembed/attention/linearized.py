@@ -92,7 +92,6 @@ class FrozenRun:
     """A run as linear attention layers between constants: embedding, positions, FFN outputs, biases.
 
     Attributes:
-        lm: the model.
         run: what the real model did.
         layers: its attention layers, linear.
         constants: what enters the stream without passing a head, in order: (label, layer before whose attention it is

@@ -33,7 +33,6 @@ class LowRank:
 
     Attributes:
         left: (*batch, m, r), a view on the weights where they allow it.
-        right: (*batch, r, n).
         notes: facts that are part of what the matrix means, such as a norm's gain folded in, or a rotary offset.
 
     Raises:

@@ -225,7 +225,6 @@ class SkipTrigramBugs(Displayed):
     (d1, o1) and (d2, o2) but never (d1, o2), the crossed pair is a bug of the architecture.
 
     Attributes:
-        source: token.
         destinations: the tokens that attend to it most.
         outputs: the tokens it raises most.
         score: attention times effect of each pair (destination, output).
@@ -241,7 +240,6 @@ class SkipTrigramBugs(Displayed):
     counts: Int[Tensor, "destination output"]
     crossed: Bool[Tensor, "destination output"]
     texts: dict[int, str]
-    """Of the tokens."""
     provenance: Provenance
 
     def to_table(self) -> Table:

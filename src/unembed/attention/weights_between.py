@@ -78,8 +78,6 @@ class VirtualWeight:
     """The weights between a writer and one input of a reader.
 
     Attributes:
-        writer: its name.
-        reader: its name.
         input: "Q", "K" or "V" of a head; "key" of a memory, or "up", its up-projection in a gated layer.
         ratio: ||W_out W_in||_F / (||W_out|| ||W_in||).
         cosine: of two memories, with its sign; None where a head is part of the pair.

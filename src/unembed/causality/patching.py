@@ -37,7 +37,6 @@ class GaussianNoise:
     Attributes:
         positions: tokens whose embeddings are corrupted.
         scale: standard deviation of the noise, in standard deviations of the prompt's embeddings.
-        seed: of the noise.
 
     Source: Meng et al. 2022, section 2.1 (three standard deviations).
     """

@@ -29,7 +29,6 @@ class Replacement:
 
     Attributes:
         point: which activation, one of `PATCH_POINTS`.
-        layer: its layer.
         positions: where; every position when None.
         index: a head (for z and pattern) or memories (for coefficients); the whole vector when None.
         value: the numbers, broadcast to what is replaced: (position, ...) or a scalar.

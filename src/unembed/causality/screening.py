@@ -44,7 +44,6 @@ class Screening(Displayed):
             rises from the corrupted run when the head is taken from the clean one. NaN where a layer has no heads.
         memories: the same of each memory; NaN where a layer has none, None where the model has none.
         labels: the strongest writers by estimate.
-        estimated: their estimated effects.
         exact: their effects when they are replaced for real.
         rank_agreement: Spearman's rank correlation of the two; NaN where it is not defined.
         to: what takes the place of the activations, in words.

@@ -23,7 +23,6 @@ class Member:
     layer: int
     index: int
     authors: list[str]
-    """Authors of the label."""
     annotators: int
     """Number of people who labelled it, or reported that it has no pattern."""
     top_tokens: list[str]
@@ -39,7 +38,6 @@ class Concept:
     tokens: list[tuple[str, int]]
     """Tokens that several members promote among their 30 top ones, and how many members do."""
     by_layer: list[int]
-    """Members in each layer."""
     agreement: float | None
     """Mean share of annotators who gave this label, over members with several annotators; None without such members."""
 

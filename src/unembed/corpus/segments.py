@@ -48,12 +48,10 @@ class Segment:
 
     Attributes:
         number: counted through the corpus.
-        document: number of its document.
         sentence: number of the sentence or window inside the document.
         start: position of column 0; column c is at `start + c`.
         skip: leading columns that are only context; an earlier window counted them.
         lead: leading columns that are special tokens of the tokenizer.
-        tokens: ids, (pos,).
         next_token: the token after the last one, -1 where the corpus has none or the segment is a sentence.
         share: of the corpus read when the segment ends, 0 to 1.
     """
@@ -81,8 +79,6 @@ class Batch:
         number: counted through the corpus; the same for every run of the same corpus, model and batch size.
         tokens: ids, padding filled with 0.
         lengths: columns that are real.
-        segments: segment numbers.
-        documents: document numbers.
         sentences: sentence numbers inside the document.
         starts: position of column 0.
         skips: leading columns that are not counted.

@@ -162,9 +162,7 @@ class TokenizedCorpus:
     """A token stream under the name of its corpus; a sweep takes one wherever it takes a `Corpus`.
 
     Attributes:
-        name: of the corpus.
         fingerprint: of the corpus; see `Corpus.fingerprint`.
-        stream: its tokens.
     """
 
     name: str

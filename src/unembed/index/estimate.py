@@ -29,7 +29,6 @@ class Estimate:
     """The cost of a build. Counts of a corpus larger than the sample are extrapolated.
 
     Attributes:
-        tokens: of the corpus.
         segments: sentences or windows.
         keys: of all layers.
         seconds: of the whole build on this machine, if it is otherwise idle.

@@ -43,7 +43,6 @@ class Index(IndexQueries):
     Any number of processes and threads may read it at once.
 
     Attributes:
-        path: its folder.
         manifest: its model, corpus, settings and files.
     """
 

@@ -45,7 +45,6 @@ class Manifest:
         layers: memories of each layer, so that key (layer, index) is row `sum(layers[:layer]) + index` of every array.
         settings: of the build; a build with other settings is refused.
         state: "building" or "complete".
-        files: every finished file.
         facts: counts for display (tokens, segments, documents).
     """
 

@@ -19,7 +19,6 @@ class Place:
     """One position of the corpus as text.
 
     Attributes:
-        document: number of the document.
         sentence: number of the sentence or window in the document.
         position: the token's position in its document, counted from 0.
         prefix: the text that the model had read before the token, in its sentence or window.

@@ -30,9 +30,7 @@ class KnownWeights:
     """The fingerprints of a model's weights in the dtype in which they are saved."""
 
     weights: str
-    """Its `weights_fingerprint`."""
     sampled: str
-    """Its `sampled_fingerprint`."""
 
 
 def known_weights(model: str, revision: str | None = None) -> KnownWeights | None:

@@ -33,7 +33,6 @@ class Work:
     Attributes:
         out: folder of the report.
         key: everything the numbers depend on (model, corpus, seed, options); stages of another key are not used.
-        seed: of every random choice.
         progress: called as the work progresses.
     """
 

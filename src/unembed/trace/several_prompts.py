@@ -45,7 +45,7 @@ def trace_prompts(
 def _likeliest(trace: Trace, top: int) -> tuple[Tensor, Tensor]:
     """Probabilities and ids of the likeliest next tokens among those that the trace lists."""
     probabilities = trace.logits(-1).float().softmax(-1)
-    hidden = None if trace.show_unlearned else trace.lm.unlisted
-    listed = probabilities if hidden is None else probabilities.masked_fill(hidden.to(probabilities.device), -1)
-    found = listed.topk(top)
+    if trace.hidden is not None:
+        probabilities = probabilities.masked_fill(trace.hidden.to(probabilities.device), -1)
+    found = probabilities.topk(top)
     return found.values, found.indices

@@ -28,7 +28,6 @@ class EntropyAndKL(Displayed):
     kl: Float[Tensor, "layer pos"]
     """sum p log(p / q), p the reading and q the model's final prediction at that position."""
     tokens: tuple[str, ...]
-    """Of the prompt."""
     provenance: Provenance
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -39,15 +39,8 @@ class Mini:
     Attributes:
         words: of the vocabulary, the four specials included; rarer ones become `<unk>`.
         cutoffs: first word of each band but the first.
-        d_model: width of the stream.
-        d_mlp: memories of a layer.
-        n_layers: blocks.
-        n_heads: heads of a block.
         context: words in a row.
-        rows: of a batch.
-        steps: updates.
         lr: peak of the learning rate; it rises over a tenth of the steps and falls to zero along a cosine.
-        seed: of weights and batches.
         bfloat16: whether products are made in it, which takes half the time where the processor has it.
     """
 

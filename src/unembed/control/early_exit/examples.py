@@ -46,9 +46,7 @@ class Examples:
     before: Float[Tensor, "example layer d_model"]
     """The stream that the FFN's update enters (resid_mid; resid_pre where attention and FFN are parallel)."""
     update: Float[Tensor, "example layer d_model"]
-    """What the FFN adds."""
     corpus: str | None = None
-    """Fingerprint of the text."""
 
     def __len__(self) -> int:
         """How many examples."""

@@ -32,7 +32,6 @@ class RoutedCoefficients:
     """The expert of each pair of a position and an expert that its router chose."""
     position: Int[Tensor, " pair"]
     weight: Float[Tensor, " pair"]
-    """The gate weight."""
     activation: Float[Tensor, "pair width"]
     shared: Float[Tensor, "position shared"] | None
     """Coefficients of the shared expert."""

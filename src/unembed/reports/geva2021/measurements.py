@@ -34,15 +34,10 @@ class Measurements:
     """What the sections of the report are made from.
 
     Attributes:
-        lm: the model.
-        options: of the study.
-        corpus_name: of the text.
         corpus_fingerprint: of the text and its cut.
         text: the corpus of the triggers in tokens.
         example_text: the corpus of the examples; the same one unless the options name another for triggers.
-        triggers: of all keys.
         negative: triggers of the negative pole, where coefficients are signed; else None.
-        positions: places of the examples.
         examples: (layer, example) arrays of `Examples`.
         agreement: values against triggers.
         agreement_negative: negated values against the triggers of the negative pole; None where there are none.
@@ -53,7 +48,6 @@ class Measurements:
         patterns_negative: the same for triggers of the negative pole; empty where there are none.
         judged: what a judge finds in the prefixes of the keys looked at; empty without one.
         people: how far the rules agree with the labels of the index; empty without an index.
-        seed: of all draws.
         index_settings: of the index that gave the triggers; None without one.
     """
 

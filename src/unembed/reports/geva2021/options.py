@@ -47,7 +47,6 @@ class Options:
         semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
         judge: finds patterns in addition to the rules, such as a language model; see
         `unembed.concepts.annotation.judge`.
-        tokens_per_batch: of every pass.
         include_unlearned: read tokens that the model never learned, too; left out by default.
         control: run the study on the same architecture with random weights, too.
     """

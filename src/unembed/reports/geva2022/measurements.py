@@ -44,21 +44,15 @@ class Measurements:
     """What the sections and findings of the report are made from.
 
     Attributes:
-        lm: the model.
-        options: of the study.
-        corpus: the text.
-        examples: random prefixes.
         sample: events and scores of these prefixes.
         concepts: of values, random vectors, whole updates and, where coefficients are signed, negated values.
         update_prefixes: for each of the whole updates, the number of the prefix it was made on.
         judged: concepts that a judge sees in the same values; None without one.
-        clusters: of all values.
         token_counts: occurrences of each token in the text.
         overlaps: top tokens read raw and through the final norm: "values", "random", "value_with_random",
             "random_with_value", (layer, vector) each.
         extreme: the most extreme sub-updates of the examples.
         applications: section 6.
-        seed: of all draws.
     """
 
     lm: Decoder

@@ -29,13 +29,10 @@ class SweepDriver:
     here, so that they can be read again. A merge that involves a stored part is stored at once.
 
     Args:
-        pool: the workers.
         shards: the shards that are not in `parts`.
         parts: what an earlier run saved.
         at_risk: a part of this many shards is stored.
         checkpoint: where to save, if anywhere.
-        every: how often to save.
-        progress: called with the progress.
         identity: of the sweep, for the checkpoint.
     """
 

@@ -33,7 +33,6 @@ class Coverage:
     """How much of the corpus was read.
 
     Attributes:
-        batches: how many.
         tokens: positions counted.
         share: of the corpus, up to the end of the last batch.
     """

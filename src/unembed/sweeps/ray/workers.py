@@ -121,7 +121,6 @@ class JobResult:
     """The outcome of one job: tokens processed and where its states live, or the failure.
 
     Attributes:
-        job: which job.
         coverage: what the result covers; None where the job failed.
         ref: the cluster's reference to the states.
         input_lost: the job failed because an input of it no longer exists.

@@ -13,7 +13,6 @@ class BatchColumns:
     """The positions of a batch, prepared once for all layers.
 
     Args:
-        batch: the segments.
         counted: the positions that may become triggers.
         device: where the activations are.
         per_document: group columns by document.

@@ -34,7 +34,6 @@ class Histogram(Summed, Pointwise):
 
     Args:
         edges: increasing numbers, compared in float32.
-        point: a capture point.
         layers: which layers; all when None.
 
     Memory: 8 bytes a unit and bin.
