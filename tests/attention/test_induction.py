@@ -12,7 +12,7 @@ from tests.families import build
 from unembed.attention.bigrams import Bigrams
 from unembed.attention.direct_path import average_ranks, direct_path
 from unembed.attention.folded_weights import embedding
-from unembed.attention.in_context import in_context, scores_on_text
+from unembed.attention.in_context import head_output_lengths, in_context, matched_heads, scores_on_text
 from unembed.attention.induction import matching_through, source_effects
 from unembed.errors import InvalidInput, OutOfRange
 from unembed.stream.interventions import scale_head
@@ -73,6 +73,19 @@ def test_losses_by_position_with_and_without_a_head() -> None:
         assert found.score == pytest.approx(float(expected[18:].mean() - expected[:14].mean()), rel=1e-5)
     with pytest.raises(InvalidInput, match="no document"):
         in_context(lm, ["short"], window=400)
+
+
+def test_control_heads_are_those_of_the_same_layer_nearest_in_output_length() -> None:
+    lengths = torch.tensor([[1.0, 5.0, 4.0, 9.0], [2.0, 2.1, 8.0, 7.0]])
+    assert matched_heads(lengths, [(0, 1), (1, 2)]) == [(0, 2), (1, 3)]
+    assert matched_heads(lengths, [(0, 1), (0, 2)]) == [(0, 0), (0, 3)], "neither a given head nor one twice"
+    assert matched_heads(lengths[:, :1], [(0, 0)]) == []
+    lm = unembed.load("attn-2l")
+    found = head_output_lengths(lm, [TEXT * 2], window=32, max_windows=1)
+    tokens = next(iter(_windows(lm, [TEXT * 2], 32))).tokens[None]
+    whole = lm.run(tokens, "attn_out").at("attn_out", 1)
+    without = lm.run(tokens, "attn_out", edits=[scale_head(1, 3, 0.0)]).at("attn_out", 1)
+    assert float(found[1, 3]) == pytest.approx(float((whole - without).norm(dim=-1).mean()), rel=1e-4)
 
 
 def _windows(lm, texts, window):

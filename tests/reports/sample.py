@@ -205,6 +205,14 @@ def tables_of_two_units(report: Report) -> list[str]:
     return mixed
 
 
+def part_of(cls: type[Any], **attributes: Any) -> Any:
+    """An object of a class with only these attributes: the measurements that one function reads."""
+    made = object.__new__(cls)
+    for name, value in attributes.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def with_unlearned(lm: Decoder, ids: Sequence[int]) -> Decoder:
     """The same model; these tokens alone were never seen in training."""
     counts = torch.full((lm.d_vocab,), 1000)

@@ -61,6 +61,8 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     assert figures_without_published(report) == [] == tables_of_two_units(report)
     assert {"repeated_tokens", "copied", "published_values"} <= set(report.exhibits)
+    assert all(row["origin_text"] for row in report["published_values"].rows())
+    assert report.facts["intervals"].startswith("95 %, bootstrap over windows")
 
 
 def test_a_stopped_study_resumes_with_the_part_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,8 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     assert figures_without_published(report) == [] == tables_of_two_units(report)
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     assert all(row["origin_text"] for row in report["published_values"].rows())
+    settings = next(" ".join(s.text) for s in report.sections if s.title == "Settings")
+    assert "exact binomial bounds for shares" in settings and "whose layers are resampled together, or keys" in settings
     assert not (tmp_path / "r" / stages.STAGES).exists()
     assert page(reopen(tmp_path / "r")) == (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 

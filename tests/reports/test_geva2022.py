@@ -58,7 +58,9 @@ def test_every_table_and_figure_of_the_paper_is_there_and_opens_again(made):
     assert again.exhibits.keys() == report.exhibits.keys()
     assert again["tab4"].to_dict()["rows"] == report["tab4"].to_dict()["rows"]
     page = (folder / "report.html").read_text()
-    assert "Tab. 4" in page
+    assert "Tab. 4" in page and "1,579 saturations before the last layer" in page
+    assert all(row["origin_text"] for row in report["published_values"].rows())
+    assert report.facts["intervals"].startswith("95 %: exact for shares of examples, bootstrap over examples")
     assert "36.7" in page
 
 

@@ -13,6 +13,7 @@ from unembed.reports.document.intervals import (
     difference_of,
     mean_of,
     paired_difference,
+    rank_correlation,
     ratio_of,
     share_of,
 )
@@ -80,6 +81,16 @@ def test_differences_and_ratios_of_two_samples() -> None:
     assert (paired.low, paired.high) == pytest.approx((-1, -1))
     assert math.isinf(ratio_of([1.0, 2.0], [0.0, 0.0]).value)
     assert math.isnan(difference_of([], [1.0]).value)
+
+
+def test_a_rank_correlation_is_scipys_and_opens_where_there_is_too_little() -> None:
+    random = np.random.default_rng(0)
+    x = random.integers(0, 6, 300).astype(float)
+    y = x + random.normal(0, 2, 300)
+    m = rank_correlation(x, y)
+    assert m.value == pytest.approx(float(stats.spearmanr(x, y)[0]), abs=1e-9)
+    assert m.low < m.value < m.high < 1 and m.low > 0
+    assert math.isnan(rank_correlation(x[:9], y[:9]).value) and math.isnan(rank_correlation(x * 0, y).low)
 
 
 def test_missing_values_are_left_out_of_intervals() -> None:

@@ -11,13 +11,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 import unembed
 from tests.cli.conftest import save_model
+from tests.reports.sample import part_of, tables_of_two_units
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
 from unembed.control.toxicity.evaluation import plain, with_released_word_filter
 from unembed.control.toxicity.selection import PAPER_VALUES, manual
 from unembed.corpus import open_corpus
 from unembed.errors import Unsupported
+from unembed.reports import Report
 from unembed.reports.geva2022.applications import Applications, activated, arms_of, edits_of, measure_applications
+from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.options import Options
+from unembed.reports.geva2022.sections.applications import sections
 from unembed.reports.stages import Work
 
 
@@ -40,6 +44,7 @@ def test_without_scikit_learn_the_report_ends_in_a_page(tmp_path: Path, monkeypa
     page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
     assert "The classifiers of Table 6 were not measured: scikit-learn is not installed" in page
     assert "tab4" in report.exhibits, "what was measured before stays"
+    assert "Small sample: each split tests on 3 examples" in page and "36 examples (the paper: 10,000)" in page
 
 
 def test_an_import_error_inside_a_package_stops_one_part_and_is_not_reported_as_a_missing_package(
@@ -74,7 +79,11 @@ def test_table_5_is_made_greedily_and_by_beams_with_both_word_filters(tmp_path: 
     assert found.toxicity is not None and found.toxicity.columns["arm"] == arms
     assert found.toxicity_by_beams is not None and found.toxicity_by_beams.columns["arm"] == arms
     assert found.toxicity_by_beams.provenance.notes["num_beams"] == 3
-    assert "WikiText-103" in found.perplexity_text
+    (shown,) = sections(part_of(Measurements, applications=found, options=Options()), {})
+    made = Report("r", "r", "", "", found.toxicity.provenance, (shown,))
+    assert tables_of_two_units(made) == []
+    assert any("WikiText-103" in text and "the paper" in text for text in shown.text)
+    assert [exhibit.name for exhibit in shown.exhibits] == ["toxicity", "toxicity_by_beams", "toxicity_published"]
     (tmp_path / "greedy").mkdir()
     assert toxic(tmp_path / "greedy", beams=0).toxicity_by_beams is None
 

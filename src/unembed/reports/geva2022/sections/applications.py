@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from unembed.reports.document.model import Exhibit, Finding, Section
 from unembed.reports.geva2022.measurements import Measurements
@@ -10,6 +11,10 @@ from unembed.results import Table
 
 PAPER_EXAMPLES = 10_000
 """Examples behind Tables 6, 9 and 10 of the paper; a tenth of them is for testing."""
+
+
+_TOXIC = ("toxicity", "toxicity_low", "toxicity_high", "published_toxicity")
+_PERPLEXITY = (("perplexity", "published_perplexity"),)
 
 
 def small_sample(n: int) -> tuple[str, ...]:
@@ -29,10 +34,11 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
     """What was measured of section 6, and a line for each part that was not."""
     found, made = m.applications, []
     if found.toxicity is not None:
-        exhibits = [Exhibit("toxicity", found.toxicity, "Greedy decoding.")]
+        exhibits = [_in_shares("toxicity", found.toxicity, "Greedy decoding.", *_TOXIC, apart=_PERPLEXITY)]
         if found.toxicity_by_beams is not None:
             note = f"Beam search of {m.options.beams}; the paper's code uses 3."
-            exhibits.append(Exhibit("toxicity_by_beams", found.toxicity_by_beams, note))
+            beams = found.toxicity_by_beams
+            exhibits.append(_in_shares("toxicity_by_beams", beams, note, *_TOXIC, apart=_PERPLEXITY))
         on = "before the activation function" if m.options.pre_activation else "after the activation function"
         text = (
             f"Values are turned on by setting their coefficient to 3, {on}. Continuations are of 20 tokens, scored by "
@@ -43,7 +49,9 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
         )
         if found.published_toxicity is not None:
             note = "As printed: Tab. 5 of the paper."
-            exhibits.append(Exhibit("toxicity_published", found.published_toxicity, note, folded=True))
+            printed, attributes = found.published_toxicity, set(found.published_toxicity.column_names)
+            shares = attributes - {"arm", "perplexity"}
+            exhibits.append(_in_shares("toxicity_published", printed, note, *shares, apart=_PERPLEXITY, folded=True))
         made.append(
             Section("Suppressing toxic text (Sec. 6.1)", text, tuple(exhibits), (), findings.get("toxicity", ()))
         )
@@ -71,10 +79,10 @@ def sections(m: Measurements, findings: Mapping[str, tuple[Finding, ...]]) -> li
     return made
 
 
-def _in_shares(name: str, table: Table, note: str, *percent: str) -> Exhibit:
+def _in_shares(name: str, table: Table, note: str, *percent: str, **shown: Any) -> Exhibit:
     """A table with columns in percent, as shares."""
     columns = {column: table.columns[column] for column in table.column_names}
     if "method" in columns:
         columns["method"] = [name.replace("_", "-") for name in columns["method"]]
     shares = {c: [None if v is None else v / 100 for v in columns[c]] for c in percent if c in columns}
-    return Exhibit(name, Table(table.title, columns | shares, table.provenance), note, tuple(shares))
+    return Exhibit(name, Table(table.title, columns | shares, table.provenance), note, tuple(shares), **shown)

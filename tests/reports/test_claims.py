@@ -1,0 +1,165 @@
+"""Tests of claims: no quantity stands for two, verdicts need every condition, and intervals resample what was drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from tests.reports.sample import part_of, sample
+from tests.sweeps.recorder import lettered
+from unembed.reports import elhage2021, geva2021, geva2022, write
+from unembed.reports.claims import Claim, above, below, verdict_of, within
+from unembed.reports.document.intervals import Measured
+from unembed.reports.document.model import Verdict
+from unembed.reports.geva2021.findings import aggregation, refinement, values
+from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.sections.refinement import judge_compositions
+from unembed.reports.geva2022.findings import concepts, layers
+from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES
+
+
+@pytest.mark.parametrize("claims", [geva2021.CLAIMS, geva2022.CLAIMS, elhage2021.CLAIMS])
+def test_no_quantity_is_counted_as_two_findings(claims: Sequence[Claim[Any]]) -> None:
+    for names in (
+        [claim.name for claim in claims],
+        [claim.claim for claim in claims],
+        [claim.quantity for claim in claims],
+    ):
+        assert len({*names}) == len(names)
+
+
+def test_a_verdict_needs_every_condition_and_one_that_fails_decides() -> None:
+    assert verdict_of(True, True) == "agrees"
+    assert verdict_of(True, None) == "cannot be told"
+    assert verdict_of(True, None, False) == "differs"
+    crosses = Measured(0.3, 0.1, 0.5, 10)
+    assert [above(crosses, x) for x in (0.05, 0.3, 0.6)] == [True, None, False]
+    assert [below(crosses, x) for x in (0.05, 0.3, 0.6)] == [False, None, True]
+    assert [within(crosses, *x) for x in ((0, 1), (0.2, 1), (0.6, 1))] == [True, None, False]
+    assert above(Measured(float("nan"), float("nan"), float("nan"), 0), 0) is None, "nothing was measured"
+
+
+def test_findings_of_report_json_have_the_names_that_others_read(tmp_path: Path) -> None:
+    write(sample(), tmp_path / "r")
+    stored = json.loads((tmp_path / "r" / "report.json").read_text(encoding="utf-8"))
+    findings = [finding for section in stored["sections"] for finding in section["findings"]]
+    names = {"published", "here", "source", "verdict", "test", "control", "informative"}
+    assert findings and all(names <= {*finding} and "agrees" not in finding for finding in findings)
+    assert {finding["verdict"] for finding in findings} == {*get_args(Verdict)}
+    assert [finding["informative"] for finding in findings] == [True, True, False]
+
+
+def ends(found: Measured) -> tuple[float, float]:
+    return found.low, found.high
+
+
+def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
+    """The same layer several times over, or the same appearance, leaves every interval as it is."""
+    random, n, lm = np.random.default_rng(0), 60, lettered("opt")
+    once = {
+        "any_active": random.random((2, n)) < 0.6,
+        **{name: random.integers(3, 12, (2, n)) for name in ("update", "residual", "output")},
+        "probability": random.random((2, n)),
+    }
+
+    def example_study(times: int) -> Any:
+        text = SimpleNamespace(prefix_lengths=lambda places: places % 9)
+        found = {name: np.repeat(rows, times, axis=0) for name, rows in once.items()}
+        triggers = SimpleNamespace(n_layers=2 * times)
+        return part_of(
+            geva2021.Measurements,
+            **{"lm": lm, "examples": found, "positions": np.arange(n), "seed": 0},
+            **{"example_text": text, "triggers": triggers},
+        )
+
+    for measure, names in (
+        (aggregation._agreeing, ("stops", "all_stops", "shorts")),
+        (refinement._refinement, ("composed",)),
+    ):
+        one, many = measure(example_study(1)), measure(example_study(8))
+        assert one is not None and many is not None
+        for name in names:
+            assert ends(many[name]) == pytest.approx(ends(one[name]), abs=1e-12), name
+            assert one[name].low <= one[name].value < one[name].high
+    minima = -random.random((7, n)) - np.r_[np.zeros(6), 3.0][:, None]
+    here = [layers.judge_strongly_down(np.repeat(minima, times, axis=0), seed=0).here for times in (1, 2)]
+    assert re.findall(r"[\[−].*?\]", here[0]) == re.findall(r"[\[−].*?\]", here[1])
+    appearances = random.integers(0, n, 40)
+
+    class Extremes(list[int]):
+        @property
+        def example(self) -> np.ndarray:
+            return np.array(self)
+
+    studies = [
+        part_of(
+            geva2022.Measurements, extreme=Extremes(np.repeat(appearances, times).tolist()), seed=0,
+            sample=SimpleNamespace(final_probability=np.zeros(n), length=np.arange(n) % 9), lm=lm,
+        )
+        for times in (1, 8)
+    ]  # fmt: skip
+    one, many = (layers._inputs(m) for m in studies)
+    assert one is not None and many is not None and ends(many["extreme"]) == pytest.approx(ends(one["extreme"]))
+
+
+def test_updates_of_one_prefix_are_one_draw() -> None:
+    random = np.random.default_rng(1)
+    shares, prefixes = random.random(30), np.arange(30)
+
+    def study(times: int) -> Any:
+        rows = {VALUES: random.random(50), RANDOM: random.random(50), UPDATES: np.repeat(shares, times)}
+        found = {name: SimpleNamespace(coverage=lambda kinds, row=row: row) for name, row in rows.items()}
+        return part_of(geva2022.Measurements, concepts=found, update_prefixes=np.repeat(prefixes, times), seed=0)
+
+    one, many = (concepts._coverage(study(times))["updates"] for times in (1, 8))
+    assert ends(many) == pytest.approx(ends(one)) and many.n == 8 * one.n
+
+
+def test_a_rank_that_improves_at_the_ends_alone_does_not_improve_through_the_layers() -> None:
+    random, n = np.random.default_rng(2), 200
+
+    def verdict(*medians: int) -> str:
+        rank = np.concatenate([m * random.uniform(0.9, 1.1, n) for m in medians])
+        bounds = np.arange(len(medians) + 1) * n
+        m = part_of(
+            geva2021.Measurements,
+            agreement=SimpleNamespace(rank=rank),
+            triggers=SimpleNamespace(n_layers=len(medians), bounds=bounds),
+            lm=SimpleNamespace(d_vocab=10_000),
+            seed=0,
+        )
+        return values.judge_ranks(**values._ranks(m)).verdict
+
+    assert verdict(5000, 4000, 3000, 2000, 1000) == "agrees"
+    assert verdict(1000, 2000, 3000, 4000, 400) != "agrees"
+    assert verdict(1000, 2000, 3000, 4000, 5000) == "differs"
+
+
+def test_most_compositions_of_the_last_layer_are_judged() -> None:
+    """Random pairs are as close as random pairs are, so that most are distant; tokens of one embedding are related."""
+    lm, random, n = lettered("gpt2", torch.float64), np.random.default_rng(3), 60
+    before, after = random.integers(3, 30, n), random.integers(40, lm.d_vocab, n)
+    examples = {
+        "residual": before[None],
+        "update": np.full((1, n), 35),
+        "output": after[None],
+    }
+    m = part_of(
+        geva2021.Measurements, lm=lm, examples=examples, options=Options(compositions=n), seed=0,
+        example_text=SimpleNamespace(token=np.repeat(np.arange(lm.d_vocab), 3)),
+    )  # fmt: skip
+    found = judge_compositions(m)
+    assert len(found.chosen) == n and found.known.mean() > 0.75 and found.related.mean() < 0.25
+    one = int((~found.related).nonzero()[0][0])
+    with torch.no_grad():
+        lm.weights.W_E[after[one]] = lm.weights.W_E[before[one]]
+    again = judge_compositions(m)
+    assert again.related[one] and again.known[one]
