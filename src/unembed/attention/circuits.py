@@ -37,7 +37,6 @@ class Circuits(HeadMatrices):
     """
 
     def __repr__(self) -> str:
-        """The model and how many heads it has."""
         return f"Circuits({self.lm.name}: {self.lm.n_layers} layers of {self.lm.n_heads} heads)"
 
     def head_scores(

@@ -219,7 +219,6 @@ class _Gathered:
         self.parts.append((written.double().cpu(), before.double().cpu(), after.double().cpu()))
 
     def result(self) -> ErasureOnText:
-        """The summary of the positions where most is written."""
         written, before, after = (torch.cat(column) for column in zip(*self.parts, strict=True))
         where = written.abs().topk(max(1, int(_MOST_ACTIVE * len(written)))).indices
         opposes = float((written[where] * before[where] < 0).double().mean())

@@ -62,7 +62,6 @@ class Expansion(Displayed):
     exact: bool
 
     def __len__(self) -> int:
-        """The number of terms."""
         return len(self.labels)
 
     def to_table(self) -> Table:

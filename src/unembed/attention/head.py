@@ -24,7 +24,6 @@ class HeadCircuit(ABC):
     """Anything that moves information as a head does: a pattern and an OV circuit."""
 
     def __init__(self, circuits: HeadMatrices, path: tuple[tuple[int, int], ...]) -> None:
-        """Store the heads, earliest first."""
         self.circuits = circuits
         self.path = path
 
@@ -34,7 +33,6 @@ class HeadCircuit(ABC):
         return " > ".join(f"L{layer}H{head}" for layer, head in self.path)
 
     def __repr__(self) -> str:
-        """The label and the model."""
         return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
 
     @abstractmethod

@@ -82,7 +82,6 @@ class HeadScores(Displayed):
         return f"HeadScores({layers} layers of {heads} heads; largest: {', '.join(largest)})"
 
     def __getitem__(self, kind: str) -> Float[Tensor, "layer head"]:
-        """The scores of a kind, by name."""
         if kind not in KINDS:
             raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(KINDS)}")
         return getattr(self, kind)
@@ -195,7 +194,6 @@ class _Pass:
         self.z[layer] = z[:, self.second].clone()
 
     def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
-        """Reduce a layer's pattern to scores."""
         second, later = self.second, self.after_first
         places = {0: (later, later - 1), 1: (second, second - self.length), 2: (second, second - self.length + 1)}
         for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later)), 5: (later, later)}.items():
@@ -210,7 +208,6 @@ class _Pass:
         self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
 
     def result(self) -> Float[Tensor, "kind sequence layer head"]:
-        """The scores once the pass is over."""
         assert self.scale is not None
         self.scores[3] = (self.effects / self.scale[None, :, :, None]).double().mean(dim=2).transpose(0, 1)
         return self.scores
@@ -219,7 +216,6 @@ class _Pass:
 def _scores_of(
     lm: Decoder, tokens: Tensor, rows: Tensor, front: int, length: int, readout: Tensor
 ) -> Float[Tensor, "kind sequence layer head"]:
-    """The scores of one batch."""
     current = _Pass(lm, rows, front, length, readout)
 
     def end(resid: Tensor) -> None:

@@ -68,7 +68,6 @@ class LowRank:
         return LowRank(self.right.mT, self.left.mT, self.notes)
 
     def __repr__(self) -> str:
-        """Shape, rank and notes."""
         notes = f", {'; '.join(self.notes)}" if self.notes else ""
         return f"LowRank({' x '.join(map(str, self.shape))}, rank {self.rank}{notes})"
 
@@ -89,11 +88,9 @@ class LowRank:
         return LowRank(_product(self.left, core), other.right, notes)
 
     def __rmatmul__(self, other: Tensor) -> LowRank:
-        """A dense matrix times this one."""
         return LowRank(_product(other, self.left), self.right, self.notes)
 
     def __mul__(self, factor: float) -> LowRank:
-        """The matrix times a number."""
         return LowRank(self.left * factor, self.right, self.notes)
 
     def double(self) -> LowRank:

@@ -53,7 +53,6 @@ class HeadMatrices:
     """
 
     def __init__(self, lm: Decoder) -> None:
-        """Store the model; nothing is computed yet."""
         self.lm = lm
         self._products: dict[tuple[str, str, bool], Tensor] = {}
         self._baselines: dict[int, tuple[float, float]] = {}

@@ -27,7 +27,6 @@ class MeanActivation(Reducer):
     """
 
     def __init__(self, needs: Sequence[Need], by_position: bool = False) -> None:
-        """Settings only."""
         self.points, self.by_position = tuple(needs), by_position
 
     def start(self, lm: Decoder) -> None:

@@ -353,7 +353,6 @@ class _Compositions:
     """Composition scores of the heads of two layers, each computed once."""
 
     def __init__(self, lm: Decoder, basis: HeadBasis) -> None:
-        """Nothing is computed yet."""
         self.lm = lm
         self.basis: HeadBasis = basis
         self._known: dict[tuple[int, int, str], Tensor] = {}

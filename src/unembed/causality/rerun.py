@@ -1,9 +1,9 @@
 """One prompt run many times at once, each row with its own activations in place of the model's.
 
 A row starts at the first layer whose activation is replaced: the blocks below return the stream that the unchanged run
-had there. The model itself is tested first for whether that is exact (models whose layers share more than the stream
-are run in full). Rows of several prompts share batches, padded on the right; that is tested first, too (frequencies
-that depend on the length of a batch are not those of the prompt alone).
+had there. A test run shows first whether that is exact; models whose layers share more than the stream are run in full.
+Rows of several prompts share batches, padded on the right, where a second test run shows that this is exact too (a
+rotation whose frequencies depend on the length of a batch differs from that of the prompt alone).
 """
 
 from __future__ import annotations

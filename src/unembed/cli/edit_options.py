@@ -111,7 +111,6 @@ class EditOptions:
                 vector_source(text, option)
 
     def __bool__(self) -> bool:
-        """Whether there is any edit."""
         return any(getattr(self, f.name) for f in fields(self))
 
     def edits(self, lm: LanguageModel) -> list[Edit]:

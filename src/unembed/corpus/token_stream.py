@@ -180,7 +180,6 @@ class SegmentTable:
     """The arrays over segments, filled one segment at a time."""
 
     def __init__(self) -> None:
-        """No segments."""
         self._columns = {name: array(code) for name, code in SEGMENT_COLUMNS.items()}
         self._document, self._origin = -1, 0
         self.end = 0

@@ -100,12 +100,10 @@ class AttachedDictionary:
     """A dictionary's features at one point of a model. A feature is (layer, index), written L5F1234."""
 
     def __init__(self, lm: Decoder, parts: Sequence[tuple[int, Dictionary]]) -> None:
-        """See `attach`."""
         self.lm, self.parts = lm, tuple(parts)
         self._by_layer = dict(self.parts)
 
     def __repr__(self) -> str:
-        """Name, sizes and capture points."""
         first = self.parts[0][1]
         n = sum(part.n_features for _, part in self.parts)
         where = f"{first.reads} -> {first.writes}" if first.is_transcoder else first.reads

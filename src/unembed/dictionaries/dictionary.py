@@ -51,7 +51,6 @@ class Dictionary:
     name: str = "dictionary"
 
     def __post_init__(self) -> None:
-        """Check that the shapes fit together."""
         d_in, n = self.W_enc.shape
         one_of("activation", self.activation, ACTIVATIONS)
         needed = {"jumprelu": "threshold", "topk": "k", "gated": "r_mag"}.get(self.activation)

@@ -24,7 +24,6 @@ class TopFeatures(Reducer):
     """
 
     def __init__(self, dictionary: Dictionary, layer: int, top: int = 10) -> None:
-        """Store the settings."""
         self.top, self.layer = positive_int("top", top), layer
         self._dictionary = dictionary
 

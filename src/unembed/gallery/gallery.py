@@ -26,7 +26,6 @@ class Gallery(Displayed):
     provenance: Provenance
 
     def __len__(self) -> int:
-        """How many memories."""
         return len(self.rows)
 
     def __iter__(self) -> Iterator[MemoryEvidence]:

@@ -68,7 +68,6 @@ class PatternFinder:
     """Finds patterns among the prefixes of one corpus."""
 
     def __init__(self, classes: Classes, text: Int[np.ndarray, " pos"]) -> None:
-        """Count how often every token and every class occurs in the text."""
         self._classes = classes
         n = len(classes.tokens)
         counts = np.bincount(text, minlength=n)[:n]

@@ -358,11 +358,11 @@ class Index(IndexQueries):
         """
         placed = []
         for one in labels:
-            layer, index = self._labelled(one.layer, one.index, as_str("kind", one.kind) == HEAD)
+            layer, index = self._memory_or_head(one.layer, one.index, as_str("kind", one.kind) == HEAD)
             placed.append(replace(one, layer=layer, index=index))
         return Labels(self.path).add(placed)
 
-    def _labelled(self, layer: int, index: int, head: bool) -> tuple[int, int]:
+    def _memory_or_head(self, layer: int, index: int, head: bool) -> tuple[int, int]:
         return (self.model.layer(layer), self.model.head(index)) if head else self.memory(layer, index)
 
     def withdraw_label(self, number: int, *, author: str = "") -> None:
@@ -381,7 +381,7 @@ class Index(IndexQueries):
             Columns id, layer, index, kind, label, author, made, notes.
         """
         if index is not None:
-            layer, index = self._labelled(0 if layer is None else layer, index, of == HEAD)
+            layer, index = self._memory_or_head(0 if layer is None else layer, index, of == HEAD)
         rows = Labels(self.path).rows(layer, index, of=of)
         return self.table("Labels", {name: [row[name] for row in rows] for name in LABEL_COLUMNS})
 

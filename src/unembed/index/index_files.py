@@ -36,7 +36,6 @@ class IndexFiles:
         """Coefficients of layers on a sample of the corpus; see `index.coefficients`."""
 
     def __repr__(self) -> str:
-        """Model, corpus, size, state and folder."""
         facts, layers = self.manifest.facts, self.manifest.layers
         read = f" ({facts['tokens']:,} tokens)" if "tokens" in facts else ""
         return (

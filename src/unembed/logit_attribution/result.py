@@ -119,7 +119,6 @@ class Attribution(Displayed):
         )
 
     def __len__(self) -> int:
-        """The number of writers."""
         return self.contribution.shape[0]
 
     def _row(self, i: int) -> Row:

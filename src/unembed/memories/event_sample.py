@@ -93,7 +93,6 @@ class EventSample(Displayed):
         return Table("Events of a sample of prefixes", listed, self.provenance)
 
     def __len__(self) -> int:
-        """How many examples."""
         return len(self.segment)
 
     @property

@@ -97,7 +97,6 @@ class ExtremeSubUpdates:
         return np.unique(np.column_stack([self.layer, self.index]), axis=0)
 
     def __len__(self) -> int:
-        """How many rows."""
         return len(self.layer)
 
 

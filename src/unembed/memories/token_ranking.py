@@ -142,7 +142,6 @@ def _confirmed(
 
 
 def _memory_layers(lm: Decoder) -> tuple[int, ...]:
-    """The layers with memories."""
     if not lm.memory_layers:
         lm.feed_forward(0)  # raises with the reason
     return lm.memory_layers

@@ -64,7 +64,6 @@ class ValueReadings(Displayed):
     provenance: Provenance
 
     def __repr__(self) -> str:
-        """Sizes and basis."""
         n_layers, d_mlp, k = self.ids.shape
         return f"ValueReadings({n_layers} layers of up to {d_mlp:,} memories, top {k} tokens, basis {self.basis!r})"
 
@@ -232,7 +231,6 @@ class Values:
     """The values of a model, one or many at a time: `lm.values`."""
 
     def __init__(self, lm: Decoder) -> None:
-        """Store the model; nothing is read yet."""
         self._lm = lm
 
     def __repr__(self) -> str:

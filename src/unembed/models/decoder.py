@@ -73,7 +73,6 @@ class Decoder:
         return self._computed[key]
 
     def __repr__(self) -> str:
-        """Name, family and sizes on one line."""
         return (
             f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, "
             f"d_model {self.d_model}, {self.n_heads} heads, {self.memories_a_layer} memories a layer, "

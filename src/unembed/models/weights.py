@@ -27,7 +27,6 @@ class PerLayer(Sequence[T], Generic[T]):
     """One matrix for each layer, read on demand."""
 
     def __init__(self, n_layers: int, read: Callable[[int], T]) -> None:
-        """Remember how to read a layer; nothing is read yet."""
         self._n_layers = n_layers
         self._read = read
 
@@ -44,11 +43,9 @@ class PerLayer(Sequence[T], Generic[T]):
         return self._read(layer % self._n_layers)
 
     def __len__(self) -> int:
-        """The number of layers."""
         return self._n_layers
 
     def __iter__(self) -> Iterator[T]:
-        """The matrices from the first layer to the last."""
         return (self._read(i) for i in range(self._n_layers))
 
 
@@ -67,7 +64,6 @@ class Weights:
     """The matrices of the transformer-circuits papers, for any decoder that opens."""
 
     def __init__(self, structure: Structure) -> None:
-        """Keep the structure; a matrix is read when it is used."""
         self._structure = structure
         n = len(structure.blocks)
         site = self._attention

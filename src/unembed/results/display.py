@@ -42,11 +42,9 @@ class Displayed:
         save_result(self, path)
 
     def __repr__(self) -> str:
-        """The first rows of the table."""
         return repr(self.to_table()).replace("Table", type(self).__name__, 1)
 
     def __str__(self) -> str:
-        """The first rows of the table."""
         return repr(self)
 
     def _repr_html_(self) -> str:

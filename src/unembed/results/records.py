@@ -48,7 +48,6 @@ class Records(Displayed, Sequence[T], Generic[T]):
         return self.table.provenance
 
     def __len__(self) -> int:
-        """The number of results."""
         return len(self.items)
 
     @overload
@@ -56,15 +55,12 @@ class Records(Displayed, Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, key: slice) -> "Records[T]": ...
     def __getitem__(self, key: int | slice) -> Any:
-        """One result by number, or some of them."""
         return Records(self.items[key], self.table[key]) if isinstance(key, slice) else self.items[key]
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over the results."""
         return iter(self.items)
 
     def __eq__(self, other: object) -> bool:
-        """Whether another sequence holds equal results in the same order."""
         if isinstance(other, str) or not isinstance(other, Sequence):
             return NotImplemented
         return self.items == tuple(other)

@@ -81,7 +81,6 @@ class Table:
         return list(self.columns) if isinstance(self.columns, dict) else list(self.columns.column_names)
 
     def __len__(self) -> int:
-        """Number of rows."""
         if isinstance(self.columns, dict):
             return len(next(iter(self.columns.values()))) if self.columns else 0
         return int(self.columns.num_rows)
@@ -91,7 +90,6 @@ class Table:
         return self._rows(len(self))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the rows, as `rows()` does."""
         return self.rows()
 
     @overload
@@ -122,7 +120,6 @@ class Table:
         return next(self._take(range(key % n, key % n + 1)).rows())
 
     def __contains__(self, name: object) -> bool:
-        """Whether the table has a column of this name."""
         return name in self.column_names
 
     def head(self, n: int = 5) -> "Table":

@@ -17,7 +17,6 @@ class ClusterStore:
     """The clusters of a model's values, once they are known."""
 
     def __init__(self, lm: LanguageModel, index: Index | None) -> None:
-        """Nothing is read yet."""
         self._lm, self._index = lm, index
         self._clusters: ValueClusters | None = None
 

@@ -37,7 +37,6 @@ class SavedAddresses:
     """Addresses by name. The file is made when the first one is saved."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the file; nothing is opened yet."""
         self.path = folder / NAME
 
     def put(self, name: str, address: str) -> bool:
@@ -71,7 +70,6 @@ class SavedPresets:
     """Presets (edits by name) in the index's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the file; nothing is opened yet."""
         self.path = folder / NAME
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
@@ -125,7 +123,6 @@ class TemporaryPresets:
     """Presets in memory, until the server stops."""
 
     def __init__(self) -> None:
-        """Start with no presets."""
         self._presets: dict[str, dict[str, Any]] = {}
         self._numbers = itertools.count(1)
 

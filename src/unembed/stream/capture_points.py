@@ -21,7 +21,6 @@ class ForwardPass:
     """A forward pass with hooks: extra arguments for the model, and the shape of the current batch."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        """Create it before the pass starts."""
         self.arguments = arguments
         self.rows = Rows()
         self.shape = (1, 1)

@@ -81,9 +81,8 @@ def attach_hooks(
         for (point, layer), callback in captures.items():
             if point == "unedited_post":
                 _install_capture(stack, lm, point, layer, callback, current)
-        _install_experts(
-            stack, lm, captures, todo, hooks or {}, current
-        )  # before others change or capture what the FFN writes
+        # Experts come before whatever changes or captures what the FFN writes.
+        _install_experts(stack, lm, captures, todo, hooks or {}, current)
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
         for (point, layer), hook in (hooks or {}).items():

@@ -45,7 +45,6 @@ class _Layers:
     """Layers whose shape differs from the first one's."""
 
     def put(self, layer: int, t: Tensor) -> None:
-        """Copy one layer's tensor."""
         if self.stack is None:
             self.stack = torch.empty((len(self.layers), *t.shape), dtype=t.dtype, device=t.device)
         if t.shape == self.stack.shape[1:]:
@@ -54,7 +53,6 @@ class _Layers:
             self.odd[layer] = t.clone()
 
     def at(self, layer: int) -> Tensor:
-        """One layer's tensor."""
         assert self.stack is not None
         return self.odd[layer] if layer in self.odd else self.stack[self.layers.index(layer)]
 
@@ -182,7 +180,6 @@ class Run(Displayed):
         return self._captured[point]
 
     def __contains__(self, point: object) -> bool:
-        """Whether the run captured a point."""
         return isinstance(point, str) and point in self._captured
 
     def has(self, point: str, layer: int) -> bool:

@@ -31,15 +31,18 @@ def feed_reducers(
     current_batch: list[Batch] = []
     missing: set[Need] = set()
 
+    def seen(need: Need) -> None:
+        missing.discard(need)
+        if not missing and not logit_reducers:
+            raise Stop
+
     def callback(need: Need) -> Callback:
         point, layer = need
 
         def feed_tensor(tensor: Tensor) -> None:
             for reducer in by_need[need]:
                 reducer.see(point, layer, tensor, current_batch[0])
-            missing.discard(need)
-            if not missing and not logit_reducers:
-                raise Stop
+            seen(need)
 
         return feed_tensor
 
@@ -48,9 +51,7 @@ def feed_reducers(
             need = ("coefficients", layer)
             for reducer in by_need[need]:
                 reducer.see_routed(layer, routed, current_batch[0])
-            missing.discard(need)
-            if not missing and not logit_reducers:
-                raise Stop
+            seen(need)
 
         return feed_routed
 

@@ -45,7 +45,6 @@ class Reporter:
     """Calls a progress callback at most every `interval` seconds, and at the end."""
 
     def __init__(self, callback: ProgressCallback | None, interval: float = 0.5) -> None:
-        """Start the clock."""
         self._callback, self._interval = callback, interval
         self._start = self._last = time.monotonic()
         self._resumed_at = 0, 0.0

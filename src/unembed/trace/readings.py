@@ -117,7 +117,6 @@ class PromptReadings:
         return None if self.show_unlearned else self.lm.unlisted
 
     def __len__(self) -> int:
-        """The number of tokens of the prompt."""
         return self.tokens.shape[0]
 
     @property

@@ -45,7 +45,6 @@ class Trace(PromptReadings, Displayed):
         return other
 
     def __repr__(self) -> str:
-        """The model, the prompt's length, the prediction, and what a trace offers."""
         answer, p = int(self.prediction[-1]), float(self.logits(-1).float().softmax(-1).max())
         edits = f", {len(self.edits)} edits" if self.edits else ""
         return (

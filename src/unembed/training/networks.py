@@ -65,7 +65,6 @@ class Block(nn.Module):
     """Attention and feed-forward memories as in GPT-2, with ReLU."""
 
     def __init__(self, shape: Shape) -> None:
-        """One layer."""
         super().__init__()
         self.ln_1 = nn.LayerNorm(shape.d_model)
         self.attention = Attention(shape, bias=True)
@@ -125,7 +124,6 @@ class AttentionOnly(nn.Module):
     """Attention layers without norms; positions are added to what queries and keys read, never to the stream."""
 
     def __init__(self, shape: Shape) -> None:
-        """Weights drawn from the generator's state."""
         super().__init__()
         self.shape = shape
         self.wte = nn.Embedding(shape.d_vocab, shape.d_model)

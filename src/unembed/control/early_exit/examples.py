@@ -49,7 +49,6 @@ class Examples:
     corpus: str | None = None
 
     def __len__(self) -> int:
-        """How many examples."""
         return self.top.shape[0]
 
     @property
@@ -63,7 +62,6 @@ class Examples:
         return saturation_layer(torch.where(self.top == self.top[:, -1:], 1, 2).T)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
-        """Some of the examples."""
         return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "corpus"})
 
 

@@ -99,7 +99,6 @@ def fit(
 def _with_thresholds(
     rule: ExitRule, calibration_set: Examples, threshold: str | float | None, disagreement: float | None
 ) -> ExitRule:
-    """The rule with its thresholds, as `fit` describes them."""
     if disagreement is not None:
         return rule.with_risk_control(calibration_set, disagreement)
     if threshold is None:

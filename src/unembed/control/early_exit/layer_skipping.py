@@ -80,7 +80,6 @@ class _Block:
         self.pending: list[dict[str, Any]] = []
 
     def stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """The block's input stream."""
         return args[0] if args else kwargs[self.names[0]]
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

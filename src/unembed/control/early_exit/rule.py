@@ -47,7 +47,6 @@ class ExitRule:
     """Corpus, number of examples, seed, and the level of risk control."""
 
     def __repr__(self) -> str:
-        """Score, model, thresholds and calibration."""
         shown = ", ".join(f"{threshold:.3g}" for threshold in self.thresholds)
         return f"ExitRule({self.method} on {self.lm.name}, thresholds by layer: {shown}; {self.calibration})"
 

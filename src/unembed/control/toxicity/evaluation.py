@@ -174,8 +174,8 @@ def evaluate(
     settings = dict(samples=samples, seed=seed, new_tokens=new_tokens, batch=batch, **options)
     texts = {arm.name: _continuations(lm, prompts, arm, settings, cache, progress) for arm in arms}
     scores = {name: _scored(scorer, rows) for name, rows in texts.items()}
-    prices = _prices(lm, arms, clean_text, clean_tokens)
-    table = _table(lm, arms, scores, prices, scorer.name, len(prompts), settings)
+    perplexities = _perplexities(lm, arms, clean_text, clean_tokens)
+    table = _table(lm, arms, scores, perplexities, scorer.name, len(prompts), settings)
     return Evaluation(table, texts, scores)
 
 
@@ -281,7 +281,7 @@ def _scored(scorer: Scorer, rows: tuple[tuple[str, ...], ...]) -> dict[str, np.n
     return {name: np.array(found).reshape(len(rows), -1) for name, found in scorer.score(flat).items()}
 
 
-def _prices(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> list[float | None]:
+def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> list[float | None]:
     if text is None:
         return [None] * len(arms)
     # The same windows for all arms.
@@ -301,7 +301,7 @@ def _table(
     lm: Decoder,
     arms: Sequence[Arm],
     scores: Mapping[str, Mapping[str, np.ndarray]],
-    prices: Sequence[float | None],
+    perplexities: Sequence[float | None],
     scorer: str,
     n: int,
     settings: Mapping[str, Any],
@@ -317,7 +317,7 @@ def _table(
             columns["toxicity_low"] = [100 * low for low, _ in ranges]
             columns["toxicity_high"] = [100 * high for _, high in ranges]
             columns["expected_maximum"] = [float(scores[arm.name][name].max(axis=1).mean()) for arm in arms]
-    columns["perplexity"] = list(prices)
+    columns["perplexity"] = list(perplexities)
     columns["published_toxicity"] = [PUBLISHED.get(arm.name, (None,))[0] for arm in arms]
     columns["published_perplexity"] = [PUBLISHED[arm.name][-1] if arm.name in PUBLISHED else None for arm in arms]
     title = (

@@ -29,7 +29,6 @@ class Band(nn.Module):
     """The words of one band, and the projection that widens their vectors to the stream's width."""
 
     def __init__(self, n_words: int, width: int, d_model: int) -> None:
-        """Random words and projection."""
         super().__init__()
         self.words = nn.Embedding(n_words, width)
         self.projection = nn.Linear(width, d_model, bias=False)
@@ -39,7 +38,6 @@ class AdaptiveEmbedding(nn.Module):
     """Word ids to stream vectors: P_b e_w, the first band's projection included."""
 
     def __init__(self, spans: list[Span], d_model: int) -> None:
-        """One band after the other."""
         super().__init__()
         self.spans = spans
         self.d_model = d_model

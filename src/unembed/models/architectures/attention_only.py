@@ -45,7 +45,6 @@ class AttentionOnlyConfig(PretrainedConfig):
         use_cache: bool = True,
         **settings: Any,
     ) -> None:
-        """Sizes, and whatever else transformers stores in a config."""
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -62,7 +61,6 @@ class AttentionOnlyAttention(Attention):
     """Heads whose queries and keys read stream plus position, and whose values read the stream alone."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
-        """Four maps without biases."""
         super().__init__(config, layer_idx, config.head_dim)
         inner = config.num_attention_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
@@ -85,7 +83,6 @@ class AttentionOnlyLayer(nn.Module):
     """One block: the stream plus what its heads write."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
-        """A block that holds nothing but its attention."""
         super().__init__()
         self.self_attn = AttentionOnlyAttention(config, layer_idx)
 
@@ -114,7 +111,6 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
     """Embedding and blocks; the last hidden state goes to the unembedding as it is, since there is no final norm."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
-        """Token and position embeddings, then the blocks."""
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
@@ -153,7 +149,6 @@ class AttentionOnlyForCausalLM(CausalReadout, AttentionOnlyPreTrainedModel, Gene
     """An attention-only decoder with its own, untied unembedding."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
-        """The decoder and the unembedding."""
         super().__init__(config)
         self.model = AttentionOnlyModel(config)
         self.vocab_size = config.vocab_size

@@ -244,7 +244,6 @@ class _Reading:
         return ModelNotUnderstood(self.name, why=why, instead=_NOT_THIS)
 
     def take(self, key: str) -> Tensor:
-        """One tensor."""
         if key not in self.left:
             raise self.refusal(f"it has no {key}")
         return self.left.pop(key)

@@ -115,7 +115,6 @@ class SinusoidalPositions(nn.Module):
     """Fixed positions: sines, then cosines, of the position's number at falling frequencies."""
 
     def __init__(self, d_model: int) -> None:
-        """Nothing is stored."""
         super().__init__()
         self.d_model = d_model
 
@@ -136,7 +135,6 @@ class WikiLMAttention(Attention):
     """Heads with biases everywhere."""
 
     def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
-        """Four maps."""
         d_model = config.hidden_size
         super().__init__(config, layer_idx, d_model // config.num_attention_heads)
         self.q_proj = nn.Linear(d_model, d_model)
@@ -188,7 +186,6 @@ class WikiLMModel(WikiLMPreTrainedModel):
     """Embedding, positions and blocks."""
 
     def __init__(self, config: WikiLMConfig) -> None:
-        """Random weights."""
         super().__init__(config)
         self.embed_tokens = AdaptiveEmbedding(config.bands, config.hidden_size)
         self.embed_positions = SinusoidalPositions(config.hidden_size)
@@ -230,7 +227,6 @@ class WikiLMForCausalLM(CausalReadout, WikiLMPreTrainedModel, GenerationMixin):
     lm_head: AdaptiveSoftmax
 
     def __init__(self, config: WikiLMConfig) -> None:
-        """The decoder, and the readout over the embedding's own words."""
         super().__init__(config)
         self.model = WikiLMModel(config)
         embedding = self.model.embed_tokens

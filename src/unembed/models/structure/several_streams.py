@@ -168,7 +168,6 @@ class AltUp(Streams):
     """Streams of which one is computed on, and all are predicted before a block and corrected after it (Gemma 3n)."""
 
     def __init__(self, decoder: Any, blocks: list[Any], config: Any) -> None:
-        """Keep the modules."""
         self.count, self._active = config.altup_num_inputs, config.altup_active_idx
         self._decoder, self._blocks = decoder, blocks
 

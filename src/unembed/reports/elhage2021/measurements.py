@@ -145,7 +145,6 @@ class Measurements:
     """One model's measurements, each made when it is first read; scores and evidence are stages of the work."""
 
     def __init__(self, lm: Decoder, corpus: Corpus, work: Work, options: Options) -> None:
-        """Store what is measured, on what, and how."""
         self.lm, self.corpus, self.work, self.options = lm, corpus, work, options
         self.circuits = circuits(lm)
         self.basis: HeadBasis = options.basis or default_basis(lm)

@@ -52,7 +52,6 @@ class Examples(Reducer):
         fraction: float = 0.1,
         hidden: Bool[Tensor, " d_vocab"] | None = None,
     ) -> None:
-        """Settings only."""
         self.positions, self.fraction, self.hidden = tuple(positions), fraction, hidden
         self.basis: Basis = basis
 

@@ -24,7 +24,6 @@ class OncePerSentence(Reducer):
     """
 
     def __init__(self, top: int) -> None:
-        """Settings only."""
         self.top = top
 
     def start(self, lm: Decoder) -> None:

@@ -47,7 +47,6 @@ class SweepDriver:
         progress: ProgressCallback | None,
         identity: Mapping[str, str],
     ) -> None:
-        """Load what an earlier run saved."""
         self._pool, self._shards, self._at_risk = pool, shards, at_risk
         self._checkpoint, self._every, self._identity = checkpoint, every, identity
         self._reporter, self._tree = Reporter(progress), MergeTree()

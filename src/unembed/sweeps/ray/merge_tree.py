@@ -41,7 +41,6 @@ class MergeTree:
     """Parts that wait for their neighbours."""
 
     def __init__(self) -> None:
-        """No parts, the number of shards unknown."""
         self._parts: dict[int, Part] = {}
         self.n_shards: int | None = None
 

@@ -31,7 +31,6 @@ class BatchColumns:
         distinct: bool = False,
         copies: bool = False,
     ) -> None:
-        """See the class."""
         self.batch, self.device = batch, device
         groups = None
         if distinct:

@@ -45,7 +45,6 @@ class Histogram(Summed, Pointwise):
     def __init__(
         self, edges: Sequence[float], point: str = "coefficients", layers: Sequence[int] | None = None
     ) -> None:
-        """Store the settings."""
         super().__init__(point, layers)
         self.edges = tuple(float(e) for e in edges)
         if not self.edges or any(not a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):

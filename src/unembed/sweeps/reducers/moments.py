@@ -152,7 +152,6 @@ class ActiveFraction(Summed, Pointwise):
     def __init__(
         self, threshold: float = 0.0, layers: Sequence[int] | None = None, *, magnitude: bool | None = None
     ) -> None:
-        """Store the settings."""
         super().__init__("coefficients", layers)
         self.threshold, self.magnitude = threshold, magnitude
 

@@ -62,7 +62,6 @@ class NextTokenCounts(Summed):
     """
 
     def __init__(self, memories: Sequence[tuple[int, int]], threshold: float = 0.0) -> None:
-        """Store the settings."""
         if not memories:
             raise InvalidInput("memories", why="the list is empty")
         self.memories, self.threshold = tuple(dict.fromkeys((int(a), int(b)) for a, b in memories)), threshold

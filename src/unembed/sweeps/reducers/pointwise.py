@@ -23,7 +23,6 @@ class Pointwise(Reducer):
     """
 
     def __init__(self, point: str = "coefficients", layers: Sequence[int] | None = None) -> None:
-        """Store the settings."""
         self.point, self.layers = point, None if layers is None else tuple(layers)
 
     def start(self, lm: Decoder) -> None:

@@ -70,7 +70,6 @@ class RoutedShare(Summed, Pointwise):
     counts_tokens = False
 
     def __init__(self, layers: Sequence[int] | None = None) -> None:
-        """Store the settings."""
         super().__init__("coefficients", layers)
 
     def start(self, lm: Decoder) -> None:

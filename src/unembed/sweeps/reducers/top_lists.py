@@ -39,7 +39,6 @@ class TopLists:
     def __init__(
         self, keys: int, top: int, dtype: torch.dtype, device: torch.device, per_group: int | None = None
     ) -> None:
-        """Empty lists."""
         self.top, self.per_group = top, per_group
         self.values = torch.full((keys, top), -torch.inf, dtype=dtype, device=device)
         self.positions = torch.full((keys, top), EMPTY, device=device)
