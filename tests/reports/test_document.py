@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -18,9 +19,9 @@ from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
 from unembed.reports.document.charts import draw
 from unembed.reports.document.files import prepared
 from unembed.reports.document.html import page
-from unembed.reports.document.intervals import Measured
+from unembed.reports.document.intervals import NOTHING, Measured
 from unembed.reports.document.model import Reference
-from unembed.reports.document.numbers import as_written, format_number, points
+from unembed.reports.document.numbers import as_written, format_interval, format_number, percent, points, signed
 from unembed.reports.document.svg import Scale, fitted
 from unembed.reports.document.terminal import summary
 from unembed.results import Table
@@ -202,6 +203,16 @@ def test_numbers_of_the_two_axes_do_not_meet() -> None:
         assert low[1] - low[0] >= 16 and low[2] - low[1] >= 16, low
 
 
+def test_a_name_moved_inwards_at_the_edge_stands_on_no_other_name() -> None:
+    names = [*(f"L{i // 4}H{i % 4}" for i in range(24)), "the unembedding"]
+    table = Table("t", {"x": names, "y": [1.0] * 25}, PROVENANCE)
+    svg = ElementTree.fromstring(draw(Figure("f", "F", "bar", "t", "x", ("y",)), table, standalone=True))
+    shown = [(e.text or "", float(e.get("x", 0))) for e in svg.iter() if e.text in names]
+    assert shown and shown[0][0] == "the unembedding" and len(shown) > 2
+    ends = sorted((x - 4 * len(name), x + 4 * len(name)) for name, x in shown)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends)), shown
+
+
 def test_axes_hold_all_values_on_round_numbers() -> None:
     assert fitted([0.3, 7.2]) == (0.0, 8.0)
     assert fitted([-3.0, 41.0]) == (-10.0, 50.0)
@@ -315,6 +326,10 @@ def test_there_is_one_minus_sign_and_one_way_to_write_percent(text: str, shown: 
 
 def test_a_difference_of_shares_is_in_points() -> None:
     assert points(Measured(-0.133, -0.225, 0.036, 20)) == "−13.3 points [−22.5, 3.6]"
+
+
+def test_a_number_that_could_not_be_measured_is_undefined_in_sentences() -> None:
+    assert [write(NOTHING) for write in (format_interval, percent, points, signed)] == ["undefined"] * 4
 
 
 def test_the_page_explains_why_a_finding_differs_and_escapes_corpus_text() -> None:

@@ -68,8 +68,10 @@ def format_percent(share: float) -> str:
 
 
 def format_interval(measured: Measured, *, percent: bool = False) -> str:
-    """A measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`."""
+    """A measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`; a word for NaN."""
     ends = [float(measured.value), float(measured.low), float(measured.high)]
+    if math.isnan(measured.value):
+        return "undefined"
     decimals = None if percent else common_decimals(ends)
     value, low, high = (format_number(end, percent=percent, decimals=decimals) for end in ends)
     return f"{value} [{low.removesuffix(' %')}, {high.removesuffix(' %')}]"
@@ -87,4 +89,6 @@ def points(measured: Measured) -> str:
 
 def signed(measured: Measured) -> str:
     """A measured number with its sign and its interval, two decimals: `+0.12 [+0.10, +0.14]`."""
+    if math.isnan(measured.value):
+        return "undefined"
     return f"{measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]".replace("-", "−")

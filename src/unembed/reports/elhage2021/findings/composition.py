@@ -61,8 +61,8 @@ def _judge_small(mode: str, n_layers: int, z: float, peaks: Mapping[str, Any], n
     value, writer, reader = peaks[mode]
     beside = f"{value / peaks['k'][0]:.0%} of" if 0 <= value < peaks["k"][0] else "not below"
     return Judgement(
-        f"The strongest pair, L{writer[0]}H{writer[1]} with L{reader[0]}H{reader[1]}, is {value:+.3f} above random "
-        f"circuits, {beside} the strongest K-composition; "
+        f"The strongest {mode.upper()}-composition, L{writer[0]}H{writer[1]} with L{reader[0]}H{reader[1]}, is "
+        f"{value:+.3f} above random circuits, {beside} the strongest K-composition; "
         f"{n} {'pair reaches' if n == 1 else 'pairs reach'} half of that.",
         verdict_of(*at_depth(n_layers, 2, n == 0 if z >= STANDS_OUT else None)),
     )

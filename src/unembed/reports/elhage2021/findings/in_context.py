@@ -47,7 +47,7 @@ def judge_ablation(whole: InContext, without: InContext, others: InContext | Non
     beyond = None
     if others is not None:
         beside = mean_of((without.differences - others.differences).tolist(), seed=seed)
-        here += f" Without {_heads(others)}, whose output in the same layers is as long, they gain {-others.score:.2f}."
+        here += f" Without {_heads(others)}, nearest to them in output length, they gain {-others.score:.2f}."
         beyond = above(beside, 0.0)
     many = whole.n_windows > 1
     learns = above(gain, IN_CONTEXT) if many else None

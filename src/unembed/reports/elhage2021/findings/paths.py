@@ -23,7 +23,7 @@ def judge_expansion(exact: bool, error: float, n_terms: int) -> Judgement:
     """The sum over paths against the model's logits."""
     kind = "exactly" if exact else "with patterns and norm scales frozen"
     return Judgement(
-        f"{n_terms} terms and the remainder give all logits {kind}, relative error {error:.0e}.",
+        f"{n_terms:,} terms and the remainder give all logits {kind}, relative error {error:.0e}.",
         verdict_of(error < 1e-4 if exact else None),
     )
 
@@ -52,11 +52,10 @@ def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], 
 
 def judge_second_layer(by_layer: Sequence[float], given_others: Sequence[float], **_: Any) -> Judgement:
     """The single heads of each layer, given those of the others."""
-    parts = " and ".join(f"those of layer {n} {v:+.2f}" for n, v in enumerate(given_others))
-    alone = " and ".join(f"{v:+.2f}" for v in by_layer)
+    parts, alone = (", ".join(f"layer {n} {v:+.2f}" for n, v in enumerate(found)) for found in (given_others, by_layer))
     condition = given_others[-1] > 2 * given_others[0] if max(given_others) >= MATTERS else None
     return Judgement(
-        f"Nats taken off the loss by the single heads of a layer, given those of the other layers: {parts}; added to "
+        f"Nats that the single heads of a layer take off the loss, given those of the other layers: {parts}; added to "
         f"the direct path alone: {alone}.",
         verdict_of(*at_depth(len(by_layer), 2, condition)),
     )

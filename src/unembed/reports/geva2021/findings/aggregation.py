@@ -39,8 +39,8 @@ def judge_active_drop(layers: list[Measured]) -> Judgement:
     least = min(range(len(layers)), key=lambda n: layers[n].value)
     deepest = layers[least]
     here = (
-        f"The fewest are active in layer {least} of {len(layers)} ({percent(deepest)}); {percent(layers[0])} are in "
-        f"the first and {percent(layers[-1])} in the last."
+        f"The fewest memories are active in layer {least} of {len(layers)} ({percent(deepest)}); {percent(layers[0])} "
+        f"are in the first and {percent(layers[-1])} in the last."
     )
     if len(layers) < 4:
         return Judgement(here, "cannot be told")
@@ -86,8 +86,8 @@ def _agreeing(m: Measurements) -> Numbers | None:
 def judge_stops(stops: Measured, all_stops: Measured, **_: Any) -> Judgement:
     """Stop words among agreeing cases and among all predictions."""
     here = (
-        f"In {percent(stops)} of the agreeing cases the token is a stop word, against {percent(all_stops)} of all "
-        "layers' predictions."
+        f"Where a memory agrees with its layer's prediction, this is a stop word in {percent(stops)} of the cases, "
+        f"against {percent(all_stops)} of all layers' predictions."
     )
     return Judgement(here, verdict_of(within(stops, 0.45, 0.75), above(stops, all_stops.high)))
 
@@ -95,8 +95,8 @@ def judge_stops(stops: Measured, all_stops: Measured, **_: Any) -> Judgement:
 def judge_shorts(shorts: Measured, all_shorts: Measured, **_: Any) -> Judgement:
     """Short prefixes among agreeing cases and among all examples."""
     here = (
-        f"In {percent(shorts)} of the agreeing cases the prefix has fewer than {SHORT} tokens, against "
-        f"{percent(all_shorts)} of all examples."
+        f"Where a memory agrees with its layer's prediction, the prefix has fewer than {SHORT} tokens in "
+        f"{percent(shorts)} of the cases, against {percent(all_shorts)} of all examples."
     )
     return Judgement(here, verdict_of(within(shorts, 0.28, 0.58), above(shorts, all_shorts.high)))
 

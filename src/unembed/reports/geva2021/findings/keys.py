@@ -93,7 +93,10 @@ def judge_end(first: Measured, last: Measured, lead: Measured, layers: int, n_la
 
 def judge_easing(trend: Measured, **_: Any) -> Judgement:
     """The last token, by layer."""
-    here = f"Layer and change without the last token have a rank correlation of {format_interval(trend)} over keys."
+    here = (
+        "Between the layer of a key and the change of its coefficient without the last token the rank correlation is "
+        f"{format_interval(trend)}."
+    )
     return Judgement(here, verdict_of(above(trend, 0)))
 
 

@@ -67,8 +67,8 @@ def judge_growth(
     if steep is None or flat is None or growth is None:
         return Judgement("The model has too few layers to compare growth.", "cannot be told")
     here = (
-        f"The share of decided predictions grows by {points(steep)} a layer from layer {upper} on and by "
-        f"{points(flat)} below it."
+        "The share of examples whose residual has the final prediction first grows by "
+        f"{points(steep)} a layer from layer {upper} on and by {points(flat)} below it."
     )
     return Judgement(here, verdict_of(above(growth, 0), above(steep, 0)))
 
@@ -106,7 +106,10 @@ def _compositions(m: Measurements) -> Numbers:
 
 def judge_related(related: Measured, n_pairs: int) -> Judgement:
     """Related tokens among the compositions of the last layer."""
-    here = f"{percent(related)} of the {related.n} pairs that can be judged (of {n_pairs}) are related, by rule."
+    here = (
+        f"Of {n_pairs} changes of the last layer from the residual's token to a third one {related.n} can be judged by "
+        f"rule; in {percent(related)} of these the two tokens are related."
+    )
     if related.n < FEWEST_PAIRS:
         return Judgement(here, "cannot be told")
     return Judgement(here, verdict_of(within(related, 0.19, 0.49)))

@@ -47,8 +47,8 @@ def _agreement(m: Measurements) -> Numbers:
 def judge_agreement_rises(low: Measured, high: Measured, last: Measured, upper: int, **_: Any) -> Judgement:
     """The agreement rate in lower and upper layers."""
     here = (
-        f"{percent(low)} of the values agree in the layers below {upper}, {percent(high)} in layer {upper} and "
-        f"above, and {percent(last)} in the last."
+        f"In the layers below {upper}, {percent(low)} of the values put first what follows their key's first trigger, "
+        f"in layer {upper} and above {percent(high)}, and in the last {percent(last)}."
     )
     return Judgement(here, verdict_of(below(low, 0.005), above(high, low.high), above(last, 0.01)))
 
@@ -57,7 +57,8 @@ def judge_agreement_above_chance(whole: Measured, by_chance: float, one_token: f
     """The agreement rate compared with two chance levels."""
     over = whole.value / by_chance if by_chance > 0 else float("inf")
     here = (
-        f"{percent(whole)} of all values agree, {format_number(whole.value / one_token)} times a random token and "
+        f"{percent(whole)} of all values put first what follows their key's first trigger, "
+        f"{format_number(whole.value / one_token)} times a random token and "
         f"{format_number(over)} times the same tokens in random pairs."
     )
     return Judgement(here, verdict_of(above(whole, 100 * one_token), above(whole, 10 * by_chance)))
@@ -97,8 +98,9 @@ def _probability(m: Measurements) -> Numbers:
 def judge_probability(bins: list[Measured], trend: Measured) -> Judgement:
     """Agreement by the largest probability."""
     here = (
-        f"{percent(bins[0])} of the values with the lowest eighth of largest probabilities agree, {percent(bins[-1])} "
-        f"of those with the highest; the rank correlation is {format_interval(trend)} over values."
+        f"Of the eighth of the values with the lowest largest probability {percent(bins[0])} put first what follows "
+        f"their key's first trigger, of that with the highest {percent(bins[-1])}; the rank correlation is "
+        f"{format_interval(trend)} over values."
     )
     highest = above(bins[-1], max(b.value for b in bins[:-1]))
     return Judgement(here, verdict_of(above(trend, 0), highest))

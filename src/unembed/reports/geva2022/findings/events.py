@@ -135,8 +135,8 @@ def _settled(m: Measurements) -> Numbers | None:
 def judge_settled(before: Measured, last: Measured, lead: Measured) -> Judgement:
     """When predictions settle."""
     here = (
-        f"{percent(before)} of the predictions settle before the last layer and {percent(last)} in it, "
-        f"{points(lead)} more than in the next most frequent layer."
+        f"{percent(before)} of the predictions settle before the last layer and {percent(last)} in it: "
+        f"{points(lead)} compared with the most frequent of the other layers."
     )
     return Judgement(here, verdict_of(above(before, 0.5), above(lead, 0)))
 
