@@ -83,22 +83,28 @@ def gpt2_small(size: Size) -> LanguageModel:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    shape = GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=8192) if size.tiny else GPT2Config()
+    shape = GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=16384) if size.tiny else GPT2Config()
     return unembed.load(GPT2LMHeadModel(shape).eval())
 
 
-def mixture(size: Size) -> LanguageModel:
-    """A mixture of experts of Qwen3-MoE's kind with random weights: 4 layers of 32 experts of 256 memories, 4 chosen."""
+def mixture(size: Size, *, large: bool = False) -> LanguageModel:
+    """A mixture of experts of Qwen3-MoE's kind with random weights: a small one, or a layer of Qwen3-30B-A3B."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "moe_intermediate_size": 32} if size.tiny else {}
-    sizes = {"hidden_size": 512, "moe_intermediate_size": 256, **sizes}
-    shape = Qwen3MoeConfig(
-        num_hidden_layers=4, num_experts=32, num_experts_per_tok=4, num_attention_heads=8, num_key_value_heads=2,
-        head_dim=64, vocab_size=8192, max_position_embeddings=512, **sizes,
-    )  # fmt: skip
-    return unembed.load(Qwen3MoeForCausalLM(shape).eval())
+    shape = {
+        "num_hidden_layers": 4, "num_experts": 32, "num_experts_per_tok": 4, "hidden_size": 512,
+        "moe_intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+    }  # fmt: skip
+    if large:
+        shape |= {
+            "num_hidden_layers": 1, "num_experts": 128, "num_experts_per_tok": 8, "hidden_size": 2048,
+            "moe_intermediate_size": 768, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+        }  # fmt: skip
+    if size.tiny:
+        shape |= {"hidden_size": 64, "moe_intermediate_size": 32}
+    vocabulary = unembed.load().d_vocab
+    return unembed.load(Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=vocabulary, **shape)).eval())
 
 
 def windows() -> Corpus:
@@ -195,18 +201,38 @@ def gpt2(size: Size) -> None:
 
 
 def experts(size: Size) -> None:
-    """A token fires the keys of the experts it is routed to: lists have seen what GPT-2's have after 8 times the tokens."""
-    lm = mixture(size)
-    top, batches, seen = settled(lm, windows(), size)
+    """From the beginning of a corpus, where nearly every batch changes every list."""
+    small, large = (
+        "4 layers of 32 experts of 256, 4 chosen, width 512",
+        "Qwen3-30B-A3B's layer, 128 of 768, 8 chosen, width 2,048",
+    )
+    claims = stretches(mixture(size), small, size, [8, 32, 128])
+    claims += stretches(mixture(size, large=True), large, size, [8, 16])
+    how = f"Windows of 128 tokens. Batches of {size.tokens} tokens; one thread, CPU time, all batches of a stretch together."
+    publish("Sweep, a mixture of experts", claims, None, how, size)
+
+
+def stretches(lm: LanguageModel, name: str, size: Size, ends: list[int]) -> list[Claim]:
+    """The sweep to the forward of the same batches, over stretches of a corpus that end after so many batches."""
+    ends = [1, 2] if size.tiny else ends
+    top, seconds = TopTriggers(TOP), {A1: 0.0, "sweep": 0.0}
+    top.start(lm)
     steps = {A1: plain(lm), "sweep": fed(lm, top)}
-    seconds = interleaved({name: each(step, batches) for name, step in steps.items()}, len(batches) - 1)
+    claims, before = [], 0
+    for number, batch in enumerate(islice(windows().batches(unembed.load(), size.tokens), ends[-1]), start=1):
+        if number == 1:
+            steps[A1](batch)
+        for called in steps if number % 2 else reversed(steps):
+            start = time.process_time()
+            steps[called](batch)
+            seconds[called] += time.process_time() - start
+        if number in ends:
+            what = f"{name}: sweep to A1, tokens {before * size.tokens:,} to {number * size.tokens:,}"
+            claims.append(Claim(what, seconds["sweep"] / seconds[A1], 1.1))
+            before, seconds = number, dict.fromkeys(seconds, 0.0)
     state = sum(t.numel() * t.element_size() for t in top.state().values() if isinstance(t, torch.Tensor))
     keys = sum(lm.n_memories_of(n) for n in range(lm.n_layers))
-    claims = [
-        Claim("sweep of the top 25 of all keys, to A1", ratio(seconds, "sweep", A1), 1.1),
-        Claim("bytes of the state for each key and pole, to 12 for each trigger", state / (keys * 2 * TOP * 12), 1.1),
-    ]
-    publish("Sweep, a mixture of experts", claims, seconds, f"Windows of 128 tokens. {size.describe(seen)}", size)
+    return [*claims, Claim(f"{name}: bytes of the state, to 12 a trigger and pole", state / (keys * 2 * TOP * 12), 1.1)]
 
 
 def lens(size: Size) -> None:

@@ -36,20 +36,6 @@ def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"]
     return found.clamp_max(n - 1), found < n
 
 
-def run_maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "block key"]:
-    """The maximum of `sign * x` over blocks of `STEP` neighbouring rows; left-over rows form the last block."""
-    whole = len(x) // STEP * STEP
-    parts = [x[:whole].view(-1, STEP, x.shape[1]), x[None, whole:]]
-    found = torch.cat([p.amax(dim=1) if sign > 0 else p.amin(dim=1) for p in parts if p.numel()])
-    return found if sign > 0 else -found
-
-
-def run_members(block: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"], Bool[Tensor, "cell step"]]:
-    """The rows (of `n`) in each block of neighbouring rows, and which of the entries are rows at all."""
-    found = block[:, None] * STEP + torch.arange(STEP, device=block.device)
-    return found.clamp_max(n - 1), found < n
-
-
 def rows_above(
     row: Int[Tensor, " cell"], key: Int[Tensor, " cell"], x: Tensor, threshold: Tensor, sign: int
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:

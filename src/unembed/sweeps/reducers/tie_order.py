@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 EMPTY = torch.iinfo(torch.int64).max
@@ -14,7 +15,36 @@ def nth_largest(x: Float[Tensor, "column key"], n: int, sign: int) -> Float[Tens
     """The n-th largest of `sign * x` over columns."""
     if n == 1:
         return x.amax(dim=0) if sign > 0 else -x.amin(dim=0)
-    return sign * x.T.contiguous().topk(n, dim=1, largest=sign > 0, sorted=True).values[:, -1]
+    return sign * nth_of_rows(x.T.contiguous(), n, largest=sign > 0)
+
+
+def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True) -> Float[Tensor, " key"]:
+    """The n-th largest, or smallest, of every row."""
+    if x.device.type != "cpu":
+        return x.topk(n, dim=1, largest=largest).values[:, -1]
+    # In short rows numpy selects several times faster than torch; it has no bfloat16.
+    rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
+    at = rows.shape[1] - n if largest else n - 1
+    return torch.from_numpy(np.partition(rows, at, axis=1)[:, at])
+
+
+def flat_nonzero(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " found"]:
+    """The places of the true entries in the flattened mask."""
+    if mask.device.type != "cpu":
+        return mask.flatten().nonzero()[:, 0]
+    return torch.from_numpy(np.flatnonzero(mask.numpy()))
+
+
+def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The first `n` of each row by falling value, equal values by rising position, in no order."""
+    chosen = v >= nth_of_rows(v, n)[:, None]
+    at = flat_nonzero(chosen)
+    if len(at) > len(v) * n:
+        tied = (chosen.sum(dim=1) > n).nonzero()[:, 0]
+        v[tied], p[tied], _ = sort_rows(v[tied], p[tied], None)
+        chosen[tied] = torch.arange(v.shape[1], device=v.device) < n
+        at = flat_nonzero(chosen)
+    return v.view(-1).index_select(0, at).view(-1, n), p.view(-1).index_select(0, at).view(-1, n)
 
 
 def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -3,6 +3,7 @@
 A batch must beat each key's t-th value so far. Maxima over blocks of eight columns, and over eight such blocks, show
 which blocks contain a candidate; only those are scanned, and candidates are buffered until a merge pays. After N
 positions, a batch of T leaves about t T / N candidates a key, so the cost of merging vanishes and one read remains.
+A list is sorted when it is read.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from unembed.errors import NotFinite
 from unembed.sweeps.reducers.batch_columns import BatchColumns
-from unembed.sweeps.reducers.block_maxima import STEP, entries, maxima, members, rows_above, run_maxima, run_members
-from unembed.sweeps.reducers.tie_order import EMPTY, limit_per_group, nth_largest, sort_rows
+from unembed.sweeps.reducers.block_maxima import entries, maxima, members, rows_above
+from unembed.sweeps.reducers.tie_order import EMPTY, best_of_rows, flat_nonzero, limit_per_group, nth_largest, sort_rows
 
 CELLS = 1 << 15
 """Cells scanned at once."""
 BUFFER_SHARE = 0.07
 """Size of the buffer (16 bytes a candidate) relative to the lists (12 bytes a slot): less than a tenth in bytes."""
+SMALL_BUFFER = 1 << 17
+"""A buffer of half the slots may hold so many candidates (2 MB) even where they are more than its share."""
 
 
 class TopLists:
@@ -45,9 +48,11 @@ class TopLists:
         self.groups = torch.full((keys, top), -1, device=device) if per_group else None
         self._buffer: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         self._n_buffered = 0
+        self._buffer_size = max(BUFFER_SHARE * keys * top, min(keys * top / 2, SMALL_BUFFER))
         self._offered = 0
         self._filling = True
-        self._last: tuple[Tensor, Tensor, Tensor, int] | None = None
+        self._last: tuple[Tensor, Tensor] | None = None
+        self._latest = -1
         self._least = torch.nextafter(torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)).item()
 
     def offer(self, x: Float[Tensor, "column key"], sign: int, columns: BatchColumns) -> None:
@@ -58,7 +63,7 @@ class TopLists:
         """
         fine = maxima(x, sign)
         coarse = maxima(fine, 1)
-        _require_finite(coarse)
+        require_finite(coarse)
         threshold = self._threshold(columns.first)
         group_bounds = None
         if self._filling and columns.within is not None:
@@ -81,57 +86,50 @@ class TopLists:
     ) -> None:
         """Add to the lists what belongs in them of `sign * x`, whose rows hold neighbouring keys.
 
-        Call `offered` when all rows of the batch have been offered.
+        Check `x` with `require_finite` first, and call `offered` when all rows of the batch have been offered.
 
         Args:
             first_key: the first key of each row; rows of the same keys are adjacent.
             sign: 1, or -1 for the smallest.
             column: the allowed column of the batch that each row belongs to.
-
-        Raises:
-            NotFinite: an activation is NaN or infinite.
         """
         if len(x) == 0:
             return
-        fine = run_maxima(x, sign)
-        _require_finite(fine)
-        starts, run, counts = first_key.unique_consecutive(return_inverse=True, return_counts=True)
+        starts, counts = first_key.unique_consecutive(return_counts=True)
         threshold = self._threshold(columns.first)
         width = x.shape[1]
-        by_run = threshold[starts[:, None] + torch.arange(width, device=x.device)]
-        if self._filling and self.groups is None:
-            for number, own in enumerate(x.split(counts.tolist())):
-                if len(own) >= self.top:
-                    by_run[number] = torch.maximum(by_run[number], nth_largest(own, self.top, sign).to(by_run))
-        least = _least_of_blocks(by_run, run)
-        block, key = (fine >= least).nonzero(as_tuple=True)
-        rows, inside = run_members(block, len(x))
-        values = entries(x, rows, key) * sign
-        reached = least.view(-1).index_select(0, block * width + key)
-        cell, entry = ((values >= reached[:, None]) & inside).nonzero(as_tuple=True)
-        row, key, found = rows[cell, entry], key[cell], values[cell, entry]
-        # A block's least threshold is that of its rows, except where the block holds rows of several keys.
-        enters = found >= by_run.view(-1).index_select(0, run[row] * width + key)
-        row, key, found = row[enters], key[enters], found[enters]
+        enters = torch.empty_like(x, dtype=torch.bool)
+        sizes = counts.tolist()
+        for first, own, out in zip(starts.tolist(), x.split(sizes), enters.split(sizes), strict=True):
+            bound = threshold[first : first + width]
+            if self._filling and self.groups is None and len(own) >= self.top:
+                bound = torch.maximum(bound, nth_largest(own, self.top, sign).to(bound))
+            torch.ge(own, bound, out=out) if sign > 0 else torch.le(own, -bound, out=out)
+        at = flat_nonzero(enters)
+        row = at // width
+        found = x.reshape(-1).index_select(0, at) * sign
         groups = None if columns.groups is None or self.groups is None else columns.groups[column[row]]
-        self.add(first_key[row] + key, found, columns.positions[column[row]], groups)
+        self.add(first_key[row] + at % width, found, columns.positions[column[row]], groups)
 
     def offered(self, n: int) -> None:
         """Count the positions of a batch, and merge the buffer where it pays."""
         self._offered += n
-        if self._filling or self._n_buffered > BUFFER_SHARE * self.values.numel():
+        if self._filling or self._n_buffered > self._buffer_size:
             self.flush()
 
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
         """The smallest value that may enter: the t-th, or just above it where no earlier position can follow."""
         if self._last is None:
-            last = self.values[:, -1].clamp_min(self._least)
-            above = torch.nextafter(last, torch.full_like(last, torch.inf))
-            above = torch.where(self.positions[:, -1] == EMPTY, last, above)
-            last_positions = self.positions[:, -1].masked_fill(self.positions[:, -1] == EMPTY, -1)
-            self._last = last, above, last_positions, int(last_positions.max())
-        last, above, last_positions, latest = self._last
-        return above if latest < first else torch.where(last_positions < first, above, last)
+            smallest = self.values.amin(dim=1)
+            is_open = smallest == -torch.inf
+            last = smallest.clamp_min(self._least)
+            above = torch.where(is_open, last, torch.nextafter(last, torch.full_like(last, torch.inf)))
+            self._last = last, above
+        last, above = self._last
+        if self._latest < first:
+            return above
+        latest_of_last = self.positions.masked_fill(self.values > last[:, None], -1).amax(dim=1)
+        return torch.where(latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
         """While the lists are filling: a value that t allowed columns of this batch reach."""
@@ -200,12 +198,12 @@ class TopLists:
 
     def result(self) -> tuple[Float[Tensor, "key t"], Int[Tensor, "key t"]]:
         """Copies of values and positions on the CPU; -inf and -1 in empty slots."""
-        self.flush()
+        self._order()
         return self.values.to("cpu", copy=True), torch.where(self.positions == EMPTY, -1, self.positions).cpu()
 
     def state(self) -> dict[str, Tensor]:
         """Everything, merged."""
-        self.flush()
+        self._order()
         state = {"values": self.values, "positions": self.positions, "offered": torch.tensor(self._offered)}
         return state if self.groups is None else state | {"groups": self.groups}
 
@@ -217,21 +215,27 @@ class TopLists:
             self.groups = state["groups"].to(self.groups).clone()
         self._buffer, self._n_buffered, self._offered = [], 0, int(state["offered"])
         self._last = None
+        self._latest = int(self.positions.masked_fill(self.positions == EMPTY, -1).max())
         self._set_filling()
+
+    def _order(self) -> None:
+        """Merge the buffer and bring every list into its order."""
+        self.flush()
+        self.values, self.positions, self.groups = sort_rows(self.values, self.positions, self.groups)
 
     def _set_filling(self) -> None:
         """Whether lists are still filling.
 
         Keys that fire so rarely that their lists stay open cost little, unless groups limit them.
         """
-        self._filling = bool((self.values[:, -1] == -torch.inf).float().mean() > 0.05) and (
+        self._filling = bool((self.values.amin(dim=1) == -torch.inf).float().mean() > 0.05) and (
             self._offered < 64 * self.top or self.per_group is not None
         )
 
     def flush(self) -> None:
         """Merge the buffer into the lists."""
         if self._n_buffered:
-            keys = torch.cat([w[0] for w in self._buffer]).long()
+            keys = torch.cat([w[0] for w in self._buffer])
             values = torch.cat([w[1] for w in self._buffer])
             positions = torch.cat([w[2] for w in self._buffer])
             groups = None if self.groups is None else torch.cat([w[3] for w in self._buffer if w[3] is not None])
@@ -242,10 +246,11 @@ class TopLists:
             self._set_filling()
 
     def _merge(self, keys: Tensor, values: Tensor, positions: Tensor, groups: Tensor | None) -> None:
-        """Widen, sort and cut the rows of the keys that have candidates."""
-        touched, row, counts = torch.unique(keys, return_inverse=True, return_counts=True)
-        order = row.argsort(stable=True)
-        row, values, positions = row[order], values[order], positions[order]
+        """Widen and cut the rows of the keys that have candidates."""
+        self._latest = max(self._latest, int(positions.max()))
+        keys, order = keys.sort(stable=True)
+        values, positions = values[order], positions[order]
+        touched, row, counts = keys.long().unique_consecutive(return_inverse=True, return_counts=True)
         starts = counts.cumsum(0) - counts
         column = torch.arange(len(row), device=row.device) - starts[row] + self.top
         width = self.top + int(counts.max())
@@ -254,33 +259,24 @@ class TopLists:
         v[:, : self.top] = self.values.index_select(0, touched)
         p[:, : self.top] = self.positions.index_select(0, touched)
         v[row, column], p[row, column] = values, positions
-        g = None
-        if self.groups is not None and groups is not None:
-            g = self.groups.new_full((len(touched), width), -1)
-            g[:, : self.top] = self.groups[touched]
-            g[row, column] = groups[order]
-        v, p, g = sort_rows(v, p, g)
-        if g is not None and self.per_group is not None:
-            v, p, g = limit_per_group(v, p, g, self.per_group)
-            assert g is not None and self.groups is not None
-            self.groups[touched] = g[:, : self.top]
+        if self.groups is None or groups is None or self.per_group is None:
+            self.values[touched], self.positions[touched] = best_of_rows(v, p, self.top)
+            return
+        g = self.groups.new_full((len(touched), width), -1)
+        g[:, : self.top] = self.groups[touched]
+        g[row, column] = groups[order]
+        v, p, g = limit_per_group(*sort_rows(v, p, g), self.per_group)
+        self.groups[touched] = g[:, : self.top]
         self.values[touched], self.positions[touched] = v[:, : self.top], p[:, : self.top]
 
 
-def _require_finite(maxima_of_blocks: Tensor) -> None:
-    if not bool(torch.isfinite(maxima_of_blocks.sum())) and not bool(torch.isfinite(maxima_of_blocks).all()):
+def require_finite(x: Tensor) -> None:
+    """Check that activations, or the maxima of their blocks, hold no NaN and no infinity.
+
+    Raises:
+        NotFinite: they do.
+    """
+    if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
         raise NotFinite(
             "coefficients", why="they hold NaN or infinity", instead="Check the weights, or load in float32"
         )
-
-
-def _least_of_blocks(by_run: Float[Tensor, "run key"], run: Int[Tensor, " row"]) -> Float[Tensor, "block key"]:
-    """The smallest threshold of each key among the rows of each block of neighbouring rows."""
-    first = run[::STEP]
-    least = by_run.index_select(0, first)
-    last = run[(torch.arange(len(first), device=run.device) * STEP + STEP - 1).clamp_max(len(run) - 1)]
-    mixed = (first != last).nonzero()[:, 0]
-    if len(mixed):
-        rows, _ = run_members(mixed, len(run))
-        least[mixed] = by_run[run[rows]].amin(dim=1)
-    return least

@@ -18,7 +18,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
 from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.reducer import Need, Reducer
-from unembed.sweeps.reducers.top_lists import TopLists
+from unembed.sweeps.reducers.top_lists import TopLists, require_finite
 from unembed.sweeps.reducers.triggers import Triggers
 from unembed.validation import one_of, positive_int
 
@@ -41,7 +41,8 @@ class TopTriggers(Reducer):
         distinct: keep one of equal prefixes (all tokens from the start of the segment): within a batch the earliest,
             between batches the one with the larger coefficient, which differs by rounding only.
 
-    Memory: 12 bytes per slot (16 to 20 with `per_document` or `distinct`) and less than a tenth more while running.
+    Memory: 12 bytes per slot (16 to 20 with `per_document` or `distinct`), and while running a tenth more, or, if that
+        is less than 2 MB for a layer and pole, up to 2 MB.
 
     Raises:
         InvalidInput: a setting makes no sense, or `per_document` and `distinct` are combined: no bounded state can do
@@ -123,6 +124,7 @@ class TopTriggers(Reducer):
         for first, position, m in routed.parts():
             column, rows = columns.at(position)
             first, m = (first, m) if rows is None else (first[rows], m[rows])
+            require_finite(m)
             for sign, lists in self._lists_of(layer):
                 lists.offer_rows(m, first, sign, column, columns)
         for _, lists in self._lists_of(layer):
