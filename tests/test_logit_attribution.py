@@ -10,6 +10,7 @@ from tests.families import FAMILIES, WITH_MEMORIES, build
 from tests.models.decoder_classes import tiny_model
 from unembed.errors import InvalidInput, NotOneToken, OutOfRange, PointMissing, SumNotProved, Unsupported
 from unembed.language_model import load
+from unembed.lens import final_scale, logit_direction
 from unembed.logit_attribution import attribution, kinds_of, memory_contributions, points_needed
 from unembed.names import BY
 from unembed.stream.decomposition import writers
@@ -110,6 +111,23 @@ def test_leaving_out_the_branch_norm_would_not_add_up(tokens: torch.Tensor) -> N
     assert float((naive - seen["attn_out"][0]).norm() / seen["attn_out"][0].norm()) > 0.1
 
 
+def test_memories_behind_a_gate_per_channel_contribute_what_their_removal_takes(tokens: torch.Tensor) -> None:
+    """RWKV: a receptance multiplies each channel of what the memories of a position write."""
+    lm = load(tiny_model("rwkv").double())
+    layer = lm.n_layers - 1
+    found = attribution(lm, tokens[:1], 11, position=3, by="memory")
+    own = [row.contribution for row in found.rows if row.label.startswith("memory") and row.layer == layer]
+    assert len(own) == lm.d_mlp and found.error < 1e-10
+    seen = run(lm, tokens[:1], ("mlp_out", "resid_post"))
+    u = logit_direction(lm, 11) / final_scale(lm, seen.at("resid_post", layer)[0, 3])
+    for index in range(lm.d_mlp):
+        without = run(lm, tokens[:1], ("mlp_out",), set_coefficient(layer, index, 0.0))
+        taken = (seen.at("mlp_out", layer) - without.at("mlp_out", layer))[0, 3] @ u
+        assert own[index] == pytest.approx(float(taken), rel=1e-9, abs=1e-12)
+    everywhere = memory_contributions(lm, run(lm, tokens[:1], points_needed(lm, "memory")), 11)
+    torch.testing.assert_close(everywhere[layer, 3].float(), torch.tensor(own), rtol=1e-5, atol=1e-8)
+
+
 def test_bad_requests_are_refused(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     with pytest.raises(InvalidInput, match="not one of component, head"):
@@ -118,8 +136,8 @@ def test_bad_requests_are_refused(tokens: torch.Tensor) -> None:
         attribution(lm, tokens[:1], 11, position=9)
     with pytest.raises(OutOfRange, match="token 97"):
         attribution(lm, tokens[:1], 97)
-    with pytest.raises(Unsupported, match="multiplied by a gate"):
-        attribution(load(tiny_model("rwkv")), tokens[:1], 11, by="memory")
+    with pytest.raises(Unsupported, match="goes through InklingShortConvolution"):
+        attribution(load(tiny_model("inkling_text")), tokens[:1], 11, by="memory")
     with pytest.raises((NotOneToken, InvalidInput)):
         attribution(lm, tokens[:1], " word")
 
@@ -137,7 +155,7 @@ def test_what_a_writer_lacks_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "kinds"),
-    [("mamba", ["component"]), ("glm4_moe", ["component", "head", "memory"]), ("rwkv", ["component"])],
+    [("mamba", ["component"]), ("glm4_moe", ["component", "head", "memory"]), ("rwkv", ["component", "memory"])],
 )
 def test_the_kinds_of_a_model_are_those_of_its_parts(model_type: str, kinds: list[str]) -> None:
     lm = load(tiny_model(model_type))

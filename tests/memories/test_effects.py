@@ -111,7 +111,14 @@ def test_dominant_ones_come_first_and_bad_input_is_one_clear_line():
     with pytest.raises(OutOfRange, match="memory"):
         sub_update_effects(lm, PROMPT, 0, TOKEN, indices=[99_999])
     with pytest.raises(Unsupported):
-        sub_update_effects(unembed.load(tiny_model("rwkv")), PROMPT, 0, TOKEN)
+        sub_update_effects(unembed.load(tiny_model("inkling_text")), PROMPT, 0, TOKEN)
+
+
+def test_behind_a_gate_per_channel_scores_add_up_to_the_updates():
+    lm = unembed.load(tiny_model("rwkv").double())
+    found = sub_update_effects(lm, PROMPT, 1, TOKEN, indices=range(lm.d_mlp))
+    update = lm.run(PROMPT, "mlp_out").at("mlp_out", 1)[0, -1]
+    assert float(found.score.sum()) == pytest.approx(float(update @ lm.weights.W_U[:, TOKEN]), rel=1e-9)
 
 
 def test_removals_are_rescaled_with_the_stream_in_blocks_that_rescale_it():

@@ -21,6 +21,7 @@ from unembed.attention.folded_weights import (
     without_channel_mean,
     writing_weights,
 )
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.results.display import Displayed
@@ -104,8 +105,18 @@ def _read_by_ffn(
 
 
 def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
-    """Value vectors; folded, through the branch's norm and multiplier."""
+    """Value vectors; folded, through the branch's norm and multiplier.
+
+    Raises:
+        Unsupported: a gate per channel follows the FFN.
+    """
     site, matrix = lm.feed_forward(layer), lm.weights.W_out[layer]
+    if site.channel_gate is not None:
+        raise Unsupported(
+            f"the directions in which memories of layer {layer} of {lm.name} write",
+            why="a gate, different at each position, multiplies each channel of what they write",
+            instead="Use an attribution by memory, which includes it",
+        )
     if basis == "raw":
         return matrix
     matrix = at_least_float32(matrix)

@@ -24,8 +24,9 @@ from unembed.stream.decomposition import (
     Branch,
     Directions,
     attention_branch,
+    branch_of_run,
     directions,
-    memory_branch,
+    memory_points,
     source_values,
     steps_of,
     tolerance,
@@ -80,7 +81,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
         Unsupported: an edit scales attention or FFN as a whole, so that their parts do not add up.
     """
     one_of("by", by, BY)
-    extra = {"component": [], "head": ["z"], "source": ["z", "pattern", "values"], "memory": ["coefficients"]}[by]
+    extra = {"component": (), "head": ("z",), "source": ("z", "pattern", "values"), "memory": memory_points(lm)}[by]
     for point in extra:
         if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)):
             require_point(lm, point, 0)  # raises with the reason
@@ -233,7 +234,7 @@ def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> 
 
 def _per_unit(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
     lm.feed_forward(layer)  # raises with the reason
-    branch = memory_branch(lm, layer, seen.at("coefficients", layer)[0, column])
+    branch = branch_of_run(lm, seen, layer, column)
     return (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor, branch
 
 
@@ -300,7 +301,7 @@ def memory_contributions_per_unit(
     """What a coefficient of 1 of each memory of some layers adds to a logit, or to a difference of two: v_i . u.
 
     Times the coefficients of the run: the memories' rows of `attribution(..., by="memory")`, for models of which only
-    some layers have memories too. The run must have captured the coefficients, the last resid_post and
+    some layers have memories too. The run must have captured `memory_points(lm)`, the last resid_post and
     `mixing_points(lm)`.
 
     Raises:
@@ -342,7 +343,7 @@ def _pulled(
 def memory_contributions(lm: Decoder, seen: Run, token: str | int) -> Float[Tensor, "layer pos d_mlp"]:
     """Every memory's contribution to a token's logit at every position of the first row: m_i (v_i . u).
 
-    The run must have captured the coefficients, the last resid_post and `mixing_points(lm)`.
+    The run must have captured `memory_points(lm)`, the last resid_post and `mixing_points(lm)`.
 
     Raises:
         Unsupported: the model has no memories.
@@ -355,7 +356,7 @@ def memory_contributions(lm: Decoder, seen: Run, token: str | int) -> Float[Tens
     m = seen["coefficients"][:, 0]
     out = torch.empty_like(m)
     for layer in range(lm.n_layers):
-        branch = memory_branch(lm, layer, m[layer])
+        branch = branch_of_run(lm, seen, layer)
         read = branch.direction(pulled.ffn(layer)).to(m.dtype) @ lm.weights.W_out[layer].T
         torch.mul(m[layer], read, out=out[layer])
         out[layer].mul_((branch.factor / scale).to(m.dtype))

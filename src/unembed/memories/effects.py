@@ -9,7 +9,8 @@ For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3)
 
 In the basis "frozen" e_w goes through the final norm at the run's own scale, so scores still add up. In the basis
 "final" the norm is applied as the model applies it; a score is then the change of the logit, and scores need not add
-up. Where a norm follows the FFN, v_i is the value after that norm at the scale of the run: what reaches the stream.
+up. Where a norm or a gate per channel follows the FFN, v_i is the value behind it, as it was in the run: this is what
+reaches the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import BASES, Basis
 from unembed.results import Displayed, Table
-from unembed.stream.decomposition import memory_branch, require_one_stream
+from unembed.stream.decomposition import branch_of_run, memory_points, require_one_stream
 from unembed.stream.run import Run, Tokens, prepare, run
 from unembed.validation import as_tuple, one_of, positive_int
 
@@ -117,7 +118,7 @@ def sub_update_effects(
     position = lm._within("position", position, ids.shape[1])
     w = lm.single_token(token)
     before = "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
-    result = run(lm, ids, (before, "resid_post", "coefficients"), attention_mask=mask, logits=False)
+    result = run(lm, ids, (before, "resid_post", *memory_points(lm)), attention_mask=mask, logits=False)
     return _effects(lm, result, layer, position, w, before, indices, top, basis)
 
 
@@ -141,7 +142,7 @@ def _effects(
         index = torch.tensor(
             [lm.memory(layer, i)[1] for i in as_tuple("indices", indices)], dtype=torch.long, device=m.device
         )
-    branch = memory_branch(lm, layer, m)
+    branch = branch_of_run(lm, result, layer, position)
     values = branch.written(W_out[index])
     parts = m[index, None] * values
     x, after = result.at(before, layer)[0, position], result.at("resid_post", layer)[0, position]
@@ -153,7 +154,7 @@ def _effects(
     )
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear
-    # A value's own score leaves the scales out: they belong to the run. "final" has no linear score of its own.
+    # A value's own score leaves scales and gates out: they belong to the run. "final" has no linear score of its own.
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

@@ -157,6 +157,7 @@ class EventRecorder(Reducer):
             raise Unsupported(f"events of {lm.name}", why="it has no layers")
         self._lm = lm
         self._of_experts = [lm.feed_forward(n).experts is not None for n in range(lm.n_layers)]
+        self._gated = [lm.feed_forward(n).channel_gate is not None for n in range(lm.n_layers)]
         self._points = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
@@ -169,6 +170,7 @@ class EventRecorder(Reducer):
     def needs(self) -> list[Need]:
         """The embedding, the stream before and after each FFN, and the coefficients."""
         each = [(before, ("coefficients", n), ("resid_post", n)) for n, before in enumerate(self._points)]
+        each += [(("channel_gate", n),) for n, gated in enumerate(self._gated) if gated]
         return list(dict.fromkeys([("resid_pre", 0), *(need for layer in each for need in layer)]))
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
@@ -242,7 +244,8 @@ class EventRecorder(Reducer):
         """e_w . m_i v_i for two tokens, raw and through the final norm; norms keep the scale of the run."""
         lm = self._lm
         wide = torch.promote_types(m.dtype, torch.float32)
-        branch = memory_branch(lm, n, m)
+        gate = self._activations["channel_gate", n].to(lm.device) if self._gated[n] else None
+        branch = memory_branch(lm, n, m, gate)
         raw = lm.weights.W_U.T[tokens].to(wide)
         frozen = raw * lm.structure.logit_scale
         if lm.structure.final_norm is not None:
@@ -253,6 +256,8 @@ class EventRecorder(Reducer):
             one = torch.ones(1, dtype=wide, device=m.device)
             directions = branch.norm.pulled_back(directions, one)
             factor = (1.0 / branch.scale)[:, :, None, None]
+        if gate is not None:
+            directions = directions * gate[:, None, None].to(wide)
         values = lm.weights.W_out[n][index].to(wide)
         scores = torch.einsum("rkd,rtbd->rktb", values, directions.to(wide))  # (row, memory, token, basis)
         return scores * m.gather(-1, index).to(wide)[:, :, None, None] * factor

@@ -14,7 +14,7 @@ from torch import Tensor
 from unembed.lens import final_scale, logit_direction
 from unembed.models.decoder import Decoder
 from unembed.names import Basis
-from unembed.stream.decomposition import memory_branch
+from unembed.stream.decomposition import branch_of_run
 from unembed.stream.run import Run
 from unembed.validation import positive_int
 
@@ -24,7 +24,7 @@ def contributions(
 ) -> Float[Tensor, "*pos d_mlp"]:
     """How far each memory moves the stream: |m_i| times the length of v_i, in stream units, never negative.
 
-    Where a norm follows the FFN this is the length before that norm.
+    Where a norm or a gate per channel follows the FFN this is the length before it.
 
     Source: Geva et al. 2022, the contribution by which sub-updates are ranked.
     """
@@ -66,7 +66,7 @@ def token_scores(
     """The score that each sub-update of a position adds to a token.
 
     Args:
-        run: a run that captured coefficients and, for "frozen", the last resid_post.
+        run: a run that captured `memory_points(lm)` and, for "frozen", the last resid_post.
         basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its contribution to the logit, through both norms.
         index: the memories to score; all when None.
 
@@ -76,7 +76,7 @@ def token_scores(
     Source: Geva et al. 2022, Eq. 2.
     """
     m = run.at("coefficients", layer)[0, position]
-    branch = memory_branch(lm, layer, m)
+    branch = branch_of_run(lm, run, layer, position)
     if basis == "raw":
         u = lm.weights.W_U[:, token]
     else:

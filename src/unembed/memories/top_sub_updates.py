@@ -69,7 +69,7 @@ def top_sub_updates(
 ) -> list[list[SubUpdate]]:
     """The dominant sub-updates of several FFN updates at a position, by layer, largest contribution first.
 
-    All values are read in one pass. The run must have captured the coefficients.
+    All values are read in one pass. The run must have captured `memory_points(lm)`.
 
     Args:
         run: a run of one prompt.

@@ -2,7 +2,8 @@
 
 A value is read in the `raw` basis by default, as the papers do: its length has no meaning until a coefficient
 multiplies it. Where a norm follows the FFN, the value is read after that norm's gain (and centring): this is what
-reaches the stream, up to the positive scale of the run. Source: Geva et al. 2021, section 4; 2022, section 3.
+reaches the stream, up to the positive scale of the run. Where a gate per channel follows (RWKV), the value is read
+before it. Source: Geva et al. 2021, section 4; 2022, section 3.
 """
 
 from __future__ import annotations

@@ -268,6 +268,11 @@ _ROWS: dict[str, CapturePoint] = {
         missing=_no_ffn,
         put_back=_whole,
     ),
+    "channel_gate": CapturePoint(
+        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.channel_gate,
+        False,
+        lambda t, _block, _pass: torch.sigmoid(t),
+    ),
     "routed": CapturePoint(_experts, False, missing=lambda _block: ("its FFN has no experts", "Use coefficients")),
     "gate_weights": CapturePoint(
         _experts, False, missing=lambda _block: ("its FFN has no experts", "Use gate or coefficients")

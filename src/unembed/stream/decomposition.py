@@ -46,23 +46,30 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """How what one branch computes enters the stream in a run: multiplier * norm(raw), the norm's scale frozen."""
+    """How what one branch computes enters the stream in a run: multiplier * norm(gate * raw).
+
+    The norm's scale and the gate are those of the run.
+    """
 
     norm: Norm | None
     scale: Float[Tensor, "*pos 1"] | None
     multiplier: float
+    gate: Float[Tensor, "*pos d_model"] | None = None
+    """What each channel is multiplied by at each position (RWKV)."""
 
     def written(self, part: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
         """What a part of the branch's raw output adds to the stream."""
+        part = part if self.gate is None else part * self.gate
         if self.norm is not None and self.scale is not None:
             part = self.norm.frozen(part, self.scale)
         return part * self.multiplier
 
-    def direction(self, u: Float[Tensor, " d_model"]) -> Float[Tensor, " d_model"]:
-        """The direction u pulled back through the branch norm, up to the position's `factor`."""
-        if self.norm is None:
-            return u * self.multiplier
-        return self.norm.pulled_back(u * self.multiplier, torch.ones(1, dtype=u.dtype, device=u.device))
+    def direction(self, u: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """The direction u pulled back through the branch norm and the gate, up to the position's `factor`."""
+        u = u * self.multiplier
+        if self.norm is not None:
+            u = self.norm.pulled_back(u, torch.ones(1, dtype=u.dtype, device=u.device))
+        return u if self.gate is None else u * self.gate.to(u.dtype)
 
     @property
     def factor(self) -> Float[Tensor, "*pos 1"] | float:
@@ -113,15 +120,39 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     return values.repeat_interleave(site.values.n_heads // site.values.n_kv_heads, dim=0)
 
 
-def memory_branch(lm: Decoder, layer: int, coefficients: Float[Tensor, "*pos d_mlp"]) -> Branch:
-    """How the memories of a layer enter the stream in the run that gave the coefficients."""
+def memory_branch(
+    lm: Decoder,
+    layer: int,
+    coefficients: Float[Tensor, "*pos d_mlp"],
+    gate: Float[Tensor, "*pos d_model"] | None,
+) -> Branch:
+    """How the memories of a layer enter the stream in the run that gave the coefficients.
+
+    Args:
+        coefficients: of all memories of the layer.
+        gate: "channel_gate" at the same positions, where the layer has it.
+    """
     site = lm.feed_forward(layer)
     if site.branch_norm is None:
-        return Branch(None, None, site.multiplier)
+        return Branch(None, None, site.multiplier, gate)
     raw = coefficients @ lm.weights.W_out[layer]
     if (bias := lm.weights.b_out[layer]) is not None:
         raw = raw + bias
-    return Branch(site.branch_norm, site.branch_norm.scale(raw), site.multiplier)
+    raw = raw if gate is None else raw * gate
+    return Branch(site.branch_norm, site.branch_norm.scale(raw), site.multiplier, gate)
+
+
+def branch_of_run(lm: Decoder, run: Run, layer: int, position: int | slice = slice(None)) -> Branch:
+    """How the memories of a layer enter the stream in the first prompt of a run that captured `memory_points(lm)`."""
+    has_gate = lm.feed_forward(layer).channel_gate is not None
+    gate = run.at("channel_gate", layer)[0, position] if has_gate else None
+    return memory_branch(lm, layer, run.at("coefficients", layer)[0, position], gate)
+
+
+def memory_points(lm: Decoder) -> tuple[str, ...]:
+    """What determines how the memories of a layer enter the stream: their coefficients, and a gate per channel."""
+    gated = any(b.feed_forward is not None and b.feed_forward.channel_gate is not None for b in lm.structure.blocks)
+    return ("coefficients", "channel_gate") if gated else ("coefficients",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,9 +324,9 @@ class Directions:
     """For the embedding: one for each stream where there are several."""
     steps: tuple[Mapping[str, Tensor], ...]
     """By layer, for what each point of a component holds ("attn_out", "mlp_out", "writer 0", ...)."""
-    end: tuple[Float[Tensor, "*pos d_model"], ...]
+    end: tuple[Float[Tensor, "... d_model"], ...]
     """By layer, for what is added to the stream after the block: an edit. Empty with several streams."""
-    constants: tuple[tuple[int, Float[Tensor, "*pos"]], ...]
+    constants: tuple[tuple[int, Float[Tensor, "..."]], ...]
     """By layer, what the biases of norms on the stream itself contribute."""
 
     def ffn(self, layer: int) -> Float[Tensor, "*pos d_model"]:

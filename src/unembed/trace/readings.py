@@ -17,6 +17,7 @@ from unembed.logit_attribution import points_needed
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, StreamPoint
 from unembed.results import Displayed, Provenance, Table
+from unembed.stream.decomposition import memory_points
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.tables import EntropyAndKL
@@ -105,7 +106,7 @@ class PromptReadings:
         # The points for an attribution by component too: most traces are used for one, and a second pass costs more.
         points = {*points_needed(lm, "component", self.edits), self.before_ffn}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
-            points.add("coefficients")
+            points.update(memory_points(lm))
         self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
         self._runs: dict[str, Run] = {}
         self._read: dict[tuple[str, int, str], Reading] = {}

@@ -28,7 +28,7 @@ LACKS: dict[str, set[str]] = {
     **{name: {"resid_mid", "mlp_out", "coefficients"} for name in ATTENTION_ONLY},
     "falcon-rw": {"pattern"},  # its eager attention adds ALiBi twice
     "mamba": {"resid_mid", "mlp_out", "coefficients", "z", "pattern"},
-    "rwkv": {"resid_mid", "coefficients", "z", "pattern"},
+    "rwkv": {"resid_mid", "z", "pattern"},
     "zamba": {"resid_mid", "mlp_out", "coefficients", "pattern"},
     "nemotron_h": {"resid_mid"},
     "falcon_h1": {"resid_mid"},

@@ -168,11 +168,17 @@ def test_a_norm_is_linear_once_its_scale_is_frozen(any_lm: LanguageModel, tokens
         torch.testing.assert_close(pulled, norm.frozen(a, scale) @ direction, rtol=1e-4, atol=1e-3)
 
 
-def test_a_gated_channel_mix_opens_and_only_its_memories_are_refused() -> None:
+def test_what_a_gated_channel_mix_writes_is_the_gate_times_coefficients_times_values(tokens: torch.Tensor) -> None:
     lm = load(tiny_model("rwkv"))
-    assert lm.d_mlp == 0
-    with pytest.raises(Unsupported, match="multiplied by a gate"):
-        lm.weights.W_out[0]
+    seen = run(lm, tokens[:1], ["coefficients", "channel_gate", "mlp_out"])
+    for layer, block in enumerate(lm.hf.rwkv.blocks):
+        own = block.feed_forward
+        assert torch.equal(lm.weights.W_out[layer], own.value.weight.T)
+        assert (seen.at("coefficients", layer) >= 0).all()  # a squared ReLU
+        written = seen.at("channel_gate", layer) * own.value(seen.at("coefficients", layer))
+        torch.testing.assert_close(written, seen.at("mlp_out", layer), rtol=0, atol=0)
+    with pytest.raises(Unsupported, match="known activation"):
+        lm.weights.W_in[0]  # keys read a mixture of this position and the one before
 
 
 class _ThirdWriter(nn.Module):

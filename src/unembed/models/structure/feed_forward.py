@@ -68,6 +68,10 @@ def feed_forward_site(
     }
     inside = {p: m for p, m in inside.items() if not any(p.startswith(f"{outer}.") for outer in inside)}
     down_path = next((p for p in inside if same(flat(probe.recording.returned(p)), flat(raw))), None)
+    channel_gate = None
+    if down_path is None and (gated := _gated_per_channel(probe, inside, raw)) is not None:
+        down_path, gate_path = gated
+        channel_gate = inside[gate_path]
     read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
     assert read is not None
     read = read.view(1, -1, read.shape[-1])
@@ -91,7 +95,7 @@ def feed_forward_site(
         inner_norm = probe.norms[branch] if branch is not None and inner else None
         found = find_experts(probe, ffn_path, raw, _coefficient_formula, inner_norm)
         experts, missing = (
-            (None, _why_no_memories(probe, ffn_path, inside, raw, found)) if isinstance(found, str) else (found, "")
+            (None, f"its FFN is a mixture of experts, and {found}") if isinstance(found, str) else (found, "")
         )
         none: dict[str, Any] = dict(down_proj=None, up_proj=None, gate_proj=None, gate_first=False)
         return FeedForwardSite(
@@ -111,20 +115,21 @@ def feed_forward_site(
         gate_proj=gate,
         gate_first=gate_first,
         activation=activation,
+        channel_gate=channel_gate,
         **site,
     ), parallel
 
 
-def _why_no_memories(probe: Probe, ffn_path: str, inside: dict[str, nn.Module], raw: Tensor, of_experts: str) -> str:
-    """Why an FFN has no memories: its output is gated per channel (RWKV), or its experts cannot be read."""
+def _gated_per_channel(probe: Probe, inside: dict[str, nn.Module], raw: Tensor) -> tuple[str, str] | None:
+    """The projections whose product sigmoid(second) * first is what the FFN computed (RWKV), if there are such."""
     whole = raw.reshape(-1, raw.shape[-1])
     returned = [(p, flat(probe.recording.returned(p))) for p in inside]
     same_width = [(p, t) for p, t in returned if t is not None and t.shape == whole.shape]
     for path, t in same_width:
         for other, gate in same_width:
             if other != path and relative(torch.sigmoid(gate) * t, whole) <= probe.tolerance:
-                return "what its memories write is multiplied by a gate at every position and channel"
-    return f"its FFN is a mixture of experts, and {of_experts}"
+                return path, other
+    return None
 
 
 def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:

@@ -304,6 +304,8 @@ class FeedForwardSite:
     """The experts to which the memories belong, in a mixture of experts."""
     memories_missing: str = ""
     """Why the FFN has no memories here; empty where it has."""
+    channel_gate: nn.Module | None = None
+    """The projection whose sigmoid multiplies each channel of what the memories write, at each position (RWKV)."""
 
     @property
     def reader(self) -> nn.Module:
