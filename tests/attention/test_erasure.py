@@ -8,6 +8,7 @@ import torch
 import unembed
 from tests.conftest import tiny
 from tests.families import build
+from tests.sweeps.recorder import lettered
 from unembed.attention.erasure import ErasureOnText, memory_management
 
 
@@ -57,6 +58,33 @@ def test_verified_on_text_by_the_stream_before_and_after() -> None:
         assert value == pytest.approx(along.abs().mean().item(), rel=1e-3, abs=1e-6)
         if point == "resid_pre":
             assert head.on_text.opposes == pytest.approx((along < 0).double().mean().item())
+
+
+def test_folded_directions_are_those_behind_the_gains_of_the_norms() -> None:
+    lm, text = lettered("gemma2", torch.float64), ["the dog sat of a zebra"]
+    found = memory_management(lm, "folded", top=1, verify=True, corpus=text)
+    (one,) = found.memories
+    block = lm.hf.model.layers[one.layer]
+    read, written, entered, left = (
+        1 + getattr(block, f"{name}_layernorm").weight.detach()
+        for name in ("pre_feedforward", "post_feedforward", "input", "post_attention")
+    )
+    key = lm.weights.W_gate[one.layer][:, one.index] * read
+    value = lm.weights.W_out[one.layer][one.index] * written
+    assert one.cosine == pytest.approx(float(torch.cosine_similarity(key, value, dim=0)), rel=1e-6)
+    assert one.cosine != pytest.approx(float(torch.cosine_similarity(key / read, value / written, dim=0)), rel=1e-3)
+    for head in range(lm.n_heads):
+        W_V = lm.weights.W_V[one.layer][head // (lm.n_heads // lm.n_kv_heads)]
+        values = torch.linalg.eigvals((lm.weights.W_O[one.layer][head] * left) @ (entered[:, None] * W_V))
+        expected = -values.real.clamp_max(0).sum() / values.abs().sum()
+        assert float(found.heads[one.layer, head]) == pytest.approx(float(expected), rel=1e-6)
+    run = lm.run(text[0], ("resid_mid", "resid_post", "coefficients"))
+    d, m = value / value.norm(), run.at("coefficients", one.layer)[0, :, one.index]
+    where = m.abs().topk(max(1, int(0.02 * len(m)))).indices
+    assert one.on_text is not None
+    for point, measured in (("resid_mid", one.on_text.before), ("resid_post", one.on_text.after)):
+        expected = (run.at(point, one.layer)[0] @ d)[where].abs().mean()
+        assert measured == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_less_afterwards_and_opposed_beyond_chance_is_erasing() -> None:

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import tests.reports
+import unembed
+from tests.families import build
 from tests.reports.sample import part_of, sample
 from tests.sweeps.recorder import lettered
 from unembed.reports import elhage2021, geva2021, geva2022, write
@@ -155,7 +157,8 @@ def test_a_rank_that_improves_at_the_ends_alone_does_not_improve_through_the_lay
 
 def test_most_compositions_of_the_last_layer_are_judged() -> None:
     """Random pairs are as close as random pairs are, so that most are distant; tokens of one embedding are related."""
-    lm, random, n = lettered("gpt2", torch.float64), np.random.default_rng(3), 60
+    lm = unembed.load(build("gpt2", torch.float64), tokenizer=lettered("gpt2").tokenizer)
+    random, n = np.random.default_rng(3), 60
     before, after = random.integers(3, 30, n), random.integers(40, lm.d_vocab, n)
     examples = {
         "residual": before[None],
