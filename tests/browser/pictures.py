@@ -44,7 +44,7 @@ def _group(page: Page) -> None:
 
 def _turn(page: Page) -> None:
     slider = page.locator("input[type=range]").first
-    for _ in range(8):
+    for _ in range(3):
         slider.press("ArrowRight")
 
 

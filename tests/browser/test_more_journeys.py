@@ -271,10 +271,11 @@ def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
     assert float(others[2].replace("−", "-")) == pytest.approx(rest, rel=0.02, abs=2e-3)
 
 
-def test_a_memory_is_set_to_the_most_that_was_seen(opened, served):
-    page = opened("#/intervene?edits=L2M9:scale:0@all")
+def test_a_memory_is_set_to_the_most_that_was_seen(opened, served, firing):
+    layer, i = firing
+    page = opened(f"#/intervene?edits=L{layer}M{i}:scale:0@all")
     page.get_by_role("button", name="Largest in the corpus").click()
-    largest = max(row["coefficient"] for row in served.session.index.triggers(2, 9, 1).rows())
+    largest = max(row["coefficient"] for row in served.session.index.triggers(layer, i, 1).rows())
     box = page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value")
     expect(box).not_to_have_value("0")
     assert math.isclose(float(box.input_value()), largest, rel_tol=1e-3)

@@ -62,18 +62,19 @@ def test_dragging_over_layers_shows_what_they_do_together(opened, lm):
     expect(grid(page)).to_have_attribute("aria-rowcount", str(lm.n_layers + 2))
 
 
-def test_shift_and_arrows_choose_layers_and_escape_lets_go(opened):
+def test_shift_and_arrows_choose_layers_and_escape_lets_go(opened, lm):
+    last = lm.n_layers - 1
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     grid(page).focus()
     page.keyboard.press("Shift+ArrowDown")
     page.keyboard.press("Shift+ArrowDown")
-    expect(inspector(page).get_by_role("heading", name="Layers 3 to 5, together")).to_be_visible()
+    expect(inspector(page).get_by_role("heading", name=f"Layers {last - 2} to {last}, together")).to_be_visible()
     page.keyboard.press("Shift+ArrowUp")
-    expect(inspector(page).get_by_role("heading", name="Layers 4 to 5, together")).to_be_visible()
+    expect(inspector(page).get_by_role("heading", name=f"Layers {last - 1} to {last}, together")).to_be_visible()
     expect(page.locator(".grid-row.ranged")).to_have_count(2)
     page.keyboard.press("Escape")
-    expect(inspector(page).get_by_role("heading", name="Layer 4, FFN")).to_be_visible()
+    expect(inspector(page).get_by_role("heading", name=f"Layer {last - 1}, FFN")).to_be_visible()
     expect(page.locator(".grid-row.ranged")).to_have_count(0)
 
 
@@ -157,11 +158,12 @@ def test_a_link_begins_the_tour_anywhere_and_escape_ends_it(opened):
 
 
 def test_names_are_shown_next_to_memories_everywhere(opened, served, lm):
-    first = lm.trace(PROMPT).memory_effects(layers=[5], top=1, index=served.session.index).rows[0].index
-    served.session.index.add_label(5, first, "the calendar", author="gil")
+    last = lm.n_layers - 1
+    first = lm.trace(PROMPT).memory_effects(layers=[last], top=1, index=served.session.index).rows[0].index
+    served.session.index.add_label(last, first, "the calendar", author="gil")
     page = opened(AT)
     expect(inspector(page).get_by_text("the calendar")).to_be_visible()
-    page = opened(f"#/layer?layer=5&prompt={PROMPT.replace(' ', '%20')}")
+    page = opened(f"#/layer?layer={last}&prompt={PROMPT.replace(' ', '%20')}")
     page.get_by_role("combobox", name="Show").select_option("named")
     expect(page.locator(".sub-update")).to_have_count(1)
     expect(page.locator(".sub-update").get_by_text("the calendar")).to_be_visible()

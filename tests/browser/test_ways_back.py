@@ -76,9 +76,10 @@ def test_a_target_that_is_not_a_token_is_reported_and_the_prediction_explained(o
     opened.complaints[:] = [c for c in opened.complaints if "404" not in c and "422" not in c]
 
 
-def test_a_link_to_a_missing_head_or_memory_opens_an_existing_one(opened):
+def test_a_link_to_a_missing_head_or_memory_opens_an_existing_one(opened, lm):
     page = opened("#/heads?head=L9H77")
-    expect(page.get_by_role("contentinfo").locator(".bad")).to_contain_text("there is no head L9H77. The last is L5H7")
+    refused = f"there is no head L9H77. The last is L{lm.n_layers - 1}H{lm.n_heads - 1}"
+    expect(page.get_by_role("contentinfo").locator(".bad")).to_contain_text(refused)
     expect(page.get_by_role("heading", name=re.compile(r"^L\dH\d · induction head"))).to_be_visible()
     expect(page.locator("#main .warn")).to_have_count(0)
     page = opened("#/memory?memory=L9M1")

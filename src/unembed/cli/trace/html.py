@@ -96,7 +96,7 @@ def _findings(view: TraceView) -> str:
 
 
 def _candidates(candidates: Sequence[Candidate], target: int | None) -> str:
-    return "".join(
+    return " ".join(
         f"<span{' class=target' if candidate.id == target else ''}>{visible_html(candidate.token)}</span>"
         f'<span class="p">{percent(candidate.probability)}</span>'
         for candidate in candidates

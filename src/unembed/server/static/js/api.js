@@ -105,6 +105,8 @@ async function request(path, init, key, channel, what, fresh) {
   try {
     const body = await response.answer.json();
     return key ? store(key, body) : body;
+  } catch (error) {
+    throw failed(error, "cut", "the server stopped in the middle");
   } finally {
     response.end();
   }

@@ -7,7 +7,7 @@
  * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format`
  * writes a weight
  */
-import { fill, h, s } from "./nodes.js";
+import { fill, h, moveFocus, s } from "./nodes.js";
 import { visible } from "./tokens.js";
 
 export function matrix(el, data, options = {}) {
@@ -54,14 +54,7 @@ export function matrix(el, data, options = {}) {
   );
   const columns = data.scores[0].map((_, head) => h("span", { role: "columnheader" }, `H${head}`));
   fill(el, h("div", { class: "line", role: "row" }, h("span", {}), columns), lines.reverse());
-  el.onkeydown = (event) => {
-    const now = event.target.dataset.at?.split(".").map(Number);
-    const by = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const next = now && by && el.querySelector(`[data-at="${now[0] + by[0]}.${now[1] + by[1]}"]`);
-    if (!next) return;
-    next.focus();
-    event.preventDefault();
-  };
+  el.onkeydown = moveFocus;
 }
 
 /**

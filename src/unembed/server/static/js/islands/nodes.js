@@ -42,3 +42,13 @@ export function fill(el, ...children) {
   el.replaceChildren();
   return append(el, children);
 }
+
+/** Arrow keys move the focus among cells named `row.column` in `data-at`, rows counted from below. */
+export function moveFocus(event) {
+  const now = event.target.dataset.at?.split(".").map(Number);
+  const by = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+  const next = now && by && event.currentTarget.querySelector(`[data-at="${now[0] + by[0]}.${now[1] + by[1]}"]`);
+  if (!next) return;
+  next.focus();
+  event.preventDefault();
+}

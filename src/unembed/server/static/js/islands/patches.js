@@ -6,7 +6,7 @@
  *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] are written in the cells
  *   instead of the values that shade them.
  */
-import { fill, h } from "./nodes.js";
+import { fill, h, moveFocus } from "./nodes.js";
 import { token } from "./tokens.js";
 
 /** The most columns for which numbers are written in the cells. */
@@ -58,12 +58,5 @@ export function mount(el, data, options = {}) {
     ),
   );
   fill(el, head, lines.reverse());
-  el.onkeydown = (event) => {
-    const now = event.target.dataset.at?.split(".").map(Number);
-    const by = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const next = now && by && el.querySelector(`[data-at="${now[0] + by[0]}.${now[1] + by[1]}"]`);
-    if (!next) return;
-    next.focus();
-    event.preventDefault();
-  };
+  el.onkeydown = moveFocus;
 }

@@ -58,7 +58,7 @@ export function render(root, page) {
       found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
       slider.max = String(found.curve.rows.length - 1);
       drawCurve(found.curve.rows);
-      move(0);
+      move(found.curve.rows.findLastIndex((r) => r.disagreement === 0)); // the most layers saved at no cost
     });
 
   function move(step) {
@@ -190,8 +190,12 @@ export function render(root, page) {
     };
     const label = (px, py, text, anchor = "start") =>
       svg.append(s("text", { x: px, y: py, "text-anchor": anchor, text }));
-    label(40, 12, `layers saved, up to ${num(deep)}`);
-    label(340, 180, `disagreement, up to ${num(most)} %`, "end");
+    label(40, 12, "layers saved");
+    label(34, 24, num(deep), "end");
+    label(34, 164, "0", "end");
+    label(40, 176, "0 %", "middle");
+    label(190, 190, "predictions that change", "middle");
+    label(340, 176, `${num(most)} %`, "middle");
     fill(
       curve,
       svg,

@@ -84,7 +84,10 @@ export function render(root, page) {
     view = null;
     const box = chosen("Layer and index", (m) => go({ memory: m }));
     const open = () => parseId(box.value) && go({ memory: idOf(parseId(box.value)) });
-    const described = describedIds().slice(0, 8);
+    const kindOf = (id) => descriptionOf(parseId(id)).replace(/ \(.*/, ""); // without the examples
+    const described = describedIds()
+      .filter((id, i, all) => all.findIndex((other) => kindOf(other) === kindOf(id)) === i)
+      .slice(0, 8);
     const layers = model.memories.flatMap((n, layer) => (n ? [layer] : []));
     const some = Array.from({ length: 6 }, (_, i) => {
       const layer = layers[Math.floor((i * layers.length) / 6)];
