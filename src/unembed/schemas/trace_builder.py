@@ -32,6 +32,7 @@ from unembed.schemas.trace import (
 from unembed.trace.usual_coefficients import usual_coefficients
 
 if TYPE_CHECKING:
+    from unembed.attention.head_outputs import HeadUpdate
     from unembed.index.index import Index
     from unembed.language_model import LanguageModel
     from unembed.logit_attribution import Row
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from unembed.trace.memory_effects import MemoryEffects, MemoryOrder
     from unembed.trace.question import Question
     from unembed.trace.trace import Trace
-    from unembed.trace.usual_coefficients import UsualCoefficients
 
 
 @runtime_checkable
@@ -107,38 +107,34 @@ def trace_view(
         heads: with `layer`, what its heads add too.
         dominant: memories of each layer, in `layers`, and as many that are always on.
     """
-    tracer: Tracing = tracing or lm.trace
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
-    target = None if token is None else lm.single_token(token)
-    trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
-    common, provenance, question = _common(lm, trace, settings, target, tracer)
-    position, target = common["position"], question.token
-    updates = _sub_updates(trace, question, layers, position, dominant, settings, index)
+    at = _Position.of(lm, settings, token, tracing, index)
+    trace, target, position = at.trace, at.question.token, at.position
+    common = at.common()
+    updates = at.sub_updates(layers, dominant)
     wanted = _MEMORIES if memories is None else memories
-    effects = _effects(trace, question, position, layers if layer is not None else None, wanted, settings, index)
-    shown = _layers(trace, layers, position, target, settings, updates)
+    effects = at.effects(None if layer is None else layers, wanted)
+    shown = at.layers(layers, updates)
     if layer is not None:
-        shown = [_closer(trace, one, position, question, settings, heads) for one in shown]
+        shown = [at.closer(one, heads) for one in shown]
     grid = None
     if point is not None:
-        cells = _read(trace, point, settings)
-        grid = GridView(point, layers, [cells[n] for n in layers])
+        columns = [at.column(point, position=n) for n in range(len(trace))]
+        grid = GridView(point, layers, [[column[n] for column in columns] for n in layers])
     view = TraceView(
         schema=SCHEMA_TRACE,
         **common,
         layers=shown,
         grid=grid,
-        attributions=[_attribution(trace, question, "component", position, _COMPONENTS_SHOWN)],
-        findings=findings(trace, question, effects, position, shown) if layer is None else [],
+        attributions=[at.attribution("component", _COMPONENTS_SHOWN)],
+        findings=findings(trace, at.question, effects, position, shown) if layer is None else [],
         moves=describe_events(lm, trace.rank_changes(target, position))
         if layer is None and settings.basis == "final"
         else [],
-        described=list(trace.described_memories(question.token, position, index=index))
-        if wanted and layer is None
-        else [],
+        described=list(trace.described_memories(target, position, index=index)) if wanted and layer is None else [],
         memories=None if effects is None or not wanted else _memories_view(effects, index),
     )
-    return view, provenance
+    return view, at.provenance
 
 
 def explain_view(
@@ -152,69 +148,204 @@ def explain_view(
     index: Index | None = None,
 ) -> tuple[TraceView, Provenance]:
     """What `unembed explain` shows, and its provenance; the arguments as in `trace_view`."""
-    tracer: Tracing = tracing or lm.trace
-    target = None if token is None else lm.single_token(token)
-    trace = tracer(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
-    common, provenance, question = _common(lm, trace, settings, target, tracer)
-    position = common["position"]
+    at = _Position.of(lm, settings, token, tracing, index)
     kinds: list[By] = [by] if by is not None else kinds_of(lm, settings.edits)
     view = TraceView(
         schema=SCHEMA_EXPLAIN,
-        **common,
-        layers=_layers(trace, list(range(lm.n_layers)), position, question.token, settings, {}),
+        **at.common(),
+        layers=at.layers(range(lm.n_layers), {}),
         grid=None,
-        attributions=[
-            _attribution(
-                trace,
-                question,
-                kind,
-                position,
-                _COMPONENTS_SHOWN if kind == "component" else writers,
-                usual_coefficients(lm, index) if kind == "memory" else None,
-            )
-            for kind in kinds
-        ],
+        attributions=[at.attribution(kind, _COMPONENTS_SHOWN if kind == "component" else writers) for kind in kinds],
     )
-    return view, provenance
+    return view, at.provenance
 
 
-def _common(
-    lm: LanguageModel, trace: Trace, settings: TraceSettings, target: int | None, tracing: Tracing
-) -> tuple[dict[str, Any], Provenance, Question]:
-    """The fields that both views have; the position is checked here, before anything costs time."""
-    trace.logits(settings.position)
-    position = settings.position % len(trace)
-    question = trace.question(target, settings.against, position, alone=settings.alone)
-    provenance = dataclasses.replace(trace.provenance, basis=settings.basis, seed=settings.seed)
-    target_token, against = question_tokens(lm, question, position)
-    return (
-        {
-            "provenance": provenance.to_dict(),
-            "model": lm.name,
-            "sizes": sizes_of(lm),
+@dataclasses.dataclass(frozen=True)
+class _Position:
+    """The position of a trace that a view shows, and what is wanted to be known there."""
+
+    trace: Trace
+    position: int
+    question: Question
+    settings: TraceSettings
+    tracing: Tracing
+    index: Index | None
+
+    @classmethod
+    def of(
+        cls,
+        lm: LanguageModel,
+        settings: TraceSettings,
+        token: str | int | None,
+        tracing: Tracing | None,
+        index: Index | None,
+    ) -> _Position:
+        """The position is checked here, before anything costs time."""
+        tracing = tracing or lm.trace
+        target = None if token is None else lm.single_token(token)
+        trace = tracing(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
+        trace.logits(settings.position)
+        position = settings.position % len(trace)
+        question = trace.question(target, settings.against, position, alone=settings.alone)
+        return cls(trace, position, question, settings, tracing, index)
+
+    @property
+    def top_tokens(self) -> int:
+        return max(self.settings.top, _READ_ANYWAY)
+
+    @property
+    def provenance(self) -> Provenance:
+        return dataclasses.replace(self.trace.provenance, basis=self.settings.basis, seed=self.settings.seed)
+
+    def common(self) -> dict[str, Any]:
+        """The fields that both views have."""
+        trace, settings = self.trace, self.settings
+        target, against = question_tokens(trace.lm, self.question, self.position)
+        return {
+            "provenance": self.provenance.to_dict(),
+            "model": trace.lm.name,
+            "sizes": sizes_of(trace.lm),
             "prompt": settings.prompt,
-            "edits": [edit_in_words(edit, lm, len(trace)) for edit in settings.edits],
+            "edits": [edit_in_words(edit, trace.lm, len(trace)) for edit in settings.edits],
             "tokens": prompt_tokens(trace),
-            "position": position,
+            "position": self.position,
             "basis": settings.basis,
             "show_unlearned": settings.show_unlearned,
-            "prediction": _prediction(trace, settings, position),
-            "without_edits": _without_edits(tracing, settings, position),
-            "target": target_token,
+            "prediction": self.prediction(),
+            "without_edits": self.without_edits(),
+            "target": target,
             "against": against,
-        },
-        provenance,
-        question,
-    )
+        }
 
+    def prediction(self) -> list[Candidate]:
+        """The most likely next tokens; the first is the model's own, also where lists leave such a token out."""
+        listed = self.column("resid_post", basis="final")[-1]
+        first = int(self.trace.prediction[self.position])
+        if listed[0].id == first:
+            return listed
+        own = candidates(self.trace.lm, self.trace.logits(self.position), [first])
+        return [*own, *listed][: self.settings.top]
 
-def _prediction(trace: Trace, settings: TraceSettings, position: int) -> list[Candidate]:
-    """The most likely next tokens; the first is the model's own, also where lists leave such a token out."""
-    listed = _column(trace, "resid_post", settings, position, basis="final")[-1]
-    first = int(trace.prediction[position])
-    if listed[0].id == first:
-        return listed
-    return [*candidates(trace.lm, trace.logits(position), [first]), *listed][: settings.top]
+    def without_edits(self) -> list[Candidate] | None:
+        """The most likely next tokens of the model as it is; None if there are no edits."""
+        if not self.settings.edits:
+            return None
+        trace = self.tracing(self.settings.prompt, edits=()).showing(self.settings.show_unlearned)
+        return dataclasses.replace(self, trace=trace).prediction()
+
+    def column(
+        self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
+    ) -> list[list[Candidate]]:
+        """Candidates of one position by layer and place."""
+        settings, position = self.settings, self.position if position is None else position
+        found = self.trace.readings(point, self.top_tokens, basis or settings.basis)
+        cells = [numbers(part[:, position, : settings.top]) for part in (found.ids, found.probabilities, found.logits)]
+        texts = [layer[position] for layer in found.tokens]
+        return [
+            [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
+            for cell in zip(*cells, texts, strict=True)
+        ]
+
+    def layers(self, layers: Sequence[int], updates: dict[int, list[SubUpdateView]]) -> list[LayerView]:
+        """Each layer's readings, events and sub-updates."""
+
+        def at(point: StreamPoint) -> tuple[list[list[Candidate]], list[int], list[float]]:
+            ranks, probabilities = self.trace.ranks_and_probabilities(
+                self.question.token, point, self.settings.basis, position=self.position
+            )
+            return self.column(point), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
+
+        (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
+        try:
+            middle, rank_middle, p_middle = at("resid_mid")
+        except PointMissing:
+            # Parallel and attention-only blocks: no stream between attention and FFN.
+            middle = rank_middle = p_middle = None
+        events = event_views(self.trace, self.position)
+        return [
+            LayerView(
+                layer=n,
+                before=before[n],
+                middle=None if middle is None else middle[n],
+                after=after[n],
+                rank_before=rank_before[n],
+                rank_middle=None if rank_middle is None else rank_middle[n],
+                rank_after=rank_after[n],
+                events=[event for event in events if event.layer == n],
+                sub_updates=updates.get(n, []),
+                probability_before=p_before[n],
+                probability_middle=None if p_middle is None else p_middle[n],
+                probability_after=p_after[n],
+            )
+            for n in layers
+        ]
+
+    def closer(self, one: LayerView, heads: bool) -> LayerView:
+        """One layer with the origin of its candidates and, with `heads`, what its heads add."""
+        lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
+        ids = [[c.id for c in candidates] for candidates in lists.values()]
+        ranks = numbers(self.trace.ranks_among(ids, list(lists), one.layer, self.position, self.settings.basis))
+        added: list[HeadUpdate] = []
+        if heads:
+            token, against = self.question.token, self.question.against
+            added = list(self.trace.head_updates(one.layer, self.position, token, against, top_tokens=self.top_tokens))
+        middle_from = None if one.middle is None else ranks[0]
+        return dataclasses.replace(one, middle_from=middle_from, after_from=ranks[-1], heads=added)
+
+    def sub_updates(self, layers: Sequence[int], memories: int) -> dict[int, list[SubUpdateView]]:
+        """By layer, the memories with the largest effects on the question; a layer without memories has none."""
+        if memories == 0:
+            return {}
+        order, k = self.settings.order, self.top_tokens
+        try:
+            found = self.trace.memory_effects_by_layer(
+                layers, self.question, self.position, memories, index=self.index, order=order, top_tokens=k
+            )
+        except Unsupported:  # perhaps not in every layer
+            each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
+            return {n: rows for one in each for n, rows in self.sub_updates(one, memories).items()}
+        return {n: [_described(row, self.index) for row in rows] for n, rows in zip(layers, found, strict=True)}
+
+    def effects(self, layers: Sequence[int] | None, memories: int) -> MemoryEffects | None:
+        """What the memories add to the question; None where the layers have none."""
+        n, order, k = max(1, memories), self.settings.order, self.top_tokens
+        try:
+            return self.trace.memory_effects(
+                self.question, self.position, n, layers=layers, index=self.index, order=order, top_tokens=k
+            )
+        except (PointMissing, Unsupported):
+            return None
+
+    def attribution(self, by: By, writers: int) -> AttributionView:
+        """All writers in the order of the forward pass where they are few, else those with the largest contributions.
+
+        Memories that are always on are listed apart.
+        """
+        lm, target, against = self.trace.lm, self.question.token, self.question.against
+        attribution = self.trace.attribution(target, self.position, against, by)
+        apart = torch.zeros(len(attribution), dtype=torch.bool)
+        usual = usual_coefficients(lm, self.index).always_on if by == "memory" else {}
+        for layer, always_on in usual.items():
+            memories = (attribution.layer == layer) & (attribution.index >= 0)
+            apart[memories] = always_on[attribution.index[memories]]
+        n_apart = int(apart.sum())
+        few = len(attribution) <= writers and not n_apart
+        rows = attribution.rows if few else attribution.top(writers, ~apart)
+        on = attribution.top(n_apart, apart) if n_apart else []
+        texts = lm.token_strings([target] if against is None else [target, against])
+        return AttributionView(
+            by=by,
+            id=target,
+            token=texts[0],
+            against=None if against is None else texts[1],
+            logit=attribution.logit,
+            total=attribution.total,
+            error=attribution.error,
+            rows=[_contribution(row) for row in rows],
+            others=len(attribution) - len(rows) - len(on),
+            others_contribution=attribution.total - sum(row.contribution for row in (*rows, *on)),
+            always_on=[_contribution(row) for row in on],
+        )
 
 
 def sizes_of(lm: Decoder) -> str:
@@ -242,87 +373,6 @@ def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
     return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}{after}"
 
 
-def _without_edits(tracing: Tracing, settings: TraceSettings, position: int) -> list[Candidate] | None:
-    if not settings.edits:
-        return None
-    return _prediction(tracing(settings.prompt, edits=()).showing(settings.show_unlearned), settings, position)
-
-
-def _read(trace: Trace, point: StreamPoint, settings: TraceSettings) -> list[list[list[Candidate]]]:
-    """Candidates by layer, position and place."""
-    columns = [_column(trace, point, settings, position) for position in range(len(trace))]
-    return [list(layer) for layer in zip(*columns, strict=True)]
-
-
-def _column(
-    trace: Trace, point: StreamPoint, settings: TraceSettings, position: int, basis: Basis | None = None
-) -> list[list[Candidate]]:
-    """Candidates of one position by layer and place."""
-    found = trace.readings(point, max(settings.top, _READ_ANYWAY), basis or settings.basis)
-    cells = [numbers(part[:, position, : settings.top]) for part in (found.ids, found.probabilities, found.logits)]
-    texts = [layer[position] for layer in found.tokens]
-    return [
-        [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
-        for cell in zip(*cells, texts, strict=True)
-    ]
-
-
-def _layers(
-    trace: Trace,
-    layers: Sequence[int],
-    position: int,
-    target: int,
-    settings: TraceSettings,
-    updates: dict[int, list[SubUpdateView]],
-) -> list[LayerView]:
-    def at(point: StreamPoint) -> tuple[list[list[Candidate]], list[int], list[float]]:
-        ranks, probabilities = trace.ranks_and_probabilities(target, point, settings.basis, position=position)
-        return _column(trace, point, settings, position), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
-
-    (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
-    try:
-        middle, rank_middle, p_middle = at("resid_mid")
-    except PointMissing:
-        # Parallel and attention-only blocks: no stream between attention and FFN.
-        middle = rank_middle = p_middle = None
-    events = event_views(trace, position)
-    return [
-        LayerView(
-            layer=n,
-            before=before[n],
-            middle=None if middle is None else middle[n],
-            after=after[n],
-            rank_before=rank_before[n],
-            rank_middle=None if rank_middle is None else rank_middle[n],
-            rank_after=rank_after[n],
-            events=[event for event in events if event.layer == n],
-            sub_updates=updates.get(n, []),
-            probability_before=p_before[n],
-            probability_middle=None if p_middle is None else p_middle[n],
-            probability_after=p_after[n],
-        )
-        for n in layers
-    ]
-
-
-def _closer(
-    trace: Trace, one: LayerView, position: int, question: Question, settings: TraceSettings, heads: bool
-) -> LayerView:
-    """One layer with the origin of its candidates and, with `heads`, what its heads add."""
-    lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
-    ids = [[c.id for c in candidates] for candidates in lists.values()]
-    ranks = numbers(trace.ranks_among(ids, list(lists), one.layer, position, settings.basis))
-    k = max(settings.top, _READ_ANYWAY)
-    return dataclasses.replace(
-        one,
-        middle_from=None if one.middle is None else ranks[0],
-        after_from=ranks[-1],
-        heads=list(trace.head_updates(one.layer, position, question.token, question.against, top_tokens=k))
-        if heads
-        else [],
-    )
-
-
 def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
     """The events at one position or at all; none where the model has no FFN."""
     try:
@@ -342,48 +392,6 @@ def _event_view(e: Event, text: str) -> EventView:
     kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
     sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
     return dataclasses.replace(plain, sentence=sentence)
-
-
-def _sub_updates(
-    trace: Trace,
-    question: Question,
-    layers: Sequence[int],
-    position: int,
-    memories: int,
-    settings: TraceSettings,
-    index: Index | None,
-) -> dict[int, list[SubUpdateView]]:
-    if memories == 0:
-        return {}
-    k = max(settings.top, _READ_ANYWAY)
-    try:
-        found = trace.memory_effects_by_layer(
-            layers, question, position, memories, index=index, order=settings.order, top_tokens=k
-        )
-    except Unsupported:  # perhaps not in every layer
-        each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
-        parts = [_sub_updates(trace, question, one, position, memories, settings, index) for one in each]
-        return {n: rows for part in parts for n, rows in part.items()}
-    return {n: [_described(row, index) for row in rows] for n, rows in zip(layers, found, strict=True)}
-
-
-def _effects(
-    trace: Trace,
-    question: Question,
-    position: int,
-    layers: Sequence[int] | None,
-    memories: int,
-    settings: TraceSettings,
-    index: Index | None,
-) -> MemoryEffects | None:
-    """What the memories add to the question; None where the layers have none."""
-    k = max(settings.top, _READ_ANYWAY)
-    try:
-        return trace.memory_effects(
-            question, position, max(1, memories), layers=layers, index=index, order=settings.order, top_tokens=k
-        )
-    except (PointMissing, Unsupported):
-        return None
 
 
 def _memories_view(effects: MemoryEffects, index: Index | None) -> MemoriesView:
@@ -408,44 +416,6 @@ def _trigger(index: Index | None, row: SubUpdate) -> TriggerView | None:
     found = list(index.triggers(row.layer, row.index, 1, pole=pole, context=_TRIGGER_TOKENS).rows())
     names = [field.name for field in dataclasses.fields(TriggerView)]
     return TriggerView(**{name: found[0][name] for name in names}) if found else None
-
-
-def _attribution(
-    trace: Trace,
-    question: Question,
-    by: By,
-    position: int,
-    writers: int,
-    usual: UsualCoefficients | None = None,
-) -> AttributionView:
-    """All writers in the order of the forward pass where they are few, else those with the largest contributions.
-
-    `usual` separates memories that are always on.
-    """
-    target, against = question.token, question.against
-    attribution = trace.attribution(target, position, against, by)
-    apart = torch.zeros(len(attribution), dtype=torch.bool)
-    for layer, always_on in ({} if usual is None else usual.always_on).items():
-        memories = (attribution.layer == layer) & (attribution.index >= 0)
-        apart[memories] = always_on[attribution.index[memories]]
-    n_apart = int(apart.sum())
-    few = len(attribution) <= writers and not n_apart
-    rows = attribution.rows if few else attribution.top(writers, ~apart)
-    on = attribution.top(n_apart, apart) if n_apart else []
-    texts = trace.lm.token_strings([target] if against is None else [target, against])
-    return AttributionView(
-        by=by,
-        id=target,
-        token=texts[0],
-        against=None if against is None else texts[1],
-        logit=attribution.logit,
-        total=attribution.total,
-        error=attribution.error,
-        rows=[_contribution(row) for row in rows],
-        others=len(attribution) - len(rows) - len(on),
-        others_contribution=attribution.total - sum(row.contribution for row in (*rows, *on)),
-        always_on=[_contribution(row) for row in on],
-    )
 
 
 def _contribution(row: Row) -> ContributionView:
