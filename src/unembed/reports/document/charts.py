@@ -320,7 +320,7 @@ def _text(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     write, x, y = _writer(figure), canvas.left, canvas.top
     for token, value in zip(columns[figure.x], values, strict=True):
         word = visible(str(token))
-        width = sum(_WIDE if letter in "mwMW@%↵" or letter.isupper() else LETTER for letter in word) + 8
+        width = sum(_WIDE if letter in "mw@%&#<>=+~↵" or letter.isupper() else LETTER + 1 for letter in word) + 6
         if x > canvas.left and x + width > WIDTH - canvas.right:
             x, y = canvas.left, y + line
         number = value if value is not None and math.isfinite(value) else 0.0
