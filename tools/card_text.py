@@ -161,9 +161,9 @@ def sixty(values: list[tuple[str, list[str], str]], others: list[tuple[str, list
 def small_runs(table: str) -> str:
     """The runs that sizes and price were chosen by: the table that `tools.small_runs` prints."""
     return (
-        "## Small runs\n\nEach began from random weights and read the same batches; its rate fell to zero over the last "
-        "fifth. A value counts where its 20 top tokens occur in more similar contexts than those of 95 % of random "
-        f"vectors do (`tools.value_coherence`).\n\n{table.strip()}\n"
+        "## Small runs\n\nEach began from random weights and read the same batches; its rate fell to zero over the "
+        "last fifth. A value counts where its 20 top tokens occur in more similar contexts than those of 95 % of "
+        f"random vectors do (`tools.value_coherence`).\n\n{table.strip()}\n"
     )
 
 
