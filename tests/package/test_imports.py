@@ -30,6 +30,19 @@ def test_the_check_notices_a_heavy_module() -> None:
     assert "torch" in modules_after("import unembed\nunembed.load")
 
 
+def command(arguments: list[str]) -> str:
+    """Code that runs `unembed` with these arguments in a fresh process."""
+    return f"""
+import sys
+sys.argv = ["unembed", *{arguments!r}]
+from unembed.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
 SHEET = '{"schema": "unembed.annotation/1", "vectors": [{"vector": "L3M17", "tokens": [{"id": 5}], "patterns": []}]}'
 
 
@@ -43,18 +56,16 @@ def test_answers_that_need_no_model_load_no_torch(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(SHEET)
-    code = f"""
-import sys
-sys.argv = ["unembed", *{arguments!r}]
-from unembed.cli import main
-try:
-    main()
-except SystemExit:
-    pass
-"""
-    came = modules_after(code)
+    came = modules_after(command(arguments))
     assert "typer" in came
     assert not came & {"torch", "transformers", "pyarrow", "duckdb"}
+
+
+def test_a_trace_loads_only_what_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))  # no index there
+    came = modules_after(command(["trace", "The lake is 15", "--json"]) + "\nimport gc\nassert gc.isenabled()")
+    assert "transformers.models.gpt2.modeling_gpt2" in came
+    assert not came & {"pyarrow", "duckdb", "pandas", "transformers.models.bloom", "unembed.reports", "unembed.server"}
 
 
 def test_an_unknown_name_is_refused() -> None:

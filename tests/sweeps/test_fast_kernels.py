@@ -15,7 +15,7 @@ from tests.sweeps.test_checkpoint import same
 from unembed.corpus import open_corpus
 from unembed.errors import CheckpointFault, InvalidInput, Unsupported
 from unembed.sweeps import TopTriggers, fast_difference, fast_kernels, sweep
-from unembed.sweeps.fast_kernels import TANH_GELUS, chunked_gelu, fast_forward, processor_has_bfloat16
+from unembed.sweeps.fast_kernels import chunked_gelu, fast_forward, processor_has_bfloat16, tanh_gelus
 
 needs_bfloat16 = pytest.mark.skipif(not processor_has_bfloat16(), reason="this processor does not multiply in bfloat16")
 MODES = ["float32", pytest.param("bfloat16", marks=needs_bfloat16)]
@@ -91,7 +91,7 @@ def test_unknown_and_unsupported_fast_dtypes_are_refused(monkeypatch: pytest.Mon
     sweep(lettered("opt"), ["abc"], [TopTriggers(5)], fast="float32")  # without oneDNN the products stay torch's own
 
 
-@pytest.mark.parametrize("module", TANH_GELUS, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", tanh_gelus(), ids=lambda module: module.__name__)
 @pytest.mark.parametrize("width", [80, 77, 3072])
 def test_chunks_give_the_bits_of_one_call(module: type, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_kernels, "CHUNK", 1000)

@@ -27,7 +27,8 @@ def value(
     number: options.MemoryNumber = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens at either end.")] = 10,
     basis: Annotated[
-        options.ValueBasis, typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too.")
+        options.ValueBasis,
+        typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too (promoted tokens only)."),
     ] = "raw",
     show_unlearned: options.ShowUnlearned = False,
     index: options.IndexFolder = None,
@@ -96,7 +97,9 @@ def _tokens(
     seed: int | None,
 ) -> Table:
     columns: dict[str, Any] = {}
-    for name, bottom in (("promoted", False), ("suppressed", True)):
+    # Through the norm, the tokens with the lowest scores are not those that the value suppresses.
+    ends = [("promoted", False), ("suppressed", True)][: 2 if basis == "raw" else 1]
+    for name, bottom in ends:
         ids, scores = lm.values.top(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         columns |= {
             f"{name}_id": ids.tolist(),  # pyright: ignore[reportUnknownMemberType]
@@ -108,7 +111,8 @@ def _tokens(
 
 
 def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
-    title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}"
+    through = ", read through the final norm" if provenance.basis == "final" else ""
+    title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}{through}"
     return Table(title, columns, provenance)
 
 
@@ -123,11 +127,14 @@ def _card(table: Table, description: str | None, found: Table | None, width: int
     from unembed.results import visible_rich
 
     drawn = Columns(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for name in ("promotes", "suppresses"):
-        drawn.add_column(name, no_wrap=True, max_width=(width - 24) // 2)
+    ends = [end for end in ("promoted", "suppressed") if f"{end}_token" in table.columns]
+    for name in ends:
+        drawn.add_column(
+            {"promoted": "promotes", "suppressed": "suppresses"}[name], no_wrap=True, max_width=(width - 24) // 2
+        )
         drawn.add_column("score", justify="right", no_wrap=True)
     for row in table.rows():
-        cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ("promoted", "suppressed")]
+        cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ends]
         drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score)))))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     parts += [] if description is None else [visible_rich(description, prose=True)]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import IndexFault, UnembedError
-from unembed.index import tables
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
@@ -327,6 +326,7 @@ class Index(IndexQueries):
 
     @cached_property
     def _sql(self) -> Sql:
+        from unembed.index import tables
         from unembed.index.sql import Sql
 
         paths = {name: f"tables/{name}.parquet" for name in tables.NAMES}

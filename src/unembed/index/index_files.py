@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
-from unembed.index import tables
 from unembed.index.arrays import SUPPRESSED, map_array, open_poles
 from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages, Sample
@@ -74,6 +73,8 @@ class IndexFiles:
     @cached_property
     def strings(self) -> list[str]:
         """The text of every token."""
+        from unembed.index import tables  # pyarrow, which most questions do not need
+
         self.need("vocabulary")
         return tables.read_column(self.path / "tables/vocabulary.parquet", "token")
 
@@ -153,10 +154,11 @@ class IndexFiles:
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
         """Arrays over keys: value_norm, and of the coefficient mean, variance, least, largest and active_fraction."""
+        from unembed.index import tables
+
         self.need("triggers")
-        path = self.path / "tables/statistics.parquet"
         names = ("mean", "variance", "least", "largest", "active_fraction", "value_norm")
-        return {name: np.asarray(tables.read_column(path, name), dtype=np.float64) for name in names}
+        return tables.read_numbers(self.path / "tables/statistics.parquet", names)
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
         """The length of a value as it reaches the stream."""

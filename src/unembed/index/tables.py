@@ -157,6 +157,13 @@ def read_column(path: Path, name: str) -> list[Any]:
         return file.read(columns=[name]).column(name).to_pylist()
 
 
+def read_numbers(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of numbers, as float64."""
+    with pq.ParquetFile(path) as file:
+        columns = file.read(columns=list(names))
+    return {name: columns.column(name).to_numpy().astype(np.float64) for name in names}
+
+
 def _chunks(n: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, n)) for start in range(0, max(n, 1), step))
 

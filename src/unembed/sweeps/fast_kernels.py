@@ -23,7 +23,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import activations
-from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.pytorch_utils import Conv1D
 
 from unembed.corpus.segments import Batch
@@ -34,8 +33,6 @@ from unembed.validation import one_of
 
 Fast = Literal["float32", "bfloat16"]
 MODES = ("float32", "bfloat16")
-TANH_GELUS = (activations.NewGELUActivation, activations.FastGELUActivation, BloomGelu)
-"""Modules that spell out 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 CHUNK = 1 << 17
 """Elements of a chunk for each thread: 0.5 MB in float32, the fastest size with 1 MB of second-level cache."""
 
@@ -60,6 +57,13 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
         )
 
 
+def tanh_gelus() -> tuple[type[nn.Module], ...]:
+    """Modules that spell out 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    from transformers.models.bloom.modeling_bloom import BloomGelu  # 0.1 s, which only sweeps spend
+
+    return activations.NewGELUActivation, activations.FastGELUActivation, BloomGelu
+
+
 @contextmanager
 def chunked_gelu(lm: Decoder) -> Iterator[None]:
     """A context in which GELUs that are spelled out run chunk by chunk on the CPU.
@@ -70,8 +74,9 @@ def chunked_gelu(lm: Decoder) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
+        spelled_out = tanh_gelus()
         for module in lm.hf.modules():
-            if type(module) in TANH_GELUS:
+            if type(module) in spelled_out:
                 _replace_forward(module, _in_chunks(module.forward), stack)
         yield
 
@@ -133,7 +138,7 @@ def _in_chunks(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
 
 
 def _fast_forward_of(module: nn.Module, fast: str) -> Callable[..., Any] | None:
-    if isinstance(module, TANH_GELUS):
+    if isinstance(module, tanh_gelus()):
         return partial(nn.functional.gelu, approximate="tanh")
     if type(module) not in (nn.Linear, Conv1D):
         return None

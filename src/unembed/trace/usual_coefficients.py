@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.corpus import open_corpus
-from unembed.index.index import Index
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
 
 ALWAYS_ON = 0.9
 """The share of tokens at and above which a memory counts as always on."""
