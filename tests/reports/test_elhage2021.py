@@ -60,6 +60,13 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert reopen(tmp_path / "out").findings == report.findings
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     assert figures_without_published(report) == [] == tables_of_two_units(report)
+    figures = {figure.name: figure for section in report.sections for figure in section.figures}
+    assert {"heads_positive", "copying_histogram", "scores_by_offset", "eigenvalues_1_5"} <= set(figures)
+    assert {figures[f"{mode}_composition"].y_range for mode in "qkv"} == {figures["q_composition"].y_range}
+    assert figures["source_effects_attention"].kind == "text" and figures["eigenvalues_1_5"].equal
+    by_weights = next(report["previous_token_by_weights"].rows())
+    assert by_weights["head"] == "L0H5" and by_weights["previous_token"] > 0.9
+    assert losses[0]["reduction"] > 0 and "given_the_other_layers" in report["layer_importance"].column_names
     assert {"repeated_tokens", "copied", "published_values"} <= set(report.exhibits)
     assert all(row["origin_text"] for row in report["published_values"].rows())
     assert report.facts["intervals"].startswith("95 %, bootstrap over windows")
