@@ -33,7 +33,6 @@ def position_scores(
     With norms ("folded") the scores lack the norms' division, which depends on the run.
 
     Args:
-        basis: "raw" or "folded".
         positions: how many; the model's own when None.
 
     Raises:
@@ -90,7 +89,6 @@ def scores_by_offset(
 
     Args:
         offsets: at least 0; with a table, below its length.
-        basis: "raw" or "folded".
 
     Raises:
         OutOfRange: there is no such head.

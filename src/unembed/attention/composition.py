@@ -119,7 +119,6 @@ def compositions(
 
     Args:
         modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
-        basis: "raw" or "folded".
 
     Memory: factors of at most `_HEADS` heads a side, and a block of Gram rows.
 

@@ -93,7 +93,6 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
 
     Args:
         product: W_U W_E, from `product_with_embedding`.
-        basis: "raw" or "folded".
 
     Returns:
         Eigenvalues (layer, head, d_head), complex128.
@@ -147,7 +146,6 @@ def matching_spectra(
 
     Args:
         product: W_E' W_E, from `product_with_embedding`.
-        basis: "raw" or "folded".
         offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
     """
     cores = []

@@ -143,7 +143,6 @@ def memory_management(
     """Find erasing memories and heads by their weights; with `verify`, measure on text whether they erase.
 
     Args:
-        basis: "raw" or "folded".
         top: memories and heads listed.
         corpus: anything `unembed.open_corpus` takes; read only with `verify`.
         verify: measure the direction that each writes before and after it is added, where it writes most.

@@ -142,7 +142,6 @@ def embedding(
     Where a norm follows the embedding, "folded" gives the norm's output, division included: each token is alone there.
 
     Args:
-        basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
         centre: subtract each row's mean over channels, where the model ignores it.
     """
@@ -193,7 +192,6 @@ def unembedding(
     """W_U, or some of its columns; folded, also through the final norm's gain and centring and the logit scale.
 
     Args:
-        basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
         centre: subtract the mean column of the whole vocabulary, where the softmax does not see it.
     """
@@ -235,7 +233,6 @@ def through_embedding(
 
     Args:
         matrix: what reads the embedding.
-        basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
         centre: leave out what no norm lets through.
         sources: the tokens are sources of a QK circuit: with `centre`, also subtract the mean over the vocabulary.
@@ -279,7 +276,6 @@ def through_unembedding(
 
     Args:
         matrix: what is written.
-        basis: "raw" or "folded".
         ids: tokens; the whole vocabulary when None.
         centre: subtract the mean over the whole vocabulary, where the softmax does not see it.
 

@@ -51,7 +51,6 @@ def writers_and_readers(
     A gated FFN reads twice, with its keys (gate) and its up-projection.
 
     Args:
-        basis: "raw" or "folded".
         centre: leave out what no reader sees (see `folded_weights`).
 
     Memory: one (d_model, d_model) matrix each.

@@ -46,7 +46,6 @@ def matching_through(
         product: W_E' W_E, from `copying.product_with_embedding`.
         writer: layer of a.
         reader: layer of b.
-        basis: "raw" or "folded".
         offset: how far back b looks, which matters with rotary positions; of several, the mean circuit.
     """
     check_basis(basis)
@@ -100,7 +99,6 @@ def induction_evidence(
     """Every head above the first layer, the likeliest by its weights first.
 
     Args:
-        basis: "raw" or "folded".
         seed: of the repeated tokens and the random circuits.
         length: before the repetition; 64, or what the context holds, when None.
         scores: head scores already measured.

@@ -87,7 +87,6 @@ class HeadMatrices:
         Args:
             offset: how many tokens the source lies before the destination; matters with rotary positions only. Of
                 several, the mean circuit.
-            basis: "raw" or "folded".
             part: "content" or "rotary", in latent attention: one term of the score. The folded basis needs it there.
 
         Returns:
@@ -136,7 +135,6 @@ class HeadMatrices:
         """W_E W_OV W_U (d_vocab, d_vocab), or some rows and columns: a source token's effect on every output's logit.
 
         Args:
-            basis: "raw" or "folded".
             sources: rows; every token when None.
             outputs: columns; every token when None.
             centre: logits above their mean over the vocabulary.
@@ -160,7 +158,6 @@ class HeadMatrices:
 
         Args:
             offset: as in `qk`.
-            basis: "raw" or "folded".
             destinations: rows; every token when None.
             sources: columns; every token when None.
             centre: scores above the destination's mean over all sources of the vocabulary.
@@ -234,7 +231,6 @@ class HeadMatrices:
         Args:
             mode: "q", "k" or "v".
             baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
-            basis: "raw" or "folded".
         """
         check_basis(basis)
         ratios = _composition.composition(self.lm, mode, basis)

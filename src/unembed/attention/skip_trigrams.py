@@ -92,7 +92,6 @@ def skip_trigrams(
     """The triples with the largest product of attention and effect, exact over all sources, destinations and outputs.
 
     Args:
-        basis: "raw" or "folded".
         offset: how far the source lies back, for rotary positions.
         source: only this source token.
         hide_unlearned: leave out tokens that the model never learned.
@@ -289,7 +288,6 @@ def skip_trigram_bugs(
         source: token.
         corpus: anything `unembed.open_corpus` takes.
         top: destinations and outputs listed.
-        basis: "raw" or "folded".
         offset: how far the source lies back, for rotary positions.
         among: only these tokens.
         bigrams: of the corpus, where they are counted already.

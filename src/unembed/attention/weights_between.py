@@ -126,7 +126,6 @@ def virtual_weight(
     Args:
         writer: such as L0H3 or L5M278.
         reader: a part that reads the stream after the writer wrote to it.
-        basis: "raw" or "folded".
         centre: leave out what a norm before every reader subtracts.
 
     Raises:
@@ -149,7 +148,6 @@ def readers_of(
 
     Args:
         writer: such as L0H3 or L5M278.
-        basis: "raw" or "folded".
         centre: leave out what a norm before every reader subtracts.
 
     Memory: the reading weights of a layer.

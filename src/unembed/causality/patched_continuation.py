@@ -50,7 +50,6 @@ def continue_patched(
         direction: "denoising": a clean activation into the corrupted run; "noising": the reverse.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         edits: changes that hold in both runs.
-        max_new_tokens: how many tokens to add.
 
     Raises:
         InvalidInput: the position has no corresponding token, or z or coefficients come without an index.

@@ -54,7 +54,6 @@ def generate(
         prompt: one prompt or several (padded on the left).
         edits: changes that hold at every step. Positions count from each prompt's first token, through the
             continuation; "last" is the newest token of each step.
-        max_new_tokens: how many tokens to add.
         seed: with it, tokens are sampled from this seed, and the caller's random state is left alone; else greedy.
         options: passed on to transformers' `generate` (temperature, top_p, num_beams, ...).
 
@@ -163,7 +162,6 @@ def generate_steps(
 
     Args:
         edits: changes that hold at every step, as in `generate`.
-        max_new_tokens: how many tokens to add.
         seed: with it, tokens are sampled from this seed; else greedy.
         temperature: of the sampling.
         top_k: sample among the k most likely tokens; None for all.

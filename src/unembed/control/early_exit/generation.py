@@ -52,7 +52,6 @@ def generate(
     """Continue a prompt; each new token exits early where the rule allows it.
 
     Args:
-        max_new_tokens: how many tokens to add.
         seed: sample from this seed; greedy without it.
         options: for transformers' `generate`; no beams.
 
