@@ -134,8 +134,13 @@ def _eager_module(module: nn.Module) -> Iterator[None]:
         handle.remove()
 
 
-def _additive(mask: Tensor | None, hidden: Any) -> Tensor:
-    """What eager attention adds to the scores, from a mask meant for a fused kernel (None there means causal)."""
+def _additive(mask: Any, hidden: Any) -> Any:
+    """What eager attention adds to the scores, from a mask meant for a fused kernel (None there means causal).
+
+    ZAYA's attention is given two masks by name, and the pattern has the one named "causal".
+    """
+    if isinstance(mask, dict):
+        return {**mask, "causal": _additive(mask.get("causal"), hidden)}
     lowest = torch.finfo(hidden.dtype).min
     if mask is None:
         pos = hidden.shape[1]

@@ -64,6 +64,8 @@ class CapturePoint:
     put_back: Callable[[Tensor, Tensor, Block], Tensor] | None = None
     """What the module is given or returns once the captured tensor is replaced: from the new tensor and the module's
     own; None where a replacement would not reach everything that reads the tensor."""
+    item: Callable[[Block], int] = lambda _block: 0
+    """Which of the tensors that the module receives or returns it is."""
 
 
 def _mixer_output(block: Block) -> nn.Module | None:
@@ -306,8 +308,9 @@ _ROWS: dict[str, CapturePoint] = {
     "values": CapturePoint(
         lambda _lm, b: None if b.mixer is None or b.mixer.values is None else b.mixer.values.module,
         False,
-        _value_heads,
-        _no_values,
+        reshape=_value_heads,
+        missing=_no_values,
+        item=lambda b: 0 if b.mixer is None or b.mixer.values is None else b.mixer.values.item,
     ),
     "position_embedding": CapturePoint(
         lambda lm, _b: lm.structure.position_embedding,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm
-from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor
+from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor, tensors_in
 from unembed.models.structure.effective_matrix import is_measuring
 from unembed.stream.attention_weights import forward_with_scores, returning_patterns
 from unembed.stream.capture_points import OF_WEIGHTS, ForwardPass, capture_point, require_point
@@ -211,18 +211,18 @@ def _replace(
 
 def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
     """Change the tensor that a point's module receives or returns, in the module's own shape."""
-    row = capture_point(point)
-    module = row.module(lm, lm.structure.blocks[layer])
+    row, block = capture_point(point), lm.structure.blocks[layer]
+    module = row.module(lm, block)
     assert module is not None
 
     def changed(value: Any) -> Any:
-        """The input or output of a module with its first tensor replaced."""
+        """The input or output of a module with the point's tensor replaced."""
         if is_measuring():
             return value
         if isinstance(value, Tensor):
             return change(value)
-        first = next(i for i, part in enumerate(value) if isinstance(part, Tensor))
-        return type(value)([*value[:first], change(value[first]), *value[first + 1 :]])
+        at = [i for i, part in enumerate(value) if isinstance(part, Tensor)][row.item(block)]
+        return type(value)([*value[:at], change(value[at]), *value[at + 1 :]])
 
     def before(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if is_measuring() or any(isinstance(part, Tensor) for part in args):
@@ -362,7 +362,7 @@ def _install_capture(
     if row.before:
         _before(stack, module, lambda t, _kwargs: capture(t))
     else:
-        _after(stack, module, lambda out: capture(first_tensor(out)))
+        _after(stack, module, lambda out: capture(tensors_in(out)[row.item(block)]))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ LACKS: dict[str, set[str]] = {
     "gemma3n_text": {"resid_pre", "resid_mid", "resid_post"},
     "qwen3_5": {"pattern"},
     "diffllama": {"pattern"},
-    "zaya": {"resid_mid", "attn_out", "mlp_out", "pattern"},
+    "zaya": {"resid_mid", "attn_out", "mlp_out"},
     "inkling_text": {"z", "pattern", "coefficients"},
 }
 """By family, the points that its architecture lacks or that cannot be replaced in it."""

@@ -135,7 +135,6 @@ def test_linear_attention_has_no_pattern_whatever_its_name(tokens: torch.Tensor)
     ("model_type", "why"),
     [
         ("deepseek_v4", "what the heads mix is rotated back"),
-        ("zaya", "half of each value comes from the position before"),
         ("jetmoe", "chooses the query and output projections of its heads among experts"),
     ],
 )
@@ -146,7 +145,35 @@ def test_a_refusal_of_sources_names_the_part_of_the_architecture(
         attribution(_lm(model_type), tokens, 11, by="source")
 
 
-@pytest.mark.parametrize(("model_type", "why"), [("axk2", "with and without its norm"), ("diffllama", "two softmaxes")])
+def test_values_of_which_half_come_from_the_position_before_give_sources(tokens: torch.Tensor) -> None:
+    """ZAYA: a module returns queries, keys and values, and the values are what its pattern mixes."""
+    lm = _lm("zaya")
+    seen = run(lm, tokens[:1], ["values", "pattern", "z", "resid_pre"])
+    for layer, block in enumerate(lm.hf.model.layers):
+        own = block.self_attn.qkv_proj
+        x = block.input_layernorm(seen.at("resid_pre", layer))
+        values = seen.at("values", layer)  # (batch, kv_head, pos, d_head)
+        flat = values.transpose(1, 2).flatten(2)
+        now, before = flat.chunk(2, dim=-1)
+        torch.testing.assert_close(now, own.v_proj_current(x), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(before[:, 1:], own.v_proj_delayed(x)[:, :-1], rtol=1e-5, atol=1e-6)
+        mixed = seen.at("pattern", layer) @ values.repeat_interleave(2, dim=1)
+        torch.testing.assert_close(mixed.transpose(1, 2), seen.at("z", layer), rtol=1e-4, atol=1e-6)
+    by_source, by_head = (attribution(lm, tokens[:1], 11, by=by) for by in ("source", "head"))
+    for row in by_head.rows:
+        if row.label.startswith("head"):
+            own = by_source.contribution[(by_source.layer == row.layer) & (by_source.index == row.index)]
+            assert len(own) == tokens.shape[1] and float(own.sum()) == pytest.approx(row.contribution, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [
+        ("axk2", "with and without its norm"),
+        ("diffllama", "two softmaxes"),
+        ("zaya", "a convolution over positions"),
+    ],
+)
 def test_a_refusal_of_a_qk_circuit_names_the_part_of_the_architecture(model_type: str, why: str) -> None:
     with pytest.raises(UnembedError, match=why):
         Circuits(_lm(model_type)).qk(1, 0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unembed.models.norms import Norm
 from unembed.models.structure.attention_layout import (
+    Output,
     find_layout,
     find_scores,
     find_values,
@@ -108,7 +109,8 @@ def mixer_site(
         reason = (
             _TWO_SOFTMAXES
             if values is not None and differential is not None
-            else "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
+            else no_values
+            or "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
             if values is not None
             else f"it uses the keys and values of another layer ({shared[0]})"
             if shared is not None
@@ -201,16 +203,16 @@ def _with_readings(
 
 def _inside(
     probe: Probe, path: str, module: nn.Module, out_proj: nn.Module
-) -> tuple[dict[str, tuple[nn.Module, Tensor]], list[tuple[Tensor, Tensor]]]:
+) -> tuple[list[Output], list[tuple[Tensor, Tensor]]]:
     """What the modules inside an attention returned, and what its norms were given and returned."""
-    outputs: dict[str, tuple[nn.Module, Tensor]] = {}
+    outputs: list[Output] = []
     norms: list[tuple[Tensor, Tensor]] = []
     for name, part in module.named_modules():
         call = probe.recording.calls.get(f"{path}.{name}") if name else None
         if call is None or part is out_proj or call.returned is None:
             continue
         returned = call.returned[None] if call.returned.dim() == 2 else call.returned
-        outputs[name] = (part, returned)
+        outputs += [(part, item, t) for item, t in enumerate((returned, *call.others))]
         if "norm" in type(part).__name__.lower() and call.given is not None:
             norms.append((call.given, call.returned))
     return outputs, norms
@@ -235,8 +237,8 @@ def _shared_values(
         returned = probe.recording.calls[name].returned
         if returned is None or name.startswith(path + "."):
             continue
-        outputs = {name: (probe.hf.get_submodule(name), returned[None] if returned.dim() == 2 else returned)}
-        found = find_values(outputs, pattern, z, norms, probe.tolerance)
+        output = (probe.hf.get_submodule(name), 0, returned[None] if returned.dim() == 2 else returned)
+        found = find_values([output], pattern, z, norms, probe.tolerance)
         if found is not None:
             return name, found
     return None

@@ -7,7 +7,7 @@ both on the tensors of a dry run: a wrong split returns plausible numbers, so no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,8 +87,12 @@ _FORMS = ("heads", "latent", "qkv_blocks", "head_axis", "head_axis_first", "halv
 _GATES = (torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.softplus, lambda t: 2 * torch.sigmoid(t))
 
 
+Output = tuple[nn.Module, int, Tensor]
+"""A tensor that a module returned, with its number among those that the module returned."""
+
+
 def find_values(
-    outputs: dict[str, tuple[nn.Module, Tensor]],
+    outputs: Sequence[Output],
     pattern: Float[Tensor, "head dst src"],
     z: Float[Tensor, "pos width"],
     norms: Iterable[tuple[Tensor, Tensor]],
@@ -97,7 +101,7 @@ def find_values(
     """Where values can be captured that give z, up to a number or a gate, when no layout of Q, K and V was found.
 
     Args:
-        outputs: by path, the modules inside the attention with what they returned, (1, pos, ...).
+        outputs: of the modules inside the attention.
         pattern: attention weights of the dry run.
         z: what the out-projection received.
         norms: what the norms inside the attention were given and returned, each (1, pos, ...).
@@ -109,10 +113,10 @@ def find_values(
     goals = [(g.reshape(pos, -1), "norm") for g, out in alike if relative(_factor(out, z) * out, z) <= tolerance / 10]
     goals.append((z, ""))  # last: where a norm's scale varies little, its output is nearly proportional to its input
     mixed: list[tuple[ValueSource, Tensor]] = []
-    for module, out in outputs.values():
+    for module, item, out in outputs:
         for form in _FORMS:
             for n_kv in (k for k in range(1, n_heads + 1) if n_heads % k == 0):
-                source = ValueSource(module, form, n_heads, n_kv, d_head, 1.0, None, "")
+                source = ValueSource(module, form, n_heads, n_kv, d_head, 1.0, None, "", item)
                 if not _fits(source, out, pos):
                     continue
                 values = source.split(out)[0].repeat_interleave(n_heads // n_kv, 0)
@@ -158,10 +162,10 @@ def _fits(source: ValueSource, out: Tensor, pos: int) -> bool:
 
 
 def _gate_candidates(
-    outputs: dict[str, tuple[nn.Module, Tensor]], n_heads: int, d_head: int, pos: int
+    outputs: Sequence[Output], n_heads: int, d_head: int, pos: int
 ) -> Iterator[Float[Tensor, "pos width"]]:
     """Every projection's output that could be a gate of z, through every activation: per channel or per head."""
-    for _, out in outputs.values():
+    for _, _, out in outputs:
         if out.dim() != 3 or out.shape[:2] != (1, pos):
             continue
         t, raw = out[0], []

@@ -27,6 +27,8 @@ class Call:
 
     given: Tensor | None = None
     returned: Tensor | None = None
+    others: tuple[Tensor, ...] = ()
+    """The tensors that it returned behind the first, in their order."""
     weights: Tensor | None = None
     """The attention weights among the outputs, if any: (batch, head, dst, src)."""
     rotary: tuple[Tensor, Tensor] | None = None
@@ -56,11 +58,14 @@ class Recording:
 
 def first_tensor(value: Any) -> Tensor | None:
     """The tensor itself, or the first one of a tuple or list."""
+    return next(iter(tensors_in(value)), None)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensor itself, or all those of a tuple or list."""
     if isinstance(value, Tensor):
-        return value
-    if isinstance(value, (tuple, list)):
-        return next((v for v in value if isinstance(v, Tensor)), None)
-    return None
+        return [value]
+    return [v for v in value if isinstance(v, Tensor)] if isinstance(value, (tuple, list)) else []
 
 
 def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -123,9 +128,9 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
 
     def note_output(path: str, output: Any) -> None:
         call = recording.calls[path]
-        returned = first_tensor(output)
         # Clone at once: Falcon, CTRL and OLMo change such tensors in place later in the pass.
-        call.returned = None if returned is None else returned.detach().clone()
+        tensors = [t.detach().clone() for t in tensors_in(output)]
+        call.returned, call.others = (tensors[0], tuple(tensors[1:])) if tensors else (None, ())
         if isinstance(output, (tuple, list)):
             call.weights = next(
                 (

@@ -25,7 +25,8 @@ class FamilyFacts:
     """The eager attention adds ALiBi twice, so that its pattern is not what the model computes (Falcon-RW upstream)."""
 
     no_values: str = ""
-    """Why the values of its attention are no output of a module, or its heads no input of one projection."""
+    """Why the values of its attention are no output of a module or no linear map of one position, or its heads no input
+    of one projection."""
 
     no_scores: str = ""
     """Why its scores do not follow from one query and one key of each head."""
@@ -54,7 +55,10 @@ FAMILIES: dict[str, FamilyFacts] = {
     "recurrent_gemma": FamilyFacts(reads_left_padding=_STATE),
     "rwkv": FamilyFacts(reads_left_padding=_STATE),
     "xlstm": FamilyFacts(reads_left_padding=_STATE),
-    "zaya": FamilyFacts(no_values="half of each value comes from the position before, which no module returns"),
+    "zaya": FamilyFacts(
+        no_values="half of each value comes from the position before",
+        no_scores="a convolution over positions forms its queries and keys",
+    ),
     "jetmoe": FamilyFacts(
         no_values="each position chooses the query and output projections of its heads among experts, so that a layer "
         "has no projection over heads"

@@ -67,6 +67,8 @@ class ValueSource:
     gate: str
     """What multiplies the mixed values on their way to z: "" where nothing does, "head" for one factor per position
     and head, "channel" for one per position and channel, "norm" for a norm with its gain."""
+    item: int = 0
+    """Which of the tensors that the module returns holds them, where it returns several (ZAYA)."""
 
     @property
     def gated(self) -> bool:

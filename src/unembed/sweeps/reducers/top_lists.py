@@ -21,6 +21,8 @@ from unembed.sweeps.reducers.tie_order import EMPTY, best_of_rows, flat_nonzero,
 
 CELLS = 1 << 15
 """Cells scanned at once."""
+KEYS = 1 << 12
+"""Keys merged at once."""
 BUFFER_SHARE = 0.07
 """Size of the buffer (16 bytes a candidate) relative to the lists (12 bytes a slot): less than a tenth in bytes."""
 SMALL_BUFFER = 1 << 17
@@ -246,13 +248,23 @@ class TopLists:
             self._set_filling()
 
     def _merge(self, keys: Tensor, values: Tensor, positions: Tensor, groups: Tensor | None) -> None:
-        """Widen and cut the rows of the keys that have candidates."""
+        """Merge candidates into the lists of their keys, a few thousand keys at a time."""
         self._latest = max(self._latest, int(positions.max()))
         keys, order = keys.sort(stable=True)
-        values, positions = values[order], positions[order]
-        touched, row, counts = keys.long().unique_consecutive(return_inverse=True, return_counts=True)
-        starts = counts.cumsum(0) - counts
-        column = torch.arange(len(row), device=row.device) - starts[row] + self.top
+        touched, counts = keys.long().unique_consecutive(return_counts=True)
+        start = 0
+        for some, of_each in zip(touched.split(KEYS), counts.split(KEYS), strict=True):
+            end = start + int(of_each.sum())
+            part = order[start:end]
+            self._merge_keys(some, of_each, values[part], positions[part], None if groups is None else groups[part])
+            start = end
+
+    def _merge_keys(
+        self, touched: Tensor, counts: Tensor, values: Tensor, positions: Tensor, groups: Tensor | None
+    ) -> None:
+        """Widen and cut the lists of some keys; the candidates of a key are adjacent, `counts` says how many it has."""
+        row = torch.repeat_interleave(counts)
+        column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row] + self.top
         width = self.top + int(counts.max())
         v = self.values.new_full((len(touched), width), -torch.inf)
         p = self.positions.new_full((len(touched), width), EMPTY)
@@ -264,7 +276,7 @@ class TopLists:
             return
         g = self.groups.new_full((len(touched), width), -1)
         g[:, : self.top] = self.groups[touched]
-        g[row, column] = groups[order]
+        g[row, column] = groups
         v, p, g = limit_per_group(*sort_rows(v, p, g), self.per_group)
         self.groups[touched] = g[:, : self.top]
         self.values[touched], self.positions[touched] = v[:, : self.top], p[:, : self.top]
