@@ -157,8 +157,9 @@ class IndexFiles:
         from unembed.index import tables
 
         self.need("triggers")
+        path = self.path / "tables/statistics.parquet"
         names = ("mean", "variance", "least", "largest", "active_fraction", "value_norm")
-        return tables.read_numbers(self.path / "tables/statistics.parquet", names)
+        return {name: np.asarray(tables.read_column(path, name), dtype=np.float64) for name in names}
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
         """The length of a value as it reaches the stream."""

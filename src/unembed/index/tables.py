@@ -152,16 +152,9 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
 
 def read_column(path: Path, name: str) -> list[Any]:
     """One column of a table as Python values."""
-    # pq.read_table would import pyarrow.dataset, and with it pandas: 0.4 s.
+    # pq.read_table and to_numpy would import pandas: 0.4 s.
     with pq.ParquetFile(path) as file:
         return file.read(columns=[name]).column(name).to_pylist()
-
-
-def read_numbers(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns of numbers, as float64."""
-    with pq.ParquetFile(path) as file:
-        columns = file.read(columns=list(names))
-    return {name: columns.column(name).to_numpy().astype(np.float64) for name in names}
 
 
 def _chunks(n: int, step: int) -> Iterator[slice]:
