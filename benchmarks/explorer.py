@@ -380,6 +380,8 @@ def main() -> None:
     if not given.dry:
         load = ", ".join(f"{x:.0f}" for x in os.getloadavg())
         how = f"{given.samples} samples each. Load average during the run: {load} on {os.cpu_count()} cores."
+        if nice := os.getpriority(os.PRIO_PROCESS, 0):
+            how += f" Other jobs ran on them; this one had nice value {nice}."
         record("The explorer on wren", claims, how=how)
 
 
