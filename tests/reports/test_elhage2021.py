@@ -17,6 +17,7 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.attention.skip_trigrams import count_in_corpus, shuffled_sources
 from unembed.errors import InvalidInput
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
+from unembed.models.decoder import Decoder
 from unembed.reports import reopen
 from unembed.reports.elhage2021 import measurements
 from unembed.reports.elhage2021.findings import CLAIMS
@@ -174,7 +175,7 @@ def test_largest_entries_are_those_between_tokens_that_the_model_learned() -> No
 def test_tokens_that_were_never_learned_are_left_out_unless_included(tmp_path: Path) -> None:
     corpus = unembed.open_corpus(texts(6))
 
-    def measured(lm: unembed.LanguageModel, include: bool) -> measurements.Measurements:
+    def measured(lm: Decoder, include: bool) -> measurements.Measurements:
         options = Options(sequences=2, tokens=100, windows=1, include_unlearned=include)
         return measurements.Measurements(lm, corpus, Work(tmp_path, {}), options)
 
