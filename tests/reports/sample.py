@@ -205,6 +205,18 @@ def tables_of_two_units(report: Report) -> list[str]:
     return mixed
 
 
+def certain_shares(report: Report) -> list[str]:
+    """Columns in percent with a share of 0 or 1 whose interval holds nothing else."""
+    return [
+        f"{name}: {column}"
+        for name, exhibit in report.exhibits.items()
+        for column in exhibit.percent
+        if f"{column}_low" in exhibit.table.column_names
+        for row in exhibit.table.rows()
+        if row[column] in (0, 1) and row[f"{column}_low"] == row[f"{column}_high"]
+    ]
+
+
 def part_of(cls: type[Any], **attributes: Any) -> Any:
     """An object of a class with only these attributes: the measurements that one function reads."""
     made = object.__new__(cls)

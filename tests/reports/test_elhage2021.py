@@ -7,6 +7,7 @@ import torch
 
 import unembed
 from tests.reports.sample import (
+    certain_shares,
     check_explanations,
     figures_without_published,
     sample,
@@ -60,7 +61,7 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert sum("(agrees)" in f.control for f in report.findings if f.informative) == 0
     assert reopen(tmp_path / "out").findings == report.findings
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
-    assert figures_without_published(report) == [] == tables_of_two_units(report)
+    assert figures_without_published(report) == [] == tables_of_two_units(report) + certain_shares(report)
     figures = {figure.name: figure for section in report.sections for figure in section.figures}
     assert {"heads_positive", "copying_histogram", "scores_by_offset", "eigenvalues_1_5"} <= set(figures)
     assert {figures[f"{mode}_composition"].y_range for mode in "qkv"} == {figures["q_composition"].y_range}

@@ -15,7 +15,13 @@ from typer.testing import CliRunner
 import unembed
 from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
-from tests.reports.sample import check_explanations, figures_without_published, tables_of_two_units, with_unlearned
+from tests.reports.sample import (
+    certain_shares,
+    check_explanations,
+    figures_without_published,
+    tables_of_two_units,
+    with_unlearned,
+)
 from tests.sweeps.recorder import lettered, texts
 from unembed.cli.commands import app
 from unembed.concepts.annotation.files import Pattern
@@ -63,7 +69,7 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     for row in report["patterns"].rows():
         assert sum(row[k] for k in ("shallow", "both", "semantic", "none")) == pytest.approx(1)
     assert len(report["predictive_values"]) == 10
-    assert figures_without_published(report) == [] == tables_of_two_units(report)
+    assert figures_without_published(report) == [] == tables_of_two_units(report) + certain_shares(report)
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     assert all(row["origin_text"] for row in report["published_values"].rows())
     settings = next(" ".join(s.text) for s in report.sections if s.title == "Settings")

@@ -13,7 +13,13 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.models.architectures.test_wikilm import wikilm
 from tests.models.decoder_classes import tiny_model
-from tests.reports.sample import check_explanations, figures_without_published, tables_of_two_units, with_unlearned
+from tests.reports.sample import (
+    certain_shares,
+    check_explanations,
+    figures_without_published,
+    tables_of_two_units,
+    with_unlearned,
+)
 from tests.sweeps.recorder import lettered
 from unembed.concepts.annotation.files import KINDS, Pattern
 from unembed.concepts.annotation.from_values import automatic
@@ -52,7 +58,7 @@ def test_every_table_and_figure_of_the_paper_is_there_and_opens_again(made):
               "extreme_clusters", "fig4", "fig6"}  # fmt: skip
     assert wanted <= set(report.exhibits)
     assert all(f.source for f in report.findings)
-    assert figures_without_published(report) == [] == tables_of_two_units(report)
+    assert figures_without_published(report) == [] == tables_of_two_units(report) + certain_shares(report)
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     again = reopen(folder)
     assert again.exhibits.keys() == report.exhibits.keys()

@@ -91,9 +91,9 @@ def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:
     }
 
 
-def means(rows: Sequence[np.ndarray], seed: int) -> list[Measured]:
-    """The mean of each array with its interval."""
-    return [mean_of(np.asarray(row, dtype=np.float64), seed=seed) for row in rows]
+def means(rows: Sequence[np.ndarray], seed: int, *, share: bool = True) -> list[Measured]:
+    """The mean of each array with its interval; `share` as in `mean_of`."""
+    return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]
 
 
 def snippet(text: str, most: int = 160) -> str:

@@ -36,18 +36,26 @@ def active_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
     fraction = m.options.fraction
     comparison = ComparisonTable("active_published", "Active memories: here and published")
     comparison.add(
-        "active memories, all layers", mean_of(e["above_zero"].mean(axis=0), seed=m.seed), None, "10 to 50 %"
+        "active memories, all layers",
+        mean_of(e["above_zero"].mean(axis=0), seed=m.seed, share=True),
+        None,
+        "10 to 50 %",
     )
     comparison.add(
         "first layer",
-        mean_of(e["above_zero"][0], seed=m.seed),
+        mean_of(e["above_zero"][0], seed=m.seed, share=True),
         None,
         "about 40 to 50 %, read off Fig. 7 (layers 1 to 5)",
     )
     comparison.add(
-        "the layer with the fewest", mean_of(e["above_zero"][least], seed=m.seed), None, "10 to 15 %, layer 10 of 16"
+        "the layer with the fewest",
+        mean_of(e["above_zero"][least], seed=m.seed, share=True),
+        None,
+        "10 to 15 %, layer 10 of 16",
     )
-    comparison.add("last layer", mean_of(e["above_zero"][-1], seed=m.seed), None, "15 to 20 %, read off Fig. 7")
+    comparison.add(
+        "last layer", mean_of(e["above_zero"][-1], seed=m.seed, share=True), None, "15 to 20 %, read off Fig. 7"
+    )
     comparison.add(
         "memories of one layer active at once",
         mean_of(e["above_zero"].mean(axis=0) * n_memories, seed=m.seed),

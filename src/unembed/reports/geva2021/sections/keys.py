@@ -32,24 +32,26 @@ def patterns_section(m: Measurements, findings: tuple[Finding, ...]) -> Section:
         "layer": list(range(n_layers)),
         **columns("covered", means([covered[at] for at in by_layer], m.seed)),
         **{kind: [float(found[kind][at].mean()) if at.any() else float("nan") for at in by_layer] for kind in _KINDS},
-        **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in by_layer], m.seed)),
+        **columns(
+            "patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in by_layer], m.seed, share=False)
+        ),
     }
     upper = first_upper(n_layers)
     is_upper, is_lower = keys & (found["layer"] >= upper), keys & (found["layer"] < upper)
     semantic = found["semantic"] + found["both"]
     shallow = found["shallow"] + found["both"]
     number = found["n_shallow"] + found["n_semantic"]
-    whole, null = mean_of(covered[keys], seed=m.seed), mean_of(covered[random], seed=m.seed)
+    whole, null = mean_of(covered[keys], seed=m.seed, share=True), mean_of(covered[random], seed=m.seed, share=True)
     some = share_of(int((number[keys] > 0).sum()), int(keys.sum()))
     comparison = ComparisonTable("patterns_published", "Patterns: here and published")
     comparison.add("prefixes in at least one pattern", whole, None, "65 to 80 %, by people (Sec. 3.2)")
     comparison.add("the same in sets of random prefixes", null)
     comparison.add("keys with at least one pattern", some, 100, "Sec. 3.2")
     comparison.add("patterns per key", mean_of(number[keys], seed=m.seed), 3.6, "Sec. 3.2", unit="patterns")
-    comparison.add("prefixes in a shallow pattern, lower layers", mean_of(shallow[is_lower], seed=m.seed))
-    comparison.add("prefixes in a shallow pattern, upper layers", mean_of(shallow[is_upper], seed=m.seed))
-    comparison.add("prefixes in a semantic pattern, lower layers", mean_of(semantic[is_lower], seed=m.seed))
-    comparison.add("prefixes in a semantic pattern, upper layers", mean_of(semantic[is_upper], seed=m.seed))
+    comparison.add("prefixes in a shallow pattern, lower layers", mean_of(shallow[is_lower], seed=m.seed, share=True))
+    comparison.add("prefixes in a shallow pattern, upper layers", mean_of(shallow[is_upper], seed=m.seed, share=True))
+    comparison.add("prefixes in a semantic pattern, lower layers", mean_of(semantic[is_lower], seed=m.seed, share=True))
+    comparison.add("prefixes in a semantic pattern, upper layers", mean_of(semantic[is_upper], seed=m.seed, share=True))
     return Section(
         "Keys capture input patterns",
         (
@@ -121,7 +123,9 @@ def _judged(m: Measurements) -> list[Exhibit]:
         **columns("covered", means([1 - found["none"][at] for at in rows], m.seed)),
         "covered_by_rules": [_mean(by_rule[m.patterns["layer"] == n]) for n in range(len(rows))],
         **{kind: [_mean(found[kind][at]) for at in rows] for kind in _KINDS},
-        **columns("patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed)),
+        **columns(
+            "patterns", means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed, share=False)
+        ),
     }
     patterns_found = {
         "key": _names(m, found["layer"], found["index"]),
@@ -166,7 +170,7 @@ def perturbation_columns(m: Measurements, changes: np.ndarray) -> dict[str, list
     rows = [m.perturbed[:, 0] == n for n in range(m.triggers.n_layers)]
     table: dict[str, list] = {"layer": list(range(m.triggers.n_layers))}
     for i, kind in enumerate(KINDS):
-        table |= columns(kind, means([per_key[at, i] for at in rows], m.seed))
+        table |= columns(kind, means([per_key[at, i] for at in rows], m.seed, share=False))
         table[f"median_{kind}"] = [_median(changes[at][..., i]) for at in rows]
     return table
 
