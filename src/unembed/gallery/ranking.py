@@ -71,6 +71,8 @@ class _Candidates:
     ids: Int[np.ndarray, "row k"]
     """Promoted tokens, -1 after the last."""
     positions: Int[np.ndarray, "row trigger"] | None
+    evidence: list[dict[str, Evidence | None]]
+    """By ingredient; None where it was not measured."""
 
 
 def rank_memories(
@@ -113,22 +115,21 @@ def rank_memories(
         for layer in np.unique(rows.layer).tolist()
         for pole in dict.fromkeys(rows.pole)
     }
-    evidence: list[dict[str, Evidence | None]] = [dict.fromkeys(INGREDIENTS) for _ in rows.pole]
     for i, concept in enumerate(concepts):
         random = random_scores[int(rows.layer[i]), rows.pole[i]]
-        evidence[i]["concept"] = _concept_evidence(concept, len(classes.tokens), random)
-    patterns: list[TriggerPattern | None] = [None] * len(evidence)
+        rows.evidence[i]["concept"] = _concept_evidence(concept, len(classes.tokens), random)
+    patterns: list[TriggerPattern | None] = [None] * len(concepts)
     if known is not None and rows.positions is not None:
-        _add_coherence(evidence, rows, known, classes, lm.unlearned.cpu().numpy(), seed)
+        _add_coherence(rows, known, classes, lm.unlearned.cpu().numpy(), seed)
         strings = lm.vocabulary.strings(torch.arange(lm.d_vocab))
-        patterns = _add_triggers(evidence, rows, known, classes, strings, report)
-    best = np.argsort([-score(one) for one in evidence], kind="stable")
+        patterns = _add_triggers(rows, known, classes, strings, report)
+    best = np.argsort([-score(one) for one in rows.evidence], kind="stable")
     if known is not None and rows.positions is not None:
         best = best[: 2 * top]
-        _add_effects(lm, evidence, rows, known, best, report)
-        best = best[np.argsort([-score(evidence[i]) for i in best], kind="stable")]
-    found = tuple(_row(lm, rows, i, concepts[i], patterns[i], evidence[i]) for i in best[:top].tolist())
-    notes = {"candidates": len(evidence), "show_unlearned": show_unlearned, "significant": SIGNIFICANT}
+        _add_effects(lm, rows, known, best, report)
+        best = best[np.argsort([-score(rows.evidence[i]) for i in best], kind="stable")]
+    found = tuple(_row(lm, rows, i, concepts[i], patterns[i]) for i in best[:top].tolist())
+    notes = {"candidates": len(concepts), "show_unlearned": show_unlearned, "significant": SIGNIFICANT}
     notes["text"] = "none: concepts alone, from the weights" if known is None else "the index's corpus"
     source = provenance or lm.provenance()
     notes["sampled_fingerprint"] = sampled_fingerprint(lm)
@@ -165,6 +166,7 @@ def _candidates(
         [pole for pole in poles for _ in layer],
         np.concatenate(ids).astype(np.int64),
         np.concatenate(positions).astype(np.int64) if positions else None,
+        [dict.fromkeys(INGREDIENTS) for _ in poles for _ in layer],
     )
 
 
@@ -202,12 +204,7 @@ def _concept_evidence(concept: Concept | None, n_tokens: int, random: Float[np.n
 
 
 def _add_coherence(
-    evidence: list[dict[str, Evidence | None]],
-    rows: _Candidates,
-    known: TriggerText,
-    classes: Classes,
-    unlearned: Bool[np.ndarray, " token"],
-    seed: int,
+    rows: _Candidates, known: TriggerText, classes: Classes, unlearned: Bool[np.ndarray, " token"], seed: int
 ) -> None:
     """Pieces of words are left out: what precedes the end of a word is the same for all of them."""
     eligible = np.array([token.kind in ("word", "number") for token in classes.tokens]) & ~unlearned
@@ -215,17 +212,12 @@ def _add_coherence(
     # The first tokens with a vector, not the first tokens.
     order = np.argsort(~contexts.known[rows.ids], axis=1, kind="stable")[:, :COHERENT_TOKENS]
     found = coherence(contexts, np.take_along_axis(rows.ids, order, axis=1), seed=seed)
-    for one, similarity, size, p in zip(evidence, found.similarity, found.size, found.p, strict=True):
+    for one, similarity, size, p in zip(rows.evidence, found.similarity, found.size, found.p, strict=True):
         one["coherence"] = None if np.isnan(similarity) else Evidence(float(size), float(p))
 
 
 def _add_triggers(
-    evidence: list[dict[str, Evidence | None]],
-    rows: _Candidates,
-    known: TriggerText,
-    classes: Classes,
-    strings: list[str],
-    report: Progress,
+    rows: _Candidates, known: TriggerText, classes: Classes, strings: list[str], report: Progress
 ) -> list[TriggerPattern | None]:
     from scipy.stats import binom  # takes 0.4 seconds to import
 
@@ -242,24 +234,19 @@ def _add_triggers(
         pattern = finder.find(windows, strings)
         patterns.append(pattern)
         if len(positions):
-            evidence[i]["triggers"] = Evidence(0.0, 1.0) if pattern is None else Evidence(pattern.size, pattern.p)
+            rows.evidence[i]["triggers"] = Evidence(0.0, 1.0) if pattern is None else Evidence(pattern.size, pattern.p)
             following = known.next_tokens(positions)
             hits, n = int(np.isin(following, rows.ids[i]).sum()), int((following >= 0).sum())
             if n:
                 size = float(np.clip((hits / n - base[i]) / (1 - base[i]), 0, 1))
-                evidence[i]["agreement"] = Evidence(size, float(binom.sf(hits - 1, n, min(1.0, base[i]))))
-        if i % 256 == 0 or i + 1 == len(evidence):
-            report("comparing triggers", i + 1, len(evidence))
+                rows.evidence[i]["agreement"] = Evidence(size, float(binom.sf(hits - 1, n, min(1.0, base[i]))))
+        if i % 256 == 0 or i + 1 == len(base):
+            report("comparing triggers", i + 1, len(base))
     return patterns
 
 
 def _add_effects(
-    lm: Decoder,
-    evidence: list[dict[str, Evidence | None]],
-    rows: _Candidates,
-    known: TriggerText,
-    best: Int[np.ndarray, " row"],
-    report: Progress,
+    lm: Decoder, rows: _Candidates, known: TriggerText, best: Int[np.ndarray, " row"], report: Progress
 ) -> None:
     """The mean fall of the promoted tokens' probability, with the sign test's p-value over the triggers."""
     from scipy.stats import binom  # takes 0.4 seconds to import
@@ -281,19 +268,15 @@ def _add_effects(
             if len(own):
                 falls = int((own > 0).sum())
                 p = float(binom.sf(falls - 1, len(own), 0.5))
-                evidence[i]["effect"] = Evidence(float(np.clip(own.mean(), 0, 1)), p)
+                rows.evidence[i]["effect"] = Evidence(float(np.clip(own.mean(), 0, 1)), p)
         done += len(chosen)
         report("removing memories", done, len(best))
 
 
 def _row(
-    lm: Decoder,
-    rows: _Candidates,
-    i: int,
-    concept: Concept | None,
-    pattern: TriggerPattern | None,
-    evidence: dict[str, Evidence | None],
+    lm: Decoder, rows: _Candidates, i: int, concept: Concept | None, pattern: TriggerPattern | None
 ) -> MemoryEvidence:
+    evidence = rows.evidence[i]
     tokens = tuple(lm.token_strings(rows.ids[i, :SHOWN_TOKENS].tolist()))
     members = () if concept is None else tuple(lm.token_strings(list(concept.members)))
     name = None if concept is None else concept.name

@@ -67,11 +67,9 @@ def table_6(
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     done = 0
     for seed in seeds:
-        train, calibration_set, test = split(found, seed, (0.8, 0.1, 0.1))
+        parts = split(found, seed, (0.8, 0.1, 0.1))
         for method in methods:
-            rows[method].append(
-                accuracy_and_savings(test, _exits(lm, method, labels, train, calibration_set, test, level, sweep))
-            )
+            rows[method].append(accuracy_and_savings(parts[-1], _exits(lm, method, labels, parts, level, sweep)))
             done += 1
             if progress is not None:
                 progress(done, len(seeds) * len(methods))
@@ -88,16 +86,10 @@ def table_6(
 
 
 def _exits(
-    lm: Decoder,
-    method: str,
-    labels: np.ndarray | None,
-    train: Examples,
-    calibration_set: Examples,
-    test: Examples,
-    level: float,
-    sweep: dict[str, Any],
+    lm: Decoder, method: str, labels: np.ndarray | None, parts: Sequence[Examples], level: float, sweep: dict[str, Any]
 ) -> np.ndarray:
-    """The layer after which each test example exits."""
+    """The layer after which each example of the last part exits."""
+    train, calibration_set, test = parts
     n = lm.n_layers - 1
     if method == "oracle":
         return test.saturation.numpy()

@@ -201,14 +201,11 @@ def _continuations(
     if cache is not None:
         path = make_folder(cache) / f"{_fingerprint(lm, prompts, arm, settings)}.jsonl"
         done = dict(_stored(path))
-    options = {k: v for k, v in settings.items() if k not in ("samples", "seed", "new_tokens", "batch")}
-    size, samples, seed = settings["batch"], settings["samples"], settings["seed"]
+    size, samples = settings["batch"], settings["samples"]
     for start in range(0, len(prompts), size):
         rows = range(start, min(start + size, len(prompts)))
         if not all(row in done for row in rows):
-            found = _generate(
-                lm, [prompts[r].text for r in rows], arm, settings["new_tokens"], samples, seed, start, options
-            )
+            found = _generate(lm, [prompts[r].text for r in rows], arm, settings, start)
             new = {row: found[i * samples : (i + 1) * samples] for i, row in enumerate(rows)}
             done |= new
             if path is not None:
@@ -251,16 +248,9 @@ def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
             continue
 
 
-def _generate(
-    lm: Decoder,
-    texts: list[str],
-    arm: Arm,
-    new_tokens: int,
-    samples: int,
-    seed: int | None,
-    start: int,
-    options: Mapping[str, Any],
-) -> tuple[str, ...]:
+def _generate(lm: Decoder, texts: list[str], arm: Arm, settings: Mapping[str, Any], start: int) -> tuple[str, ...]:
+    options = {k: v for k, v in settings.items() if k not in ("samples", "seed", "new_tokens", "batch")}
+    samples, seed, new_tokens = settings["samples"], settings["seed"], settings["new_tokens"]
     processors = {} if arm.processor is None else {"logits_processor": [arm.processor()]}
     repeated = [text for text in texts for _ in range(samples)]
     found = generate(
