@@ -20,6 +20,7 @@ from unembed.causality.prompt_ablations import ablate_prompts
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
+from unembed.names import Point
 from unembed.results import Records
 from unembed.stream.generation import generate
 from unembed.stream.hooks import ForwardPass, attach_hooks
@@ -74,7 +75,7 @@ class LanguageModel(Decoder):
         self,
         dictionary: Dictionary | Sequence[Dictionary] | str | Path,
         layer: int | None = None,
-        point: str | None = None,
+        point: Point | None = None,
         *,
         folder: str | None = None,
     ) -> AttachedDictionary:

@@ -50,6 +50,13 @@ FiredBy = Literal["strength", "coefficient"]
 Pole = Literal["positive", "negative"]
 """The sign of the coefficients at which a key fires."""
 Among = Literal["values", "keys"]
+Poles = Literal["auto", "positive", "both"]
+TriggersBy = Literal["product", "gate"]
+"""The order of a key's triggers in a gated layer: by the coefficient, or by the gate before its activation."""
+Mode = Literal["q", "k", "v"]
+"""Which input of a later head reads what an earlier head adds."""
+AblatedTo = Literal["zero", "mean"]
+AblatedOverCorpusTo = Literal["zero", "mean", "resample"]
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
 """The points at which activation patching replaces a run's tensors with another's."""
 

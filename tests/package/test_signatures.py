@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,26 @@ import torch
 
 import unembed
 from tests.conftest import tiny
+from unembed import names
+from unembed.causality import patching
 from unembed.errors import UnembedError
+from unembed.stream import interventions
+from unembed.sweeps import fast_kernels
+from unembed.trace import memory_effects
 
-ROOMS = ("attention", "causality", "concepts", "gallery", "index", "memories", "models", "stream", "sweeps", "trace")
+ROOMS = (
+    "attention",
+    "causality",
+    "concepts",
+    "dictionaries",
+    "gallery",
+    "index",
+    "memories",
+    "models",
+    "stream",
+    "sweeps",
+    "trace",
+)
 WITH_K = {"value_readings", "attention.LowRank.top", "attention.LowRank.top_of_row", "train_dictionary"}
 """k is the number of largest entries of a vector or matrix, or of features that may be active, as in the literature."""
 
@@ -46,6 +64,33 @@ def test_many_functions_are_seen() -> None:
 def test_how_many_results_is_called_top_and_how_many_entries_k() -> None:
     called_k = {name for name, function in PUBLIC.items() if "k" in inspect.signature(function).parameters}
     assert called_k == WITH_K
+
+
+WORDS = {
+    *("after", "among", "basis", "by", "capture", "direction", "fast", "mode", "order"),
+    *("point", "points", "pole", "poles", "positions", "to"),
+}
+"""Parameters that take one of a few words."""
+NUMBERS = {
+    *("float", "int", "int | None", "Sequence[int] | None"),
+    *("Bool[Tensor, ' row'] | None", "Int[Tensor, ' token'] | None"),
+}
+"""Their annotations where they take no word: a factor, an order of terms, positions, rows, tokens."""
+
+
+def test_an_editor_completes_every_word() -> None:
+    """A parameter that takes a word is annotated with one of the types in which the words are defined once."""
+    rooms = (names, interventions, patching, memory_effects, fast_kernels)
+    aliases = {name for room in rooms for name, value in vars(room).items() if "Literal[" in repr(value)}
+    bare = [
+        f"{name}({parameter.name}: {parameter.annotation})"
+        for name, function in PUBLIC.items()
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name in WORDS
+        and parameter.annotation not in NUMBERS
+        and not aliases & set(re.findall(r"\w+", str(parameter.annotation)))
+    ]
+    assert bare == []
 
 
 def test_positions_out_of_range_are_errors_and_edits_may_be_one_or_none() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -19,10 +20,10 @@ from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import reading_weights, require_heads, writing_weights
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, Mode
 from unembed.validation import valid_seed
 
-MODES = ("q", "k", "v")
+MODES = get_args(Mode)
 _BYTES = 32 << 20
 """Room for the Gram rows of one side."""
 _HEADS = 256
@@ -163,7 +164,7 @@ def _earlier(reading: range, writing: range, heads: int) -> list[tuple[int, int]
 
 @torch.no_grad()
 def composition(
-    lm: Decoder, mode: str, basis: HeadBasis = "raw"
+    lm: Decoder, mode: Mode, basis: HeadBasis = "raw"
 ) -> Float[Tensor, "layer head layer_reading head_reading"]:
     """One mode of `compositions`."""
     return compositions(lm, (mode,), basis)[mode]

@@ -27,7 +27,7 @@ from unembed.attention.folded_weights import (
 from unembed.attention.low_rank import LowRank
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, Mode
 from unembed.results import Records
 from unembed.validation import valid_seed
 
@@ -224,7 +224,7 @@ class HeadMatrices:
         return _copying.own_token(self.ov_full(layer, head, basis), provenance, top, n_tokens, seed)
 
     def composition(
-        self, mode: str, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
+        self, mode: Mode, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
     ) -> Float[Tensor, "layer head layer_reading head_reading"]:
         """Q-, K- or V-composition of every earlier head (first two axes) with every later one; 0 where none is earlier.
 

@@ -21,6 +21,7 @@ from unembed.causality.rerun import Rerun, measured_together
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import AblatedTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, run
@@ -75,7 +76,7 @@ def ablate(
     heads: Heads | None = None,
     memories: Memories | None = None,
     components: Components | None = None,
-    to: str | Sequence[str] = "zero",
+    to: AblatedTo | Sequence[str] = "zero",
     metric: Metric | MetricFunction | None = None,
     *,
     layers: Layers | None = None,

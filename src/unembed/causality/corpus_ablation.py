@@ -24,6 +24,7 @@ from unembed.corpus import CorpusSource, open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.names import AblatedOverCorpusTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass
 from unembed.stream.hooks import Callback, attach_hooks, memory_guard
@@ -146,7 +147,7 @@ def ablate_over_corpus(
     memories: Memories | None = None,
     components: Components | None = None,
     layers: Layers | None = None,
-    to: str = "zero",
+    to: AblatedOverCorpusTo = "zero",
     *,
     n_tokens: int = 4_000,
     mean_tokens: int = 20_000,

@@ -19,6 +19,7 @@ from unembed.causality.metrics import Metric, MetricFunction
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import AblatedTo
 from unembed.results import Displayed, Table
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, unpadded
@@ -66,7 +67,7 @@ def ablate_prompts(
     heads: Heads | None = None,
     memories: Memories | None = None,
     components: Components | None = None,
-    to: str | Sequence[str] = "zero",
+    to: AblatedTo | Sequence[str] = "zero",
     metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
     *,
     layers: Layers | None = None,

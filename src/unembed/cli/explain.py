@@ -9,6 +9,7 @@ import typer
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.names import By
 
 
 @grouped
@@ -25,7 +26,7 @@ def explain(
     ] = None,
     against: options.Against = None,
     by: Annotated[
-        options.By | None,
+        By | None,
         typer.Option(help="Split the logit only so; default: component, head and memory.", show_default=False),
     ] = None,
     effects: Annotated[

@@ -127,7 +127,6 @@ MemoryNumber = Annotated[
     int | None,
     typer.Argument(metavar="NUMBER", help="Its number in the layer, where MEMORY is one.", show_default=False),
 ]
-By = Literal["component", "head", "source", "memory"]
 ValueBasis = Literal["raw", "final"]
 """A value has no run whose scale could be frozen."""
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.names import Point
 
 Name = Annotated[
     str,
@@ -37,7 +38,7 @@ def train(
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
     model: Annotated[str, typer.Option("--model", "-m", help="Whose activations a dictionary is of.")] = "wren",
     layer: Annotated[int | None, typer.Option(help="That a dictionary reads; default: the middle one.")] = None,
-    point: Annotated[str, typer.Option(help="Capture point that a dictionary reads.")] = "resid_post",
+    point: Annotated[Point, typer.Option(help="Capture point that a dictionary reads.")] = "resid_post",
     features: Annotated[int, typer.Option(min=1, help="Of a dictionary.")] = 2048,
     active: Annotated[int, typer.Option(min=1, help="Features of a dictionary that are on at a position.")] = 32,
     seed: Annotated[int | None, typer.Option(help="Of weights and batches; default: the recipe's.")] = None,

@@ -28,6 +28,7 @@ from unembed.lens import read
 from unembed.logit_attribution import Attribution
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Point
 from unembed.results import Table
 from unembed.stream.capture_points import require_point
 from unembed.stream.hooks import attach_hooks
@@ -40,7 +41,7 @@ def attach(
     lm: Decoder,
     dictionary: Dictionary | Sequence[Dictionary] | str | Path,
     layer: int | None = None,
-    point: str | None = None,
+    point: Point | None = None,
     *,
     folder: str | None = None,
 ) -> AttachedDictionary:

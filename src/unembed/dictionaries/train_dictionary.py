@@ -19,6 +19,7 @@ from unembed.dictionaries.dictionary import Dictionary
 from unembed.dictionaries.files import save_dictionary
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Point
 from unembed.stream.capture_points import require_point
 from unembed.stream.run import run
 from unembed.validation import positive_int, valid_seed
@@ -32,7 +33,7 @@ def train_dictionary(
     lm: Decoder,
     corpus: Corpus | str | Sequence[str],
     layer: int,
-    point: str = "resid_post",
+    point: Point = "resid_post",
     *,
     features: int = 2048,
     k: int = 32,
@@ -137,7 +138,7 @@ def train_dictionary(
 
 @torch.no_grad()
 def _activations(
-    lm: Decoder, corpus: Corpus, layer: int, point: str, size: int, generator: torch.Generator
+    lm: Decoder, corpus: Corpus, layer: int, point: Point, size: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "position d_model"]]:
     """Endless batches of activations, shuffled within a buffer of eight batches."""
     buffer: list[Tensor] = []

@@ -12,6 +12,7 @@ import torch
 from unembed.index.index_files import IndexFiles
 from unembed.index.passages import Passages
 from unembed.models.decoder import Decoder
+from unembed.names import Pole
 from unembed.stream.run import run
 
 SCHEMA = "unembed.contexts/1"
@@ -51,7 +52,7 @@ class ContextsView:
 
 
 def contexts_view(
-    lm: Decoder, files: IndexFiles, layer: int, index: int, top: int, pole: str = "positive"
+    lm: Decoder, files: IndexFiles, layer: int, index: int, top: int, pole: Pole = "positive"
 ) -> ContextsView:
     """The stored triggers, strongest first, with the coefficients along them from a run of the model.
 

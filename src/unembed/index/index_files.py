@@ -14,7 +14,7 @@ from unembed.index.arrays import SUPPRESSED, map_array, open_poles
 from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages, Sample
 from unembed.index.stream_files import open_stream
-from unembed.names import MemoryIndex, memory_name
+from unembed.names import MemoryIndex, Pole, memory_name
 from unembed.results import Provenance, Table
 from unembed.validation import as_expert_pair, as_int, as_str
 
@@ -107,7 +107,7 @@ class IndexFiles:
         self.need("triggers")
         return open_poles(self.path, self.n_keys, self.top)
 
-    def pole(self, pole: str) -> tuple[np.ndarray, np.ndarray]:
+    def pole(self, pole: Pole) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients and positions of one pole.
 
         Raises:

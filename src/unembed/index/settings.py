@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from unembed.names import Poles, TriggersBy
 from unembed.validation import as_tuple, positive_int
 
 if TYPE_CHECKING:  # so that an index is read without torch
     from unembed.sweeps import Fast, TopTriggers
 
-Poles = Literal["auto", "positive", "both"]
-By = Literal["product", "gate"]
 BuildProgress = Callable[[str, int, int | None], None]
 """Called with the name of a part, how much of it is done, and how much there is (None where that is not known)."""
 
@@ -42,7 +41,7 @@ class IndexSettings:
     top: int = 25
     top_tokens: int = 30
     poles: Poles = "auto"
-    by: By = "product"
+    by: TriggersBy = "product"
     min_prefix: int = 0
     skip_first: bool = False
     per_document: int | None = None

@@ -20,7 +20,7 @@ from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
 from unembed.models.weights import Weights
-from unembed.names import MemoryIndex, memory_name
+from unembed.names import Basis, HeadBasis, MemoryIndex, ScoreBasis, memory_name
 from unembed.results import Provenance
 from unembed.validation import as_expert_pair, as_int
 
@@ -149,7 +149,7 @@ class Decoder:
         self,
         *,
         corpus: str | None = None,
-        basis: str | None = None,
+        basis: Basis | HeadBasis | ScoreBasis | None = None,
         seed: int | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Provenance:

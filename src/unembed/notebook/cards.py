@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput, Unsupported
+from unembed.names import Mode
 from unembed.notebook.drawings import Card
 from unembed.notebook.result_drawings import heat
 from unembed.results import visible_html
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from unembed.names import StreamPoint
     from unembed.trace.trace import Trace
 
-Mode = Literal["q", "k", "v"]
 _MOST_SQUARES = 64
 """Heads up to which every pair is drawn."""
 

@@ -282,7 +282,9 @@ class _Position:
 
     def closer(self, one: LayerView, heads: bool) -> LayerView:
         """One layer with the origin of its candidates and, with `heads`, what its heads add."""
-        lists = {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
+        lists: dict[StreamPoint, list[Candidate]] = (
+            {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
+        )
         ids = [[c.id for c in candidates] for candidates in lists.values()]
         ranks = numbers(self.trace.ranks_among(ids, list(lists), one.layer, self.position, self.settings.basis))
         added: list[HeadUpdate] = []

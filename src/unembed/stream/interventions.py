@@ -15,13 +15,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
-from unembed.names import MemoryIndex
+from unembed.names import MemoryIndex, Positions
 from unembed.validation import MAX_COUNT, as_int, as_tuple, finite_float, positive_int
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
 
-Where = Literal["all", "last"] | tuple[int, ...]
+Where = Positions | tuple[int, ...]
+At = Positions | int | Sequence[int]
 Target = Literal["coefficient", "head", "attention", "ffn", "stream"]
 
 
@@ -74,41 +75,39 @@ class Edit:
             raise InvalidInput(f"edit {data!r:.80}", why=str(error), instead="Give what to_dict() returned") from error
 
 
-def _where(positions: str | int | Sequence[int]) -> Where:
+def _where(positions: At) -> Where:
     if isinstance(positions, str):
         return positions  # type: ignore[return-value]  (checked by Edit)
     many = positions if isinstance(positions, Iterable) and getattr(positions, "ndim", 1) else [positions]
     return tuple(positive_int("position", p, -MAX_COUNT) for p in many)
 
 
-def set_coefficient(layer: int, index: MemoryIndex, to: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def set_coefficient(layer: int, index: MemoryIndex, to: float, positions: At = "all") -> Edit:
     """Give a memory this coefficient on every input. Source: Geva et al. 2022, section 6.1."""
     return Edit("coefficient", "set", layer, index, to, _where(positions))
 
 
-def scale_coefficient(layer: int, index: MemoryIndex, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def scale_coefficient(layer: int, index: MemoryIndex, by: float, positions: At = "all") -> Edit:
     """Multiply a memory's coefficient; 0 silences it."""
     return Edit("coefficient", "scale", layer, index, by, _where(positions))
 
 
-def add_to_coefficient(
-    layer: int, index: MemoryIndex, amount: float, positions: str | int | Sequence[int] = "all"
-) -> Edit:
+def add_to_coefficient(layer: int, index: MemoryIndex, amount: float, positions: At = "all") -> Edit:
     """Add to a memory's coefficient."""
     return Edit("coefficient", "add", layer, index, amount, _where(positions))
 
 
-def scale_head(layer: int, head: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def scale_head(layer: int, head: int, by: float, positions: At = "all") -> Edit:
     """Multiply what a head writes (its z, before W_O); 0 ablates it."""
     return Edit("head", "scale", layer, head, by, _where(positions))
 
 
-def scale_attention(layer: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def scale_attention(layer: int, by: float, positions: At = "all") -> Edit:
     """Multiply what the attention of a layer adds to the stream; 0 ablates it."""
     return Edit("attention", "scale", layer, 0, by, _where(positions))
 
 
-def scale_ffn(layer: int, by: float, positions: str | int | Sequence[int] = "all") -> Edit:
+def scale_ffn(layer: int, by: float, positions: At = "all") -> Edit:
     """Multiply what the FFN of a layer adds to the stream; 0 ablates it."""
     return Edit("ffn", "scale", layer, 0, by, _where(positions))
 
@@ -117,7 +116,7 @@ def add_vector(
     layer: int,
     vector: Float[Tensor, " d_model"] | Sequence[float],
     scale: float = 1.0,
-    positions: str | int | Sequence[int] = "all",
+    positions: At = "all",
 ) -> Edit:
     """Add a vector, times `scale`, to the stream after a layer (`resid_post`): steering.
 
@@ -126,9 +125,7 @@ def add_vector(
     return Edit("stream", "add", layer, 0, scale, _where(positions), _numbers(vector))
 
 
-def replace_stream(
-    layer: int, vector: Float[Tensor, " d_model"] | Sequence[float], positions: str | int | Sequence[int] = "last"
-) -> Edit:
+def replace_stream(layer: int, vector: Float[Tensor, " d_model"] | Sequence[float], positions: At = "last") -> Edit:
     """Replace the stream after a layer (`resid_post`) with a vector."""
     return Edit("stream", "set", layer, 0, 1.0, _where(positions), _numbers(vector))
 

@@ -15,7 +15,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import points_needed
 from unembed.models.decoder import Decoder
-from unembed.names import POINTS, STREAM_POINTS, Basis, StreamPoint
+from unembed.names import POINTS, STREAM_POINTS, Basis, Point, StreamPoint
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import memory_points
 from unembed.stream.interventions import Edits, as_edits
@@ -131,7 +131,7 @@ class PromptReadings:
         notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
-    def run_with(self, points: Sequence[str]) -> Run:
+    def run_with(self, points: Sequence[Point | str]) -> Run:
         """A run of the same prompt and edits that captured these points: the trace's own, or a cached one."""
         if all(as_str("point", point) in self.run for point in points):
             return self.run
@@ -140,7 +140,7 @@ class PromptReadings:
             self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
         return self._runs[key]
 
-    def stream(self, point: str) -> Float[Tensor, "layer pos d_model"]:
+    def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
         """The stream at a point."""
         return self.run_with((point,))[point][:, 0]
 
@@ -182,7 +182,7 @@ class PromptReadings:
             )
         return self._readings[key]
 
-    def read(self, point: str, top: int = TOP, basis: Basis = "final") -> Reading:
+    def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final") -> Reading:
         """What `readings` returns, without the texts; in the basis "final", with the rank of the final prediction."""
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
@@ -190,7 +190,7 @@ class PromptReadings:
             self._read[point, top, basis] = self._read_at(point, top, basis)
         return self._read[point, top, basis]
 
-    def _read_at(self, point: str, top: int, basis: Basis) -> Reading:
+    def _read_at(self, point: StreamPoint, top: int, basis: Basis) -> Reading:
         x = self.stream(point)
         if (top, basis) != (TOP, "final"):
             scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
@@ -256,7 +256,12 @@ class PromptReadings:
         return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
 
     def ranks_among(
-        self, tokens: Sequence[Sequence[int]], points: Sequence[str], layer: int, position: int, basis: Basis = "final"
+        self,
+        tokens: Sequence[Sequence[int]],
+        points: Sequence[StreamPoint],
+        layer: int,
+        position: int,
+        basis: Basis = "final",
     ) -> Int[Tensor, "point token"]:
         """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
         layer, column = self.lm.layer(layer), position_of(self.run, position)

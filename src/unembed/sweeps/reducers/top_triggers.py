@@ -16,6 +16,7 @@ from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
+from unembed.names import Poles, TriggersBy
 from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.sweeps.reducers.top_lists import TopLists, require_finite
@@ -54,8 +55,8 @@ class TopTriggers(Reducer):
         top: int = 25,
         layers: Sequence[int] | None = None,
         *,
-        poles: str = "auto",
-        by: str = "product",
+        poles: Poles = "auto",
+        by: TriggersBy = "product",
         min_prefix: int = 0,
         skip_first: bool = False,
         per_document: int | None = None,
