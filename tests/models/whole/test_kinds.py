@@ -36,12 +36,12 @@ def _edits(lm: LanguageModel) -> list[Edit]:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("model_type", KINDS)
+@pytest.mark.parametrize("model_type", [*KINDS, *NO_HEADS, "mamba2"])
 def test_sums_close_in_half_precision(model_type: str, dtype: torch.dtype, tokens: Tensor) -> None:
     lm = load(tiny_model(model_type).to(dtype))
     tolerance = SUM_TOLERANCE[str(dtype).removeprefix("torch.")]
     whole, *parts = (attribution(lm, tokens[:1], 11, by=by) for by in kinds_of(lm))
-    assert whole.error <= tolerance and len(parts) == 2
+    assert whole.error <= tolerance and (len(parts) == 2 or model_type not in KINDS)
     largest = float(whole.contribution.abs().max())
     for part in parts:
         assert part.error <= tolerance
@@ -129,7 +129,7 @@ def _alone(lm: LanguageModel, padded: Tensor, real: Tensor, edits: list[Edit]) -
         handle.remove()
 
 
-@pytest.mark.parametrize("model_type", [kind for kind in KINDS if kind not in ONE_KERNEL])
+@pytest.mark.parametrize("model_type", [*(kind for kind in KINDS if kind not in ONE_KERNEL), "zaya"])
 def test_eager_and_fused_attention_give_the_same_attribution(model_type: str, tokens: Tensor) -> None:
     lm = load(tiny_model(model_type))
     lm.hf.set_attn_implementation("sdpa")

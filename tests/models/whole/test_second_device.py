@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-KINDS = ("deepseek_v3", "qwen3_5_text", "nemotron_h", "gemma4_text", "gemma3n_text", "glm4_moe", "mamba")
+KINDS = ("deepseek_v3", "qwen3_5_text", "nemotron_h", "gemma4_text", "gemma3n_text", "glm4_moe", "mamba", "rwkv")
 
 
 @pytest.mark.parametrize("names", [("gpt2",), ("gemma2",), ("mixtral",), KINDS], ids=lambda names: names[0])
