@@ -60,6 +60,18 @@ def test_every_number_is_the_traces(family):
                     np.testing.assert_allclose(sample.scores[n, i, :, t, b], expected.detach(), rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "qwen2_moe"])
+def test_the_change_of_a_candidate_is_what_the_whole_update_adds_to_its_logit(family):
+    lm = tiny(family, torch.float64)
+    sample = sampled(lm)
+    for i, segment in enumerate(prefixes()):
+        run = lm.run(segment.tokens[None], ("resid_mid", "resid_post"))
+        for n in range(lm.n_layers):
+            update = (run.at("resid_post", n) - run.at("resid_mid", n))[0, -1]
+            expected = float(update @ lm.weights.W_U[:, int(sample.candidates[n, i])])
+            assert sample.candidate_change[n, i] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
 def test_random_sub_updates_of_experts_are_of_experts_that_the_router_chose():
     lm = tiny("mixtral", torch.float64)
     sample = sampled(lm)

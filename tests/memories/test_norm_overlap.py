@@ -29,6 +29,13 @@ def test_it_is_that_of_the_models_own_norm(family):
         one, two = set(a.topk(10).indices.tolist()), set(b.topk(10).indices.tolist())
         expected.append(len(one & two) / len(one | two))
     assert norm_overlap(lm, values, 10).tolist() == pytest.approx(expected)
+    others = lm.weights.W_out[0][:6]
+    crossed = (lm.structure.final_norm.module(others) @ lm.weights.W_U).topk(10).indices
+    expected = [
+        len({*a.tolist()} & {*b.tolist()}) / len({*a.tolist()} | {*b.tolist()})
+        for a, b in zip(raw.topk(10).indices, crossed, strict=True)
+    ]
+    assert norm_overlap(lm, values, 10, normed=others).tolist() == pytest.approx(expected), "raw, and others normed"
     with pytest.raises(InvalidInput):
         norm_overlap(lm, values, 0)
 

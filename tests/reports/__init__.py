@@ -11,8 +11,8 @@ and `report.json` hold: `test_document` findings_are_counted..., a_number_is_nex
 report_json...; control column, marks, cache: `test_random_weights`, all (another draw of weights passes at most one
 finding that is called informative).
 **Control heads** nearest in output length: `attention/test_induction` control_heads...; real against random overlap:
-`memories/test_norm_overlap`; a candidate's own logit: `memories/test_event_sample` every_number...; Olsson's claims are
-theirs, one-layer claims are of one layer, the direct path next to its baselines: `elhage2021/test_findings`.
+`memories/test_norm_overlap`; a candidate's own logit: `memories/test_event_sample` the_change_of...; Olsson's claims
+are theirs, one-layer claims are of one layer, the direct path next to its baselines: `elhage2021/test_findings`.
 **Tokens never learned** are left out: tokens_that_were_never_learned... of each study.
 **Intervals**: `document/test_intervals`, all; what is resampled: `test_claims` layers_of_an_example..., updates_of_one_
 prefix...; the page states it: every_figure..., every_table..., the_report_on_the_two_layer...

@@ -93,7 +93,7 @@ def judge_candidate(mean: Measured, falls: Measured, change: Measured) -> Judgem
     """Whether an eliminated candidate falls by itself or because others rise."""
     here = (
         f"The dominant sub-updates score the eliminated candidate {format_interval(mean)} on average; the whole "
-        "update changes its own logit "
+        "update changes its own logit, without the final norm, "
         f"by {format_interval(change)}, downwards in {percent(falls)} of the eliminations."
     )
     return Judgement(here, verdict_of(below(falls, 0.5)))
@@ -148,8 +148,7 @@ def explain_candidate(m: Measurements) -> str:
     ten = float(_scores(m, "elimination").sum(axis=1).mean())
     return (
         f"The ten dominant sub-updates together change the candidate's logit by {ten:+.2f} on average, the whole "
-        f"update by {change:+.2f} in the model's own readout: most of what the ten do not show is done by the rest of "
-        "the update, its bias and the norm."
+        f"update by {change:+.2f}: the rest is done by its other sub-updates and its bias."
         if abs(ten) < abs(change) / 2
         else f"The ten dominant sub-updates themselves change the candidate's logit by {ten:+.2f} on average, of "
         f"{change:+.2f} in all."
