@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import unembed
 from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.attention import Circuits
 from unembed.errors import ModelNotUnderstood, PointMissing, UnembedError, Unsupported
+from unembed.index import Index
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
 from unembed.stream.decomposition import writer_points, writers
@@ -58,6 +62,29 @@ def test_sources_of_gated_and_latent_attention_add_up_to_their_heads(model_type:
             )
             torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-5)
     assert any(r.source is not None for r in sources.rows)
+
+
+@pytest.mark.parametrize("model_type", ["rwkv", "falcon_h1", "recurrent_gemma", "lfm2_moe", "xlstm"])
+def test_indexes_events_and_steering_need_no_attention(model_type: str, tmp_path: Path) -> None:
+    lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+    texts = ["abcabd", "the year is old", "a garden in May"]
+    index = Index.build(lm, texts, tmp_path / "index", top=3)
+    layer = lm.memory_layers[-1]
+    stored, position = index.pole("positive")
+    m = torch.cat([run(lm, text, "coefficients").at("coefficients", layer)[0] for text in texts])
+    for number in range(0, lm.n_memories_of(layer), 7):
+        row = index.row(layer, number)
+        best = m[:, number].sort(descending=True).values[:3]
+        listed = torch.from_numpy(stored[row][position[row] >= 0].copy())
+        torch.testing.assert_close(listed, best[best > 0], rtol=1e-4, atol=1e-6)
+    trace = lm.trace(texts[0])
+    saturated = [e.layer for e in trace.events(-1) if e.kind == "saturation"]
+    first = trace.readings().ids[:, -1, 0]
+    assert saturated == [next(n for n in range(lm.n_layers) if (first[n:] == first[-1]).all())]
+    steer = torch.ones(lm.d_model)
+    plain, steered = (run(lm, texts[0], "resid_post", e) for e in ([], [unembed.add_vector(0, steer)]))
+    torch.testing.assert_close(steered.at("resid_post", 0), plain.at("resid_post", 0) + 1, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(steered.logits, plain.logits)
 
 
 def test_the_scale_of_a_later_layer_multiplies_what_earlier_writers_contribute(tokens: torch.Tensor) -> None:

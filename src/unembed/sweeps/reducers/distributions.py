@@ -25,7 +25,7 @@ class Counts:
 
     layers: tuple[int, ...]
     edges: Float[Tensor, " edge"]
-    counts: tuple[Int[Tensor, "width bin"], ...]
+    counts: tuple[Int[Tensor, "_ bin"], ...]
     """One bin more than edges: below the first, between each two, and from the last on."""
 
 

@@ -25,11 +25,11 @@ class Moments:
 
     layers: tuple[int, ...]
     count: int
-    mean: tuple[Float[Tensor, " width"], ...]
-    variance: tuple[Float[Tensor, " width"], ...]
+    mean: tuple[Float[Tensor, " _"], ...]
+    variance: tuple[Float[Tensor, " _"], ...]
     """Over the counted positions: the sum of squares is divided by their number, not by one less."""
-    least: tuple[Float[Tensor, " width"], ...]
-    largest: tuple[Float[Tensor, " width"], ...]
+    least: tuple[Float[Tensor, " _"], ...]
+    largest: tuple[Float[Tensor, " _"], ...]
 
 
 class MeanVariance(Pointwise):
@@ -125,7 +125,7 @@ class ActiveShare:
 
     layers: tuple[int, ...]
     count: int
-    active: tuple[Int[Tensor, " width"], ...]
+    active: tuple[Int[Tensor, " _"], ...]
     """The number of positions at which each unit was active."""
 
     def share(self, layer: int) -> Float[Tensor, " width"]:

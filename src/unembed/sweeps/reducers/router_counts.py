@@ -24,9 +24,9 @@ class Routing:
     layers: tuple[int, ...]
     count: int
     """Positions counted."""
-    chosen: tuple[Int[Tensor, " expert"], ...]
+    chosen: tuple[Int[Tensor, " _"], ...]
     """By layer, the number of positions at which each expert was chosen."""
-    tokens: tuple[Int[Tensor, "expert d_vocab"], ...] | None
+    tokens: tuple[Int[Tensor, "_ d_vocab"], ...] | None
     """By layer, how often each expert read each token; None where tokens were not counted."""
     all_tokens: Int[Tensor, " d_vocab"] | None
 
