@@ -26,7 +26,7 @@ KEYS = 1 << 12
 BUFFER_SHARE = 0.07
 """Size of the buffer (16 bytes a candidate) relative to the lists (12 bytes a slot): less than a tenth in bytes."""
 SMALL_BUFFER = 1 << 17
-"""A buffer of half the slots may hold so many candidates (2 MB) even where they are more than its share."""
+"""Candidates (2 MB) for which there is room in any buffer of at most half the slots, even beyond its share."""
 
 
 class TopLists:
