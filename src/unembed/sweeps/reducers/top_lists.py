@@ -277,7 +277,9 @@ class TopLists:
         g = self.groups.new_full((len(touched), width), -1)
         g[:, : self.top] = self.groups[touched]
         g[row, column] = groups
-        v, p, g = limit_per_group(*sort_rows(v, p, g), self.per_group)
+        v, p, g = sort_rows(v, p, g)
+        assert g is not None
+        v, p, g = limit_per_group(v, p, g, self.per_group)
         self.groups[touched] = g[:, : self.top]
         self.values[touched], self.positions[touched] = v[:, : self.top], p[:, : self.top]
 
