@@ -130,6 +130,7 @@ class ScoredMemories:
         """
         self._lm, self._run, self._question, self._position, self._usual = lm, run, question, position, usual
         self._top_tokens, self._show_unlearned = top_tokens, show_unlearned
+        self._read: dict[tuple[int, int], SubUpdate] = {}
         per_unit = memory_contributions_per_unit(lm, run, layers, position, question.token, question.against)
         self._layers = {n: self._scored(n, one.float().cpu()) for n, one in zip(layers, per_unit, strict=True)}
 
@@ -178,13 +179,15 @@ class ScoredMemories:
         return self._rows([(layer, index)])[layer, index]
 
     def _rows(self, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], SubUpdate]:
-        """The sub-updates of some memories; all values are read in one pass."""
-        chosen = [(n, [i for layer, i in keys if layer == n]) for n in self._layers]
+        """The sub-updates of some memories; the values of those not read before are read in one pass."""
+        missing = [key for key in keys if key not in self._read]
+        chosen = [(n, [i for layer, i in missing if layer == n]) for n in dict.fromkeys(n for n, _ in missing)]
         scores = [self._layers[n].effects[index].tolist() for n, index in chosen]
         found = sub_updates_at(
             self._lm, self._run, chosen, self._position, scores, k=self._top_tokens, show_unlearned=self._show_unlearned
         )
-        return {(row.layer, row.index): self._compared(row) for rows in found for row in rows}
+        self._read |= {(row.layer, row.index): self._compared(row) for rows in found for row in rows}
+        return {key: self._read[key] for key in keys}
 
     def _compared(self, row: SubUpdate) -> SubUpdate:
         layer, usual = self._layers[row.layer], self._usual.usual.get(row.layer)

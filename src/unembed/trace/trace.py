@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 class Trace(PromptReadings, Displayed):
     """A prompt under the model, with edits if there are any. Everything is computed once, on first use."""
 
+    _scored: tuple[tuple[object, ...], ScoredMemories] | None = None
+    """The scored memories of the last question, with its arguments: several lists of one view are made from them."""
+
     def showing(self, unlearned: bool) -> Trace:
         """This trace with unlearned tokens listed and ranked, or left out. The model is not run again."""
         if unlearned == self.show_unlearned:
             return self
         other = copy(self)
-        other.show_unlearned, other._read, other._readings = unlearned, {}, {}
+        other.show_unlearned, other._read, other._readings, other._scored = unlearned, {}, {}, None
         for name in ("provenance", "_events"):
             vars(other).pop(name, None)
         return other
@@ -216,16 +219,16 @@ class Trace(PromptReadings, Displayed):
     def _scored_memories(
         self, layers: Sequence[int], question: Question | None, position: int, index: Index | None, top_tokens: int
     ) -> ScoredMemories:
-        return ScoredMemories(
-            self.lm,
-            self.run,
-            question or self.question(position=position),
-            position_of(self.run, position),
-            layers,
-            usual_coefficients(self.lm, index),
-            top_tokens=top_tokens,
-            show_unlearned=self.show_unlearned,
-        )
+        question = question or self.question(position=position)
+        column = position_of(self.run, position)
+        key = (tuple(layers), question, column, index, top_tokens)
+        if self._scored is None or self._scored[0] != key:
+            usual, shown = usual_coefficients(self.lm, index), self.show_unlearned
+            scored = ScoredMemories(
+                self.lm, self.run, question, column, layers, usual, top_tokens=top_tokens, show_unlearned=shown
+            )
+            self._scored = key, scored
+        return self._scored[1]
 
     def _with_memories(self) -> list[int]:
         return [n for n in range(self.lm.n_layers) if self.run.has("coefficients", n)]
