@@ -54,7 +54,7 @@ def _continue(page: Page) -> None:
 
 
 def _steer(page: Page) -> None:
-    page.get_by_role("textbox", name="Words to promote").fill("safe, thank")
+    page.get_by_role("textbox", name="Words to promote").fill("happy, afraid")
     page.get_by_role("textbox", name="Words to promote").press("Enter")
 
 

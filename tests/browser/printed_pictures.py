@@ -74,6 +74,7 @@ def report_page(folder: Path = REPORT) -> str:
     A report that is not there is made first, over the shipped text: some minutes.
     """
     if not (folder / "report.html").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
         words = ["report", "geva2021", "--corpus", "shipped", "--out", str(folder), "--seed", "0"]
         subprocess.run([sys.executable, "-m", "unembed", *words], check=True, stdout=subprocess.DEVNULL)
     page = (folder / "report.html").read_text("utf-8")
