@@ -211,6 +211,7 @@ def test_chosen_results_join_a_concept_and_leave_it(opened, served):
     assert {r["label"] for r in signed} == {name.strip()}
     page.get_by_role("button", name="Open", exact=True).click()
     expect(page.get_by_role("heading", name="Concept: years </script> &")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="labelled by")).to_be_visible()
     for one in chosen:
         expect(page.get_by_role("link", name=one, exact=True).first).to_be_visible()
     page.go_back()
