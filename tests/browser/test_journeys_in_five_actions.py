@@ -155,5 +155,6 @@ def test_open_ones_own_model_folder(opened, tmp_path):
                 "gridcell", name=re.compile(f"^Layer {lm.n_layers - 1} after FFN, position {len(trace) - 1} ")
             )
             expect(cell).to_have_attribute("aria-label", re.compile(re.escape(f"first {first} ")))
+            page.close()
         finally:
             process.terminate()

@@ -121,14 +121,14 @@ def test_every_file_of_a_screen_holds_what_it_shows(opened, tmp_path, screen):
     assert {len(row) for row in rows} == {len(head)}
 
 
-def test_the_numbers_in_a_file_are_those_on_the_screen(opened, tmp_path):
+def test_the_numbers_in_a_file_are_those_on_the_screen(opened, lm, tmp_path):
     page = opened(f"#/trace?{AT}&position=6&layer=5")
     expect(page.get_by_text(re.compile("relative error"))).to_be_visible()
     cells = page.locator(".grid .cell").count()
     lines = saved(page, "Save data as CSV", tmp_path).read_text().splitlines()[1:]
     rows = list(csv.DictReader(lines))
-    assert cells == len(rows) == 7 * 7
-    last = [row for row in rows if row["layer"] == "5" and row["position"] == "6"]
+    assert cells == len(rows) == (lm.n_layers + 1) * 7
+    last = [row for row in rows if row["layer"] == str(lm.n_layers - 1) and row["position"] == "6"]
     assert last[0]["first_token"].strip() == page.locator(".says button .tok").first.inner_text().strip("· ")
     assert float(last[0]["probability"]) == pytest.approx(
         float(page.locator(".says button small").first.inner_text().split()[0]) / 100, abs=0.006
