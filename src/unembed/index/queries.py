@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -22,9 +22,9 @@ class IndexQueries(IndexFiles):
     """What an index answers from its files alone."""
 
     @property
-    def poles(self) -> tuple[str, ...]:
+    def poles(self) -> tuple[Pole, ...]:
         """The poles whose triggers it stores: "positive", and "negative" for gated layers."""
-        return tuple(self.trigger_lists)
+        return tuple(pole for pole in get_args(Pole) if pole in self.trigger_lists)
 
     def triggers(
         self, layer: int, index: MemoryIndex, top: int = 25, *, pole: Pole = "positive", context: int | None = None

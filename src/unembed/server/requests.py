@@ -36,7 +36,7 @@ Order = Annotated[
 ]
 RequiredToken = Annotated[str, Query(min_length=1, max_length=200, description="a token's text, or #id")]
 Basis = Annotated[names.Basis, Query(description="how the final norm is treated")]
-Pole = Literal["positive", "negative"]
+Pole = names.Pole
 Top = Annotated[int, Query(ge=1, le=50)]
 Client = Annotated[
     str, Header(alias="x-client", max_length=64, description="the page; a newer request replaces its older one")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from unembed.cli import options
 from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.names import Mode
 
 if TYPE_CHECKING:
     from unembed.attention import Circuits
@@ -131,7 +132,7 @@ def composition(
     from unembed.reports import composition_section
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
-    modes = "qkv" if kind == "all" else kind
+    modes: tuple[Mode, ...] = get_args(Mode) if kind == "all" else (kind,)
     made = [composition_section(circuits, modes, top, chosen, seed, provenance)]
     title = f"Composition in {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, output)

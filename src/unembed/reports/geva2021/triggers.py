@@ -13,6 +13,7 @@ from torch import Tensor
 from unembed.corpus import Batch
 from unembed.index import Index
 from unembed.models.decoder import Decoder
+from unembed.names import Pole
 from unembed.sweeps import Need, Reducer, TopTriggers, Triggers
 
 
@@ -113,7 +114,7 @@ class KeyTriggers:
         return positive, negative
 
     @classmethod
-    def of_index(cls, index: Index, top: int, pole: str = "positive") -> KeyTriggers:
+    def of_index(cls, index: Index, top: int, pole: Pole = "positive") -> KeyTriggers:
         """From an index, which may have fewer for each key than requested."""
         values, positions = index.pole(pole)
         bounds = np.concatenate([[0], np.cumsum(index.manifest.layers)])

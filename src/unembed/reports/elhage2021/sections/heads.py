@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from unembed.attention.circuits import Circuits
+from unembed.attention.composition import MODES
 from unembed.attention.head_scores import KINDS, HeadScores
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import InductionEvidence
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, Mode
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
@@ -40,7 +41,7 @@ def copying(m: Measurements) -> list[Section]:
 
 def composition(m: Measurements) -> list[Section]:
     """Q-, K- and V-composition of all pairs."""
-    return [composition_section(m.circuits, "qkv", 10, m.basis, m.seed, m.provenance)]
+    return [composition_section(m.circuits, MODES, 10, m.basis, m.seed, m.provenance)]
 
 
 def induction(m: Measurements) -> list[Section]:
@@ -181,7 +182,7 @@ def eigenvalue_section(
 
 
 def composition_section(
-    circuits: Circuits, modes: str, top: int, basis: HeadBasis, seed: int, provenance: Provenance
+    circuits: Circuits, modes: Sequence[Mode], top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
     """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
     chance, deviation = circuits.random_composition(seed), circuits.random_composition_deviation(seed)
