@@ -42,6 +42,16 @@ def test_the_best_triples_of_all(name: str, offset: int) -> None:
     )
 
 
+def test_bytes_of_longer_characters_are_left_out() -> None:
+    lm = unembed.load("attn-2l")
+    assert (lm.unlisted & ~lm.unlearned).any()  # some bytes occur often enough to have been learned
+    circuits = unembed.circuits(lm)
+    for layer, head in ((0, 3), (1, 5)):
+        found = circuits.skip_trigrams(layer, head, top=200)
+        ids = torch.tensor([(t.source, t.destination, t.output) for t in found])
+        assert not lm.unlisted[ids].any()
+
+
 def test_the_corpus_gives_how_often_a_triple_holds() -> None:
     lm = unembed.load("attn-2l")
     keep, near, mind, bay = (lm.single_token(t) for t in (" keep", " in", " mind", " water"))

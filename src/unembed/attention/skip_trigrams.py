@@ -64,8 +64,8 @@ def centred_circuits(
 ) -> CentredCircuits:
     """Both circuits of a head, each above the mean that softmax does not see. Memory: d_vocab * d_head, four times."""
     lm = circuits.lm
-    learned = (~lm.unlearned).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
-    ids = (learned if len(learned) else torch.arange(lm.d_vocab)) if among is None else among
+    shown = (~lm.unlisted).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
+    ids = (shown if len(shown) else torch.arange(lm.d_vocab)) if among is None else among
     if not len(ids):
         raise InvalidInput("skip-trigrams among no tokens", why="there is none to choose from")
     ids = ids.to(lm.weights.W_E.device)
@@ -94,7 +94,7 @@ def skip_trigrams(
     Args:
         offset: how far the source lies back, for rotary positions.
         source: only this source token.
-        hide_unlearned: leave out tokens that the model never learned.
+        hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
         among: only these tokens; means are over them. The largest entries of all are often of rare tokens.
 
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is

@@ -26,6 +26,7 @@ from unembed.reports.report import report as report
 if TYPE_CHECKING:
     from unembed.reports.document.files import PAGE as PAGE
     from unembed.reports.document.html import page as page
+    from unembed.reports.document.numbers import as_written as as_written
     from unembed.reports.document.terminal import summary as summary
     from unembed.reports.elhage2021.sections.head import head_sections as head_sections
     from unembed.reports.elhage2021.sections.heads import composition_section as composition_section

@@ -74,6 +74,7 @@ def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
     from rich.padding import Padding
     from rich.text import Text
 
+    from unembed.reports import as_written
     from unembed.results import visible_rich
 
     parts: list[Any] = []
@@ -88,7 +89,9 @@ def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
             if figure.kind == "scatter":
                 parts += [Text(figure.title, style="bold"), _scatter(figure, report, width), Text()]
         for text in section.text:
-            parts.append(Padding(visible_rich(text.replace("`", ""), prose=True), (0, 0, 1, 0), expand=False))
+            parts.append(
+                Padding(visible_rich(as_written(text.replace("`", "")), prose=True), (0, 0, 1, 0), expand=False)
+            )
     parts.append(Text(report.provenance.line(), style="dim"))
     return Group(*parts)
 

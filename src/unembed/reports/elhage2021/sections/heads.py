@@ -21,7 +21,7 @@ from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.reports.elhage2021.published import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER
-from unembed.reports.elhage2021.sections.prompt import effects_section, learned_entries
+from unembed.reports.elhage2021.sections.prompt import effects_section, shown_entries
 from unembed.results import Provenance, Table, visible
 
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
@@ -304,9 +304,9 @@ def full_circuit_exhibits(
         )
         exhibits.append(Exhibit(name, table))
 
-    ov = learned_entries(lm, circuits.ov_full(layer, head, basis), top)
+    ov = shown_entries(lm, circuits.ov_full(layer, head, basis), top)
     listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
     if lm.structure.blocks[lm.layer(layer)].attention.scores_understood:
-        qk = learned_entries(lm, circuits.qk_full(layer, head, offset, basis), top)
+        qk = shown_entries(lm, circuits.qk_full(layer, head, offset, basis), top)
         listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
     return exhibits

@@ -140,13 +140,13 @@ def score_terms_section(
     return Section("Attention scores", text, (Exhibit("scores", table, percent=("attention",)),), figures)
 
 
-def learned_entries(lm: Decoder, full: LowRank, top: int) -> Entries:
-    """The largest entries of a matrix over the vocabulary, those of tokens that the model never learned left out."""
-    learned = (~lm.unlearned).nonzero()[:, 0].to(full.left.device)
-    if len(learned) in (0, lm.d_vocab):
+def shown_entries(lm: Decoder, full: LowRank, top: int) -> Entries:
+    """The largest entries of a matrix over the vocabulary, among the tokens that lists show."""
+    shown = (~lm.unlisted).nonzero()[:, 0].to(full.left.device)
+    if len(shown) in (0, lm.d_vocab):
         return full.top(top)
-    found = LowRank(full.left[learned], full.right[:, learned]).top(top)
-    return Entries(learned[found.rows], learned[found.columns], found.values)
+    found = LowRank(full.left[shown], full.right[:, shown]).top(top)
+    return Entries(shown[found.rows], shown[found.columns], found.values)
 
 
 def virtual_head_section(
@@ -154,7 +154,7 @@ def virtual_head_section(
 ) -> Section:
     """The circuit of two heads that act as one: what it copies, and the largest entries of its OV circuit."""
     spectrum, own = head.copying(basis), head.own_token(basis, seed=seed)
-    entries = learned_entries(circuits.lm, head.ov_full(basis), top)
+    entries = shown_entries(circuits.lm, head.ov_full(basis), top)
     table = Table(
         f"Largest entries of the OV circuit of {head.label}",
         {
@@ -207,7 +207,7 @@ def moved_section(
         provenance,
     )
     centred = effect.double() - effect.double().mean()
-    best = centred.abs().masked_fill(lm.unlearned.to(centred.device), -torch.inf).topk(min(top, len(centred))).indices
+    best = centred.abs().masked_fill(lm.unlisted.to(centred.device), -torch.inf).topk(min(top, len(centred))).indices
     logits = Table(
         "The logits it changes most, above the mean of all tokens",
         {"token": lm.token_strings(best), "effect": centred[best].tolist()},
