@@ -104,6 +104,7 @@ def test_a_line_of_the_pages_works_as_typed(line: str, folder: Path) -> None:
     written = [Path(given[at + 1]) for at, word in enumerate(given) if word in ("--html", "--out", "--save")]
     assert [path for path in written if not path.exists()] == []
     assert written or printed or "export" in line
+    assert [row for row in printed.splitlines() if row != row.rstrip() and "--csv" not in line] == []
 
 
 def test_many_lines_are_typed_and_few_are_not() -> None:
