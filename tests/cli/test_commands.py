@@ -169,7 +169,9 @@ def test_value_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
     values = package.load(gpt2_folder).values
     assert [row["promoted_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4)
     assert [row["suppressed_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4, bottom=True)
-    assert "Memory L1M5 of tiny" in shown(unembed("value", 1, 5, "--model", gpt2_folder))
+    card = unembed("value", 1, 5, "--model", gpt2_folder)
+    assert "Memory L1M5 of tiny" in shown(card)
+    assert f"unembed index build --model {gpt2_folder} finds the text" in card.stderr
 
 
 def test_value_through_the_final_norm_lists_promoted_tokens_only(unembed: Run, gpt2_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,8 +51,7 @@ def memories(
     if known is None:
         print(
             f"no index of {lm.name}: only concepts are judged, from the weights alone. For triggers, agreement and "
-            f"effects build one: unembed index build --model {opening.model} --out DIR, then unembed memories "
-            "--index DIR",
+            f"effects build one: unembed index build --model {shlex.quote(opening.model)}",
             file=sys.stderr,
         )
         gallery = unembed.rank_memories(lm, None, top, **settings)

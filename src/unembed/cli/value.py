@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +66,9 @@ def value(
     if not output.for_terminal:
         output.deliver(table)
         return
+    if opened is None:
+        build = f"unembed index build --model {shlex.quote(opening.model)}"
+        print(f"no index of the model is ready; {build} finds the text on which its memories fire", file=sys.stderr)
     found = None if opened is None else opened.triggers(*place, _TRIGGERS)
     show(lambda width: _card(table, described.of(*place), found, width, output.plain), plain=output.plain)
 
