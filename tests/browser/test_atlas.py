@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from urllib.parse import unquote
 
 import numpy as np
@@ -265,3 +266,15 @@ def _ink(page: Page) -> float:
           return n / (data.length / 4);
         }"""
     )
+
+
+def test_the_best_memories_listed_have_many_concepts(opened, atlas):
+    page = opened("#/atlas")
+    ready(page)
+    concepts = {name(atlas, best.point): best.concept for best in atlas.best}
+    listed = page.get_by_role("region", name="Best memories").get_by_role("listitem").locator("b").all_inner_texts()
+    assert len(listed) == 30
+    assert listed == [memory for memory in concepts if memory in listed]  # best first
+    counted = Counter(concepts[memory] for memory in listed if concepts[memory])
+    assert max(counted.values()) == 3
+    assert Counter(concepts.values())["numbers"] > 3

@@ -60,6 +60,8 @@ class Best:
     rank: int
     score: float
     description: str
+    concept: str | None
+    """What most of its promoted tokens share; None if nothing is named."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) 
     """The memories of the saved gallery that are shown."""
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
     return [
-        Best(at[row.layer, row.index], rank, row.score, row.description)
+        Best(at[row.layer, row.index], rank, row.score, row.description, row.concept)
         for rank, row in enumerate(_gallery_rows(lm, index), start=1)
         if (row.layer, row.index) in at
     ]

@@ -15,6 +15,8 @@ const COLOURS = [
   ["density", "Activation density"],
 ];
 const LISTED = 60;
+/** So many of the best memories with one concept are listed: numbers alone would fill the list. */
+const OF_A_CONCEPT = 3;
 /** Ten classes of activation density, evenly spaced in its logarithm from 1e-4 on. */
 const STEPS = 10;
 const stepOf = (density) =>
@@ -416,12 +418,18 @@ export function render(root, page) {
           " ranks its memories.",
         ),
       );
+    const seen = new Map();
+    const varied = atlas.best.filter(({ concept }) => {
+      seen.set(concept, (seen.get(concept) ?? 0) + 1);
+      return concept === null || seen.get(concept) <= OF_A_CONCEPT;
+    });
     return fill(
       best,
+      h("p", { class: "faint" }, `From the gallery, at most ${OF_A_CONCEPT} of each concept.`),
       h(
         "ol",
         { class: "best" },
-        atlas.best.slice(0, 30).map((b) =>
+        varied.slice(0, 30).map((b) =>
           h(
             "li",
             {},
