@@ -130,6 +130,6 @@ def test_removals_are_rescaled_with_the_stream_in_blocks_that_rescale_it():
     found = sub_update_effects(lm, PROMPT, layer, TOKEN, top=4, basis="raw")
     seen = lm.run(PROMPT, ("resid_post", "coefficients"))
     m, after = seen.at("coefficients", layer)[0, -1], seen.at("resid_post", layer)[0, -1]
-    written = memory_branch(lm, layer, m).written(lm.weights.W_out[layer][found.index]) * m[found.index, None]
+    written = memory_branch(lm, layer, m, None).written(lm.weights.W_out[layer][found.index]) * m[found.index, None]
     before, without = ((x @ lm.weights.W_U).softmax(-1)[..., TOKEN] for x in (after, after - gain * written))
     torch.testing.assert_close(found.change_removed, without - before, rtol=1e-4, atol=1e-8)

@@ -10,12 +10,12 @@ from unembed.errors import ModelNotUnderstood
 from unembed.models.structure.resolver import resolve
 
 _FULL = (
-    "Dbrx AXK1 DiffLlama DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
+    "Dbrx AXK1 DiffLlama DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama "
+    "Zaya"
 )
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
     "InklingForCausalLM": {"head", "source", "memory", "head off"},
-    "ZayaForCausalLM": {"source"},
     "DeepseekV4ForCausalLM": {"source"},
     "JetMoeForCausalLM": {"head", "source", "head off"},
 }
