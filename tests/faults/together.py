@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import unembed.index.tables  # noqa: F401 (pyarrow starts threads: before the fork, not after it)
 from tests.faults.damage import answers, harm
 from tests.faults.made import World
 
@@ -33,6 +34,7 @@ def run(world: World, readers: int, repairs: int, seed: int, expected: dict[str,
         for process in processes:
             process.join()
         shutil.rmtree(folder)
+    assert [process.exitcode for process in processes] == [0] * readers
     total: Counter[str] = Counter()
     for path in found:
         total.update(json.loads(path.read_text(encoding="utf-8")))
