@@ -150,6 +150,7 @@ def test_a_model_of_a_folder_is_opened_by_its_folder(page_at, llama, screen):
     page = page_at(OF_A_FOLDER[screen], at=llama.address)
     if screen == "steer":
         page.get_by_role("textbox", name="Words to promote").fill("year")
+    page.wait_for_load_state("networkidle")  # what is copied names the tokens that the trace has found
     program = copied(page, "Copy as Python")
     assert llama.session.source in program
     assert printed(program).strip()

@@ -399,6 +399,16 @@ def test_two_runs_are_compared(opened, lm):
     expect(region.get_by_text(re.compile(f"same for {same - len(PROMPT)} characters|The same text"))).to_be_visible()
 
 
+def test_an_edit_changed_during_a_run_is_not_what_the_run_shows(opened):
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:60@all&new_tokens=200")
+    page.get_by_role("button", name="Run both").click()
+    value = page.get_by_role("region", name="Edits").first.get_by_role("spinbutton", name="Value")
+    value.fill("-60")
+    value.press("Enter")
+    expect(page.get_by_role("button", name="Run both")).to_be_enabled(timeout=60_000)
+    expect(page.get_by_text("Changed since the last run.")).to_be_visible()
+
+
 def test_moving_along_the_early_exit_curve_sends_no_request(opened, lm):
     page = opened(f"#/labs/early-exit?{HERE}")
     point = page.get_by_role("slider", name="Point on the curve")

@@ -32,6 +32,7 @@ export function render(root, page) {
   const runButton = button("Run both", run, { class: "btn main" });
   const stop = button("Stop", () => api.cancel("compare"), { class: "btn", hidden: true });
   let running = false;
+  let changed = false; // the question is no longer that of the last run
   const generated = () => Math.max(1, Math.min(200, Number(newTokens.value) || 30));
   const edited = editsPane(page, { preview, generated });
   const runs = runsPane(api, restore);
@@ -93,6 +94,7 @@ export function render(root, page) {
 
   async function run() {
     running = true;
+    changed = false;
     stop.hidden = false;
     runButton.disabled = true;
     const text = prompt();
@@ -166,8 +168,11 @@ export function render(root, page) {
       running = false;
       stop.hidden = true;
       runButton.disabled = false;
+      if (changed) stale();
     }
   }
+
+  const stale = () => fill(summary, "Changed since the last run.");
 
   function restore(r) {
     setEdits(r.edits.map((e) => ({ ...e, on: true })));
@@ -197,7 +202,8 @@ export function render(root, page) {
       const opened = before.screen !== now.screen;
       if (opened || now.prompt !== before.prompt) box.value = prompt();
       if (asksAnew(now, before)) {
-        if (!running && !opened) fill(summary, "Changed since the last run.");
+        changed = !opened;
+        if (changed && !running) stale();
         edited.draw();
         preview();
       }
