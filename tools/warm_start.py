@@ -32,7 +32,6 @@ class Milestone:
     pass_: int
     place: int
     rows: int
-    vocabulary: str
 
     def save(self, folder: Path) -> None:
         """Write `milestone.json`."""
@@ -48,7 +47,7 @@ class Milestone:
 def milestone_of(run: Run) -> Milestone:
     """The progress of a run."""
     windows = run.windows
-    return Milestone(run.step, run.n_tokens, windows.pass_, windows.place, windows.rows, run.corpus.vocabulary)
+    return Milestone(run.step, run.n_tokens, windows.pass_, windows.place, windows.rows)
 
 
 def begin_from(run: Run, folder: Path, tokenizer: Tokenizer) -> None:
@@ -63,7 +62,7 @@ def begin_from(run: Run, folder: Path, tokenizer: Tokenizer) -> None:
         )
     copy_weights(run.network, folder, tokenizer)
     milestone = Milestone.load(folder)
-    if milestone is not None and milestone.vocabulary == run.corpus.vocabulary:
+    if milestone is not None and _tokenizer_of(folder).to_str() == tokenizer.to_str():
         run.step = run.began = milestone.step
         run.n_tokens = milestone.tokens
         run.windows = run.windows_at(pass_=milestone.pass_, place=milestone.place, rows=milestone.rows)

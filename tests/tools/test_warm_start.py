@@ -76,7 +76,7 @@ def test_a_run_continues_at_the_place_of_the_earlier_one_with_its_rate_risen_ane
     tokens = np.random.default_rng(0).integers(1, SHAPE.d_vocab, 9000).astype(np.uint16)
     corpus = EncodedCorpus(tokens, np.full(9, 1000), np.array(["a"] * 9), np.full(9, 4000), vocabulary="v")
     recipe = Recipe(SHAPE, (Phase(50, 64, 2),), warmup=4)
-    Milestone(step=7, tokens=7168, pass_=0, place=7, rows=2, vocabulary="v").save(folder)
+    Milestone(step=7, tokens=7168, pass_=0, place=7, rows=2).save(folder)
     run = Run(recipe, corpus, tmp_path, compiled=False)
     begin_from(run, folder, EARLIER)
     assert milestone_of(run) == Milestone.load(folder)
@@ -84,6 +84,16 @@ def test_a_run_continues_at_the_place_of_the_earlier_one_with_its_rate_risen_ane
     run.train(until=9)
     assert (run.step, run.n_tokens) == (9, 9 * 1024)
     assert Run(recipe, corpus, tmp_path, compiled=False).began == 7
+
+
+def test_a_run_with_another_vocabulary_begins_the_text_anew(earlier, tmp_path):
+    tokens = np.random.default_rng(0).integers(1, LATER.get_vocab_size(), 9000).astype(np.uint16)
+    corpus = EncodedCorpus(tokens, np.full(9, 1000), np.array(["a"] * 9), np.full(9, 4000))
+    Milestone(step=7, tokens=7168, pass_=0, place=7, rows=2).save(earlier[1])
+    shape = replace(SHAPE, d_vocab=LATER.get_vocab_size())
+    run = Run(Recipe(shape, (Phase(50, 64, 2),)), corpus, tmp_path, compiled=False)
+    begin_from(run, earlier[1], LATER)
+    assert (run.step, run.n_tokens, run.windows.place) == (0, 0, 0)
 
 
 def test_an_attention_only_recipe_is_refused(earlier, tmp_path):
