@@ -21,14 +21,19 @@ def test_run_and_compare_runs_at_the_first_press(opened, lm):
     assert both_sides(page).nth(0).inner_text() == lm.generate("The first month of the year is", max_new_tokens=6)[0]
 
 
-def test_run_and_compare_runs_again_on_its_own_screen(opened):
-    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:60@all")
-    runs = page.get_by_role("region", name="Runs").get_by_role("listitem")
+def test_run_and_compare_runs_again_on_its_own_screen_and_is_the_same_run(opened):
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:61@all")
+    runs = page.get_by_role("region", name="Runs").get_by_role("listitem").filter(has_text="L3M5 set 61")
+    expect(runs).to_have_count(1)
+    with page.expect_request("**/api/v1/compare"):
+        page.get_by_role("button", name="Run and compare").click()
     expect(page.get_by_text("Diverges at generated token")).to_be_visible()
-    page.wait_for_timeout(200)
-    before = runs.count()
-    page.get_by_role("button", name="Run and compare").click()
-    expect(runs).to_have_count(before + 1)
+    page.get_by_role("navigation", name="Screens").get_by_role("link", name="Search").click()
+    with page.expect_request("**/api/v1/compare"):
+        page.get_by_role("button", name="Run and compare").click()
+    expect(page.get_by_text("Diverges at generated token")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    expect(runs).to_have_count(1)
 
 
 def test_a_link_to_edits_runs_on_arrival_and_one_without_edits_waits(opened):

@@ -203,10 +203,11 @@ class ScoredMemories:
 def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top: int | None) -> list[tuple[int, int]]:
     """Layer and index of the largest of those that are always on, or of the others; all of them when `top` is None."""
     sizes = torch.cat([torch.where(one.always_on == always_on, one.sizes(order), -1.0) for one in scored])
-    names = [(one.layer, i) for one in scored for i in range(len(one.effects))]
     candidates = int((sizes >= 0).sum())
-    count = candidates if top is None else min(top, candidates)
-    return [names[i] for i in sizes.topk(count).indices.tolist()]
+    found = sizes.topk(candidates if top is None else min(top, candidates)).indices
+    starts = torch.tensor([0, *(len(one.effects) for one in scored)]).cumsum(0)  # layers can differ in width
+    of = torch.searchsorted(starts, found, right=True) - 1
+    return [(scored[n].layer, i) for n, i in zip(of.tolist(), (found - starts[of]).tolist(), strict=True)]
 
 
 def _most(scored: Sequence[_Scored]) -> tuple[int, int, float] | None:

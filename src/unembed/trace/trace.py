@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unembed.attention.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
-from unembed.gallery import memory_descriptions
+from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event
 from unembed.memories.sub_updates import Dominant, dominant
@@ -36,6 +37,8 @@ class Trace(PromptReadings, Displayed):
 
     _scored: tuple[tuple[object, ...], ScoredMemories] | None = None
     """The scored memories of the last question, with its arguments: several lists of one view are made from them."""
+    _described: tuple[Path | None, MemoryDescriptions] | None = None
+    """The last descriptions, with the folder of their index: finding them reads a sample of the weights."""
 
     def showing(self, unlearned: bool) -> Trace:
         """This trace with unlearned tokens listed and ranked, or left out. The model is not run again."""
@@ -253,7 +256,10 @@ class Trace(PromptReadings, Displayed):
         """
         column = position_of(self.run, position)
         target = int(self.prediction[column]) if token is None else self.lm.single_token(token)
-        descriptions = memory_descriptions(self.lm, None if index is None else index.path)
+        folder = None if index is None else index.path
+        if self._described is None or self._described[0] != folder:
+            self._described = folder, memory_descriptions(self.lm, folder)
+        descriptions = self._described[1]
         top = positive_int("top", top)
         found = described_memories(self.lm, self.run, target, column, self._with_memories(), descriptions, top)
         title = f"Described memories that promote {self.lm.token_strings([target])[0]!r}"

@@ -58,6 +58,13 @@ def test_runs_are_cached_and_evicted(client):
     assert client.delete(f"/api/v1/runs/{number}").json() == {"removed": False}
 
 
+def test_the_same_run_again_is_one_run_and_the_newest(client):
+    first, other, again = (compare(client, seed=seed, edits=[EDIT])[-2]["run"] for seed in (21, 22, 21))
+    assert again == first != other
+    assert [run["run"] for run in client.get("/api/v1/runs").json()["runs"]][-2:] == [other, first]
+    assert compare(client, seed=21, edits=[EDIT], max_new_tokens=9)[-2]["run"] not in (first, other)
+
+
 def test_an_edit_that_breaks_the_model_ends_the_stream_with_its_reason(client):
     wild = [{**EDIT, "value": 1e6, "index": i, "layer": n} for i in range(8) for n in range(6)]
     found = compare(client, edits=wild)

@@ -51,7 +51,7 @@ async def post_comparison(state: r.State, query: r.CompareRequest, client: r.Cli
 
 @routes.get("/runs")
 async def get_runs(state: r.State) -> dict[str, Any]:
-    """The comparisons since the server started, oldest first."""
+    """The comparisons since the server started, the last one run at the end."""
     return {"runs": list(state.runs.values())}
 
 
@@ -62,7 +62,7 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 
 def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[Edit]) -> Iterator[dict[str, Any]]:
-    """The new tokens of both sides in turns, then the summary, which is stored as a run."""
+    """The new tokens of both sides in turns, then the summary, which is stored as a run; run again, it is the same run."""
     from unembed.stream import generate_steps
 
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
@@ -80,20 +80,26 @@ def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[
             ids[name].append(step.id)
             texts[name] = step.text
             yield {"kind": "token", "side": name, **dataclasses.asdict(step)}
-    number = next(reversed(state.runs), 0) + 1
+    asked = {"prompt": query.prompt, "edits": [edit.model_dump() for edit in query.edits], "options": options}
+    number = _number(state, asked)
     summary = {
         "kind": "summary",
         "run": number,
-        "prompt": query.prompt,
-        "edits": [edit.model_dump() for edit in query.edits],
-        "options": options,
+        **asked,
         "texts": texts,
         "diverges_at": _divergence(ids["base"], ids["edit"]) if edits else None,
     }
     state.runs[number] = summary
+    state.runs.move_to_end(number)
     while len(state.runs) > MAX_RUNS:
         state.runs.popitem(last=False)
     yield summary
+
+
+def _number(state: ServerState, asked: dict[str, Any]) -> int:
+    """The number of the earlier run with the same prompt, edits and options, or the next free number."""
+    same = (number for number, run in state.runs.items() if all(run[name] == asked[name] for name in asked))
+    return next(same, max(state.runs, default=0) + 1)
 
 
 def _divergence(base: list[int], edited: list[int]) -> int | None:
