@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 from starlette.testclient import TestClient
 
@@ -11,6 +12,7 @@ from tests.models.decoder_classes import tiny_model
 from tests.server.conftest import TOKEN
 from tests.sweeps.recorder import lettered
 from unembed.server.app import create
+from unembed.server.routes.about import index_mark
 from unembed.server.state import ServerState
 
 
@@ -38,3 +40,11 @@ def test_layers_of_experts_and_dense_ones_have_their_own_numbers_of_memories() -
         assert page.get("/api/v1/memories/0/80").status_code == 404
     finally:
         session.close()
+
+
+def test_two_indexes_of_a_model_have_different_marks_and_copies_the_same(wren, tmp_path) -> None:
+    texts = (["one two three four"], ["five six seven eight"])
+    first, other = (unembed.Index.build(wren, text, tmp_path / text[0][:3]) for text in texts)
+    copy = unembed.Index.open(shutil.copytree(first.path, tmp_path / "copy"), wren)
+    marks = [index_mark(index.manifest) for index in (first, other, copy)]
+    assert marks[0] == marks[2] != marks[1] and re.fullmatch("[0-9a-f]{8}", marks[0])

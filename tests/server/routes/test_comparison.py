@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from starlette.testclient import TestClient
 
 import unembed
+from tests.server.conftest import TOKEN
+from unembed.server.app import create
+from unembed.server.state import ServerState
 
 PROMPT = "The first month of the year is"
 EDIT = {"action": "set", "layer": 3, "index": 5, "value": 60.0}
@@ -69,6 +74,31 @@ def test_an_edit_that_breaks_the_model_ends_the_stream_with_its_reason(client):
     wild = [{**EDIT, "value": 1e6, "index": i, "layer": n} for i in range(8) for n in range(6)]
     found = compare(client, edits=wild)
     assert found[-1]["kind"] in ("done", "error")
+
+
+def test_a_side_that_overflows_leaves_the_other_complete():
+    lm = unembed.load()
+    with torch.no_grad():  # a memory that is silent everywhere, with a value that overflows when it is set
+        lm.weights.W_out[3][5] = 1e35
+        lm.weights.W_in[3][:, 5] = 0.0
+        bias = lm.weights.b_in[3]
+        assert bias is not None
+        bias[5] = -1e4
+    state = ServerState(lm)
+    try:
+        page = TestClient(
+            create(state, token=TOKEN, port=7333),
+            base_url="http://127.0.0.1:7333",
+            headers={"authorization": f"Bearer {TOKEN}"},
+        )
+        found = compare(page, edits=[{**EDIT, "value": 1e6}])
+        base = "".join(line["token"] for line in found[:-1] if line["side"] == "base")
+        assert PROMPT + base == lm.generate(PROMPT, max_new_tokens=8)[0]
+        assert (found[-1]["kind"], found[-1]["code"]) == ("error", "not_finite")
+        assert found[-1]["why"] == "they overflowed under these edits"
+        assert page.get("/api/v1/runs").json()["runs"] == []
+    finally:
+        state.close()
 
 
 def test_the_next_token_table(client, wren):

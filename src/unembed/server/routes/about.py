@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 
 from unembed import __version__
 from unembed.server.requests import State
 from unembed.server.state import MAX_PROMPT, ServerState
+
+if TYPE_CHECKING:
+    from unembed.index.manifest import Manifest
 
 routes = APIRouter(tags=["about"])
 
@@ -43,11 +48,18 @@ async def get_models(state: State) -> dict[str, Any]:
                 "max_prompt": MAX_PROMPT,
                 "can": capabilities(state),
                 "index": state.index_name,
+                "index_mark": None if state.index is None else index_mark(state.index.manifest),
                 "index_path": None if state.index is None else str(state.index.path.resolve()),
                 "source": state.source,
             }
         ]
     }
+
+
+def index_mark(manifest: Manifest) -> str:
+    """What tells an index from another one of the same model: 8 digits over its weights, corpus and settings."""
+    content = [manifest.weights, manifest.provenance.corpus, dict(manifest.settings), dict(manifest.facts)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def capabilities(state: ServerState) -> dict[str, bool]:

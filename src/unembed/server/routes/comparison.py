@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from unembed.errors import NotFinite
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response
 from unembed.server.state import MAX_RUNS, ServerState
@@ -62,7 +63,10 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 
 def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[Edit]) -> Iterator[dict[str, Any]]:
-    """The new tokens of both sides in turns, then the summary, which is stored as a run; run again, it is the same run."""
+    """The new tokens of both sides in turns, then the summary, which is stored as a run; run again, it is the same run.
+
+    Where the numbers of one side overflow, the other is generated to its end before the error is raised.
+    """
     from unembed.stream import generate_steps
 
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
@@ -71,15 +75,21 @@ def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[
         sides["edit"] = generate_steps(state.lm, query.prompt, edits, **options)
     ids: dict[str, list[int]] = {name: [] for name in sides}
     texts = dict.fromkeys(sides, "")
+    overflow: NotFinite | None = None
     while sides:
         for name in list(sides):
-            step = next(sides[name], None)
+            try:
+                step = next(sides[name], None)
+            except NotFinite as error:
+                step, overflow = None, error
             if step is None:
                 del sides[name]
                 continue
             ids[name].append(step.id)
             texts[name] = step.text
             yield {"kind": "token", "side": name, **dataclasses.asdict(step)}
+    if overflow is not None:
+        raise overflow  # the other side is complete
     asked = {"prompt": query.prompt, "edits": [edit.model_dump() for edit in query.edits], "options": options}
     number = _number(state, asked)
     summary = {

@@ -56,7 +56,10 @@ async function start() {
   ]);
   if (state().session) await recall();
   const linked = state().model;
+  const { index } = state();
   if (linked && linked !== mark(page.model)) warnOther(linked);
+  else if (index && index !== page.model.index_mark)
+    warnOther(`index ${index}`, page.model.index ? `index ${page.model.index_mark}` : "no index");
   page.presets = presets(page);
   tray.mount(document.getElementById("tray"), state(), compare, page.presets);
   watch((now, before) => {
@@ -140,12 +143,12 @@ function sizes(m) {
 }
 
 page.warnOther = warnOther;
-function warnOther(linked) {
+function warnOther(linked, here = mark(page.model)) {
   const close = () => note.remove();
   const note = h(
     "div",
     { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } },
-    `This was made with ${linked}; what you see comes from ${mark(page.model)}.`,
+    `This was made with ${linked}; what you see comes from ${here}.`,
     button("Dismiss", close, { class: "quiet" }),
   );
   main.before(note);
@@ -258,12 +261,15 @@ function draw() {
   let busy = [];
   let soon = 0;
   let drawn = [];
+  let since = 0;
+  let clock = 0;
+  const seconds = () => Math.floor((performance.now() - since) / 1000);
   const drawStatus = () =>
-    differ(drawn, (drawn = [busy[0], trouble, page.model]), 0, 1, 2) &&
+    differ(drawn, (drawn = [busy[0], trouble, page.model, busy.length && seconds()]), 0, 1, 2, 3) &&
     fill(
       status,
       busy.length > 0 && [
-        h("span", { class: "run" }, `◌ ${busy[0]} …`),
+        h("span", { class: "run" }, `◌ ${busy[0]} …${seconds() ? ` ${seconds()} s` : ""}`),
         button("Cancel", () => api.cancel(), { class: "quiet" }),
       ],
       trouble
@@ -283,10 +289,13 @@ function draw() {
     );
   // A failure stays until it is dismissed, even if later requests succeed.
   api.listen(({ running, error }) => {
+    if (!busy.length) since = performance.now();
     busy = running;
     trouble = error || trouble;
     if (error) announce(error.message);
     clearTimeout(soon);
+    clearInterval(clock);
+    if (busy.length) clock = setInterval(drawStatus, 1000);
     if (error || !busy.length) drawStatus();
     else soon = setTimeout(drawStatus, 150); // short requests are not shown
   });

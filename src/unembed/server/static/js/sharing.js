@@ -8,7 +8,8 @@ import { activeEdits, link, state } from "./state.js";
 /** Longer addresses are stored by the server, and the link names them. */
 const LONG = 2000;
 
-const address = (page) => link({ model: state().model || page.mark() });
+const address = (page) =>
+  link({ model: state().model || page.mark(), index: state().index || page.model.index_mark || "" });
 
 /** Copy the link; a long address is stored by the server under a short name. */
 export async function copyLink(page) {

@@ -51,6 +51,7 @@ const DEFAULTS = {
   view: "",
   // The page itself.
   model: "",
+  index: "",
   tour: "",
   session: "",
 };

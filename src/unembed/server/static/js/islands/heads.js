@@ -110,7 +110,7 @@ export function thumbnails(el, data, options = {}) {
 export function pattern(el, data) {
   const n = data.tokens.length;
   const from = data.hideFirst && n > 1 ? 1 : 0;
-  const size = Math.max(4, Math.min(30, 420 / (n - from)));
+  const size = Math.max(4, Math.min(52, 440 / (n - from)));
   const edge = 86;
   const width = edge + (n - from) * size + 34; // the slanted name of the last token needs room
   const svg = s("svg", {

@@ -191,7 +191,7 @@ export function render(root, page) {
     const label = (px, py, text, anchor = "start") =>
       svg.append(s("text", { x: px, y: py, "text-anchor": anchor, text }));
     label(40, 12, "layers saved");
-    label(34, 24, num(deep), "end");
+    label(34, 24, String(Number(deep.toFixed(2))), "end");
     label(34, 164, "0", "end");
     label(40, 176, "0 %", "middle");
     label(190, 190, "predictions that change", "middle");
