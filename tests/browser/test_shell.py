@@ -227,3 +227,48 @@ def test_heads_that_share_keys_are_named(opened, tmp_path):
         page.close()
     finally:
         once.stop()
+
+
+def test_old_numbers_stay_dimmed_while_new_ones_are_computed(opened, lm):
+    page = opened(AT)
+    expect(the_sum(page)).to_be_visible()
+    held = []
+    page.route("**/api/v1/traces/*?*position*", lambda route: held.append(route))
+    side = page.get_by_role("complementary", name="Selected cell")
+    before = side.inner_text()
+    page.keyboard.press(",")
+    dimmed = side.locator(".waiting")
+    expect(dimmed).to_be_visible()
+    assert side.inner_text() == before
+    held[0].continue_()
+    expect(dimmed).to_have_count(0)
+    expect(side.get_by_text("position 5")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("where", "ready", "least"),
+    [
+        ("trace?", "Sum ", 2),
+        ("layer?layer=3&", "Sum ", 1),
+        ("memory?memory=L3M5&", "blue positive", 3),
+        ("heads?", "OV:", 4),
+    ],
+)
+def test_every_chart_is_a_table_that_can_be_sorted(opened, where, ready, least):
+    page = opened(f"#/{where}{HERE}")
+    page.locator("#main").get_by_text(ready).filter(visible=True).first.wait_for()
+    page.wait_for_load_state("networkidle")
+    charts = page.locator("#main details").filter(has=page.get_by_text(re.compile("as a table", re.IGNORECASE)))
+    assert charts.count() >= least
+    for chart in charts.all():
+        chart.locator("summary").click()
+        table = chart.get_by_role("table")
+        expect(table.get_by_role("row").nth(1)).to_be_visible()
+        columns = table.get_by_role("columnheader").count()
+        for press in ("ascending", "descending"):
+            table.get_by_role("columnheader").last.get_by_role("button").click()
+            expect(table.get_by_role("columnheader").last).to_have_attribute("aria-sort", press)
+            cells = table.locator(f"tbody td:nth-child({columns})").all_inner_texts()
+            if all(re.fullmatch(r"[−+]?[\d,]+(\.\d+)?(e-?\d+)?", cell) for cell in cells):
+                values = [number(cell) for cell in cells]
+                assert values == sorted(values, reverse=press == "descending")

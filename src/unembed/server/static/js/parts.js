@@ -183,12 +183,31 @@ export function table(head, rows, caption = "") {
   );
 }
 
-/** The numbers of a chart as a folded table, built when it is opened. */
+/** The numbers of a chart as a folded table, built when it is opened; a click on a column's name sorts by it. */
 export function asTable(title, head, rows) {
   const body = h("div");
+  let by = -1;
+  let descends = false;
+  const name = (text, i) =>
+    button([text, i === by && (descends ? " ▼" : " ▲")], () => sort(i), {
+      class: "quiet",
+      title: "Sort by this column",
+    });
+  function draw(list) {
+    fill(body, table(head.map(name), list));
+    if (by >= 0) body.querySelectorAll("th")[by].setAttribute("aria-sort", descends ? "descending" : "ascending");
+  }
+  function sort(i) {
+    descends = i === by && !descends;
+    by = i;
+    const sign = descends ? -1 : 1;
+    const compared = (a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en"));
+    draw(rows().sort((a, b) => sign * compared(a[i], b[i])));
+    body.querySelectorAll("th button")[i].focus();
+  }
   return h(
     "details",
-    { ontoggle: (e) => e.target.open && !body.firstChild && body.append(table(head, rows())) },
+    { ontoggle: (e) => e.target.open && !body.firstChild && draw(rows()) },
     h("summary", {}, title),
     body,
   );
