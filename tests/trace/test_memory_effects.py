@@ -7,6 +7,7 @@ import torch
 
 from tests.conftest import tiny
 from unembed.errors import OutOfRange
+from unembed.memories.values import Values
 from unembed.stream.interventions import set_coefficient
 from unembed.trace.memory_effects import ScoredMemories
 from unembed.trace.usual_coefficients import UsualCoefficients, usual_coefficients
@@ -86,3 +87,24 @@ def test_one_memory_is_its_row_of_the_list(name: str, tokens: torch.Tensor) -> N
     assert (silent.coefficient, silent.score) == (0.0, 0.0)
     with pytest.raises(OutOfRange):
         trace.memory_effect(1, lm.d_mlp)
+
+
+def test_a_value_read_at_one_position_is_not_read_again_at_another(tokens: torch.Tensor, monkeypatch) -> None:
+    lm = tiny("llama")
+    layers, read = range(lm.n_layers), list[tuple[int, int]]()
+    fresh = [lm.trace(tokens[0]).memory_effects_by_layer(layers, position=p, top=6) for p in range(4)]
+    top_and_bottom = Values.top_and_bottom
+
+    def recorded(values, memories, k=30, **more):
+        read.extend((n, i) for n, index in memories for i in index)
+        return top_and_bottom(values, memories, k, **more)
+
+    monkeypatch.setattr(Values, "top_and_bottom", recorded)
+    trace = lm.trace(tokens[0])
+    for p, expected in enumerate(fresh):
+        assert trace.memory_effects_by_layer(layers, position=p, top=6) == expected
+    listed = [(row.layer, row.index) for rows in fresh for layer in rows for row in layer]
+    assert len(read) == len(set(read)) and set(read) == set(listed) and len(listed) > len(read)
+    assert trace.memory_effects_by_layer(layers, position=0, top=6, top_tokens=3)[0][0].top_tokens == (
+        fresh[0][0][0].top_tokens[:3]
+    )

@@ -17,6 +17,9 @@ from unembed.names import memory_name
 from unembed.stream.run import Run
 from unembed.validation import as_tuple, positive_int
 
+Ends = tuple[list[str], list[str]]
+"""The tokens that a value promotes most, and those that it suppresses most."""
+
 
 @dataclass(frozen=True)
 class SubUpdate:
@@ -106,6 +109,7 @@ def sub_updates_at(
     *,
     k: int = 10,
     show_unlearned: bool = False,
+    read: dict[tuple[int, int], Ends] | None = None,
 ) -> list[list[SubUpdate]]:
     """The sub-updates of chosen memories at a position, in the order given; all values are read in one pass.
 
@@ -115,12 +119,20 @@ def sub_updates_at(
         scores: what each adds to a logit, as `memories` lists them.
         k: how many tokens of each value to list.
         show_unlearned: include tokens that the model never learned.
+        read: the tokens of values read before, with the same `k` and `show_unlearned`, by layer and index; those that
+            are read now are added.
     """
     if not any(index for _, index in memories):
         return [[] for _ in memories]
-    token_ids = Values(lm).top_and_bottom(memories, k, show_unlearned=show_unlearned)
+    ends = {} if read is None else read
+    missing = [(n, [i for i in index if (n, i) not in ends]) for n, index in memories]
+    if missing := [(n, index) for n, index in missing if index]:
+        token_ids = Values(lm).top_and_bottom(missing, k, show_unlearned=show_unlearned)
+        for (n, index), (promoted, suppressed) in zip(missing, token_ids, strict=True):
+            for i, high, low in zip(index, promoted, suppressed, strict=True):
+                ends[n, i] = lm.token_strings(high), lm.token_strings(low)
     found: list[list[SubUpdate]] = []
-    for at, ((n, index), (promoted, suppressed)) in enumerate(zip(memories, token_ids, strict=True)):
+    for at, (n, index) in enumerate(memories):
         m, W_out = run.at("coefficients", n)[0, position], lm.weights.W_out[n]
         sizes, rows = contributions(m, W_out), torch.as_tensor(index, dtype=torch.long, device=m.device)
         total = float(sizes.sum().clamp_min(1e-30))
@@ -135,8 +147,8 @@ def sub_updates_at(
                     size,
                     size / total,
                     None if scores is None else scores[at][j],
-                    lm.token_strings(promoted[j]),
-                    lm.token_strings(suppressed[j]),
+                    list(ends[n, index[j]][0]),
+                    list(ends[n, index[j]][1]),
                     experts=lm.experts_of(n),
                 )
                 for j, (coefficient, norm, size) in enumerate(of_rows)

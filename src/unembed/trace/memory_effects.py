@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.logit_attribution import memory_contributions_per_unit
-from unembed.memories.top_sub_updates import SubUpdate, sub_updates_at
+from unembed.memories.top_sub_updates import Ends, SubUpdate, sub_updates_at
 from unembed.models.decoder import Decoder
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.run import Run
@@ -114,6 +114,7 @@ class ScoredMemories:
         *,
         top_tokens: int = 10,
         show_unlearned: bool = False,
+        read: dict[tuple[int, int], Ends] | None = None,
     ) -> None:
         """Score every memory of the layers.
 
@@ -124,10 +125,12 @@ class ScoredMemories:
             usual: which memories are always on, and how large coefficients usually are.
             top_tokens: how many tokens of each value to list.
             show_unlearned: include tokens that the model never learned.
+            read: the tokens of values that were read at other positions, in the same number; more are added.
 
         Raises:
             Unsupported: a layer has no memories.
         """
+        self._ends = {} if read is None else read
         self._lm, self._run, self._question, self._position, self._usual = lm, run, question, position, usual
         self._top_tokens, self._show_unlearned = top_tokens, show_unlearned
         self._read: dict[tuple[int, int], SubUpdate] = {}
@@ -184,7 +187,14 @@ class ScoredMemories:
         chosen = [(n, [i for layer, i in missing if layer == n]) for n in dict.fromkeys(n for n, _ in missing)]
         scores = [self._layers[n].effects[index].tolist() for n, index in chosen]
         found = sub_updates_at(
-            self._lm, self._run, chosen, self._position, scores, k=self._top_tokens, show_unlearned=self._show_unlearned
+            self._lm,
+            self._run,
+            chosen,
+            self._position,
+            scores,
+            k=self._top_tokens,
+            show_unlearned=self._show_unlearned,
+            read=self._ends,
         )
         self._read |= {(row.layer, row.index): self._compared(row) for rows in found for row in rows}
         return {key: self._read[key] for key in keys}

@@ -15,7 +15,7 @@ from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event
 from unembed.memories.sub_updates import Dominant, dominant
-from unembed.memories.top_sub_updates import SubUpdate, top_sub_updates
+from unembed.memories.top_sub_updates import Ends, SubUpdate, top_sub_updates
 from unembed.names import By, StreamPoint
 from unembed.results import Displayed, Records, Table
 from unembed.stream.run import position_of
@@ -37,6 +37,8 @@ class Trace(PromptReadings, Displayed):
 
     _scored: tuple[tuple[object, ...], ScoredMemories] | None = None
     """The scored memories of the last question, with its arguments: several lists of one view are made from them."""
+    _ends: tuple[int, dict[tuple[int, int], Ends]] | None = None
+    """The tokens of the values read so far, which are the same at every position, and how many of each."""
     _described: tuple[Path | None, MemoryDescriptions] | None = None
     """The last descriptions, with the folder of their index: finding them reads a sample of the weights."""
 
@@ -45,7 +47,7 @@ class Trace(PromptReadings, Displayed):
         if unlearned == self.show_unlearned:
             return self
         other = copy(self)
-        other.show_unlearned, other._read, other._readings, other._scored = unlearned, {}, {}, None
+        other.show_unlearned, other._read, other._readings, other._scored, other._ends = unlearned, {}, {}, None, None
         for name in ("provenance", "_events"):
             vars(other).pop(name, None)
         return other
@@ -226,9 +228,18 @@ class Trace(PromptReadings, Displayed):
         column = position_of(self.run, position)
         key = (tuple(layers), question, column, index, top_tokens)
         if self._scored is None or self._scored[0] != key:
-            usual, shown = usual_coefficients(self.lm, index), self.show_unlearned
+            if self._ends is None or self._ends[0] != top_tokens:
+                self._ends = top_tokens, {}
             scored = ScoredMemories(
-                self.lm, self.run, question, column, layers, usual, top_tokens=top_tokens, show_unlearned=shown
+                self.lm,
+                self.run,
+                question,
+                column,
+                layers,
+                usual_coefficients(self.lm, index),
+                top_tokens=top_tokens,
+                show_unlearned=self.show_unlearned,
+                read=self._ends[1],
             )
             self._scored = key, scored
         return self._scored[1]
