@@ -45,26 +45,6 @@ def test_the_rows_of_the_architecture_are_those_of_the_import_contract() -> None
     assert rows == [layer for layer in layers if layer != {"__main__"}]
 
 
-def test_the_ways_of_data_name_functions_that_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    ways = text[text.index("## Three ways of data") : text.index("## Where things are decided")]
-    names = [name for name in re.findall(r"`((?:\w+\.)+\w+)`", ways) if not name.endswith(".js")]
-    assert len(names) > 30
-    for name in names:
-        found: object = unembed
-        for n, part in enumerate(name.split(".")):
-            room = ".".join(name.split(".")[: n + 1])
-            found = getattr(found, part) if isinstance(found, type) else _member(found, room, part)
-
-
-def _member(parent: object, room: str, part: str) -> object:
-    """The module of that name, or what the module defines under it."""
-    try:
-        return importlib.import_module(f"unembed.{room}")
-    except ModuleNotFoundError:
-        return getattr(parent, part)
-
-
 def test_every_public_name_is_documented_and_every_documented_name_is_public() -> None:
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").split("\n## ")[0]
     named = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
@@ -189,9 +169,20 @@ def exists(name: str) -> bool:
 def test_each_way_of_data_has_at_most_twelve_steps_that_name_what_exists() -> None:
     ways = ways_of_data()
     assert len(ways) == 3 and all(5 <= len(steps) <= 12 for steps in ways.values())
-    names = {
-        n for steps in ways.values() for step in steps for n in re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)`", step)
-    }
-    assert len(names) > 15
-    assert sorted(name for name in names if not name.endswith(".js") and not exists(name)) == []
+    steps = [step for way in ways.values() for step in way]
+    assert [step for step in steps if "`" not in step] == []
+    names = {n for step in steps for n in re.findall(r"`(\w+(?:\.\w+)+)`", step) if not n.endswith(".js")}
+    assert len(names) > 30
+    assert sorted(name for name in names if not exists(name)) == []
     assert not exists("stream.run.no_such_function") and not exists("no_such_room.run")
+
+
+def test_the_way_of_a_click_names_functions_of_the_page_that_exist() -> None:
+    scripts = ROOT / "src" / "unembed" / "server" / "static" / "js"
+    steps = " ".join(step for way in ways_of_data().values() for step in way)
+    named = re.findall(r"`([\w/-]+\.js)`: ((?:`\w+`(?:, )?)+)", steps)
+    assert len(named) >= 3
+    for file, functions in named:
+        text = (scripts / file).read_text(encoding="utf-8")
+        for function in re.findall(r"`(\w+)`", functions):
+            assert re.search(rf"^export (?:async )?function {function}\b", text, re.MULTILINE), f"{file}: {function}"

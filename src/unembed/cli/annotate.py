@@ -30,7 +30,8 @@ Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Filled-in ann
 def export(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to write.", show_default=False)],
     memories: Annotated[
-        list[str] | None, typer.Option("--memory", metavar="MEMORY", help="A memory to annotate; repeatable.")
+        list[str] | None,
+        typer.Option("--memory", metavar="MEMORY", help="A memory (FFN neuron) to annotate; repeatable."),
     ] = None,
     per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
     top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,

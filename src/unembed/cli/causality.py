@@ -55,7 +55,9 @@ def patch(
     points: Annotated[Point, typer.Option(help="Which activations to patch, one at a time.")] = "resid_pre",
     noising: Noising = False,
     align: Align = False,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories patched at each layer and position.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", "-k", min=1, help="Memories (FFN neurons) patched at each layer and position.")
+    ] = 10,
     edits: EditOptions = EditOptions(),
     opening: Opening = Opening(),
     seed: options.Seed = None,
@@ -99,8 +101,8 @@ def paths(
         typer.Option(
             "--from",
             metavar="SENDER",
-            help="What writes: a head (L0H3), a memory (L5M278), attn_out 2, mlp_out 2, layer 2; repeatable. Default: "
-            "all heads.",
+            help="What writes: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; "
+            "repeatable. Default: all heads.",
             show_default=False,
         ),
     ] = None,
@@ -167,7 +169,7 @@ def ablate(
     ] = None,
     memory: Annotated[
         list[str] | None,
-        typer.Option(metavar="MEMORY", help="Ablate this memory (FFN neuron); repeatable.", show_default=False),
+        typer.Option(metavar="MEMORY", help="Ablate this memory; repeatable.", show_default=False),
     ] = None,
     cluster: Annotated[
         list[str] | None,
@@ -200,7 +202,7 @@ def ablate(
     seed: options.Seed = None,
     output: Output = Output(),
 ) -> None:
-    """Take heads, components, layers or memories away one at a time and measure the prediction.
+    """Take heads, components, layers or memories (FFN neurons) away one at a time and measure the prediction.
 
     After a prompt, the effect is by how much the metric falls: the total effect of what was taken away, later layers
     included. Over a corpus it is by how much the loss rises, in nats a token, with a 95 % interval.

@@ -88,7 +88,9 @@ def _edit(name: str, metavar: str | None, text: str) -> Any:
 
 Sets = Annotated[
     list[str] | None,
-    _edit("--set", "MEMORY=VALUE", "Set a memory's coefficient (L5M278=0) at every position; repeatable."),
+    _edit(
+        "--set", "MEMORY=VALUE", "Set the coefficient of a memory (FFN neuron; L5M278=0) at every position; repeatable."
+    ),
 ]
 Scales = Annotated[
     list[str] | None,

@@ -38,7 +38,7 @@ def value(
     seed: options.Seed = None,
     output: Output = Output(),
 ) -> None:
-    """Show what a memory's value promotes and suppresses and, with an index, on what text the memory fires most.
+    """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
     An index answers alone, without the model: only --basis final, --show-unlearned, and more tokens than the index
     holds read the weights. A description is shown where a gallery has one (see `unembed memories`). --json, --csv and

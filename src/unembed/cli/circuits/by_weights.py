@@ -43,7 +43,7 @@ def virtual_weights(
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
-    """List the heads and memories that read most of what one writes, and those whose output it reads most of."""
+    """List the heads and memories (FFN neurons) that read most of what one writes, and those it reads most from."""
     circuits = opened_circuits(opening)
     from unembed.reports import virtual_weights_section
 

@@ -223,7 +223,7 @@ def induction(
 def stream(
     basis: Basis = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure on text whether the memories found do erase.")
+        bool, typer.Option("--verify", help="Measure on text whether the memories (FFN neurons) found do erase.")
     ] = False,
     corpus: Corpus = None,
     top: Top = 15,

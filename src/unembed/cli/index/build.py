@@ -59,7 +59,7 @@ def build(
         typer.Option(
             "--layer",
             "-l",
-            help="Only the memories of this layer; repeatable.",
+            help="Only the memories (FFN neurons) of this layer; repeatable.",
             show_default=False,
             rich_help_panel=_SWEEP,
         ),

@@ -129,7 +129,7 @@ def similar(
     ] = None,
     output: Output = Output(),
 ) -> None:
-    """Find the memories whose values, or keys, point the same way."""
+    """Find the memories (FFN neurons) whose values, or keys, point the same way."""
     layer, index = options.memory_and_number(memory, number)
     _table(folder, lambda opened: opened.similar(layer, index, top, among=among), output, model)
 
