@@ -31,7 +31,7 @@ def first_unexplained(text: str) -> str | None:
     prose = re.sub(r"<!--.*?-->|```.*?```|`[^`]*`|^    .*?$|\]\([^)]*\)", " ", text, flags=re.DOTALL | re.MULTILINE)
     prose = COMPUTER.sub("RAM", " ".join(prose.split()))
     found = re.search(r"\bmemor(?:y|ies)\b", prose, re.IGNORECASE)
-    if found is None or re.match(r"[’']?s? \(FFN neurons?|: a key", prose[found.end() :]):
+    if found is None or re.match(r"[’']?s? \(FFN neurons?|, an FFN neuron|: a key", prose[found.end() :]):
         return None
     return prose[max(0, found.start() - 30) : found.end() + 30]
 

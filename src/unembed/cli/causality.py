@@ -128,7 +128,7 @@ def paths(
 ) -> None:
     """Replace a writer for one reader alone and measure the prediction: path patching.
 
-    Everything else below the reader has its own activations, and everything above is computed anew. `recovered` is the
+    Everything else below the reader keeps its own activations, and everything above is recomputed. `recovered` is the
     fraction of the difference between the two runs: 0 no effect, 1 all of it. Between two heads the composition score
     of their weights is shown with it.
     """
@@ -173,7 +173,9 @@ def ablate(
     ] = None,
     cluster: Annotated[
         list[str] | None,
-        typer.Option(metavar="L.I", help="Ablate all memories of this one's cluster; repeatable.", show_default=False),
+        typer.Option(
+            metavar="L.I", help="Ablate all memories in this memory's cluster; repeatable.", show_default=False
+        ),
     ] = None,
     concept: Annotated[
         list[str] | None,
@@ -204,8 +206,8 @@ def ablate(
 ) -> None:
     """Take heads, components, layers or memories (FFN neurons) away one at a time and measure the prediction.
 
-    After a prompt, the effect is by how much the metric falls: the total effect of what was taken away, later layers
-    included. Over a corpus it is by how much the loss rises, in nats a token, with a 95 % interval.
+    On a prompt, the effect is the drop in the metric: the total effect of the part, later layers included. Over a
+    corpus it is the rise in loss, in nats a token, with a 95 % interval.
     """
     pairs = [options.memory(text, "--memory") for text in memory or []]
     nearby = [options.memory(text, "--cluster") for text in cluster or []]

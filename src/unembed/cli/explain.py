@@ -27,7 +27,7 @@ def explain(
     against: options.Against = None,
     by: Annotated[
         By | None,
-        typer.Option(help="Split the logit only so; default: component, head and memory.", show_default=False),
+        typer.Option(help="Split the logit this way only; default: component, head and memory.", show_default=False),
     ] = None,
     effects: Annotated[
         bool, typer.Option("--effects", help="List writers with direct and total effects (each ablated alone).")
@@ -44,8 +44,8 @@ def explain(
 ) -> None:
     """Explain why a token is predicted rather than another: the difference of their logits as a sum.
 
-    The token's rank in each layer, then the difference of its logit to the runner-up's (--against another token, or
-    none), split by component, head, source token or memory (FFN neuron). Every attribution states the error of its
+    The token's rank in each layer, then its logit minus the runner-up's (--against another token, or none), split by
+    component, head, source token or memory (FFN neuron). Every attribution states the error of its
     sum. With --csv: the writers shown and their contributions.
     """
     from unembed.cli.model_loading import index_of

@@ -41,7 +41,7 @@ Device = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Seed of whatever is drawn at random; a trace draws nothing.", show_default=False),
+    typer.Option(help="Seed of all random choices; a trace makes none.", show_default=False),
 ]
 
 Layer = Annotated[
@@ -55,7 +55,7 @@ PointOption = Annotated[
 BasisOption = Annotated[
     Basis,
     typer.Option(
-        help="final: the model's own last norm and readout; raw: readout alone; frozen: scale of the run kept.",
+        help="final: the model's last norm and readout; raw: readout alone; frozen: the last norm at the run's scale.",
         rich_help_panel=_READING,
     ),
 ]

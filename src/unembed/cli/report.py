@@ -58,7 +58,7 @@ def report(
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the study; repeatable.", show_default=False),
     ] = None,
     render: Annotated[
-        bool, typer.Option("--render", help="Only draw the page again from the saved tables; opens no model.")
+        bool, typer.Option("--render", help="Only redraw the page from the saved tables, without a model.")
     ] = False,
     opening: Opening = Opening(),
     seed: options.Seed = None,
@@ -66,8 +66,8 @@ def report(
 ) -> None:
     """Run a paper's experiments on a model; write a page with every table and figure next to the published numbers.
 
-    Leaves report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). Stopped and started
-    again, it continues where it was. Findings go to the terminal.
+    Writes report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). An interrupted run
+    resumes where it stopped. Findings go to the terminal.
     """
     chosen = _chosen(option)
     import json as json_text

@@ -20,10 +20,8 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Where to listen; this machine only, unless you give another address.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 7333,
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 7333,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
     opening: Opening = Opening(),
 ) -> None:

@@ -112,7 +112,7 @@ def evaluate(
     self_debiasing: Annotated[bool, typer.Option("--self-debiasing", help="Add the self-debiasing arm.")] = False,
     scorer: _Scorer = "linear",
     challenging: Annotated[bool, typer.Option("--challenging", help="Only prompts marked challenging.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.", show_default=False)] = None,
     new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Length of the continuations.")] = 20,
     samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt; several need --seed.")] = 1,
     beams: Annotated[int, typer.Option(min=1, help="Beams; the paper used 3.")] = 1,

@@ -26,28 +26,30 @@ def train(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for checkpoints, curve and model.")] = Path("models"),
     until: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.", show_default=False)] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Of wikilm-mini.", show_default="6")] = None,
-    width: Annotated[int | None, typer.Option(min=1, help="Of wikilm-mini's stream.", show_default="192")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Layers of wikilm-mini.", show_default="6")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Width of wikilm-mini's stream.", show_default="192")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Updates of wikilm-mini, or of a dictionary, in all.", show_default="2000")
+        int | None, typer.Option(min=1, help="Total updates of wikilm-mini or a dictionary.", show_default="2000")
     ] = None,
     bfloat16: Annotated[
         bool,
         typer.Option("--bfloat16", help="Train wikilm-mini in bfloat16: half the time where the processor has it."),
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="Whose activations a dictionary is of.")] = "wren",
-    layer: Annotated[int | None, typer.Option(help="That a dictionary reads; default: the middle one.")] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Model whose activations a dictionary is trained on.")
+    ] = "wren",
+    layer: Annotated[int | None, typer.Option(help="Layer that a dictionary reads; default: the middle one.")] = None,
     point: Annotated[Point, typer.Option(help="Capture point that a dictionary reads.")] = "resid_post",
-    features: Annotated[int, typer.Option(min=1, help="Of a dictionary.")] = 2048,
-    active: Annotated[int, typer.Option(min=1, help="Features of a dictionary that are on at a position.")] = 32,
-    seed: Annotated[int | None, typer.Option(help="Of weights and batches; default: the recipe's.")] = None,
+    features: Annotated[int, typer.Option(min=1, help="Features of a dictionary.")] = 2048,
+    active: Annotated[int, typer.Option(min=1, help="Features of a dictionary that are active at a position.")] = 32,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and batches; default: the recipe's.")] = None,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile the loss: needs a C++ compiler, twice as fast.")
     ] = True,
     as_json: options.Json = False,
 ) -> None:
-    """Train a model and leave a folder that `--model` opens; stopped and started again, it continues."""
+    """Train a model and write a folder that `--model` opens; an interrupted run resumes."""
     import unembed
 
     def show(row: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def heads(
     sequences: Sequences = 50,
     length: Length = 64,
     opening: Opening = Opening(model="attn-2l"),
-    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random tokens.")] = 0,
     output: Output = Output(),
 ) -> None:
     """Score every head: previous token, earlier occurrence, induction, resting, copying, matching."""
@@ -100,7 +100,7 @@ def head(
     basis: Basis = None,
     top: Top = 15,
     opening: Opening = Opening(model="attn-2l"),
-    seed: Annotated[int, typer.Option(help="Of the sample of tokens.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample of tokens.")] = 0,
     output: Output = Output(),
 ) -> None:
     """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
@@ -123,7 +123,7 @@ def composition(
     basis: Basis = None,
     top: Top = 15,
     opening: Opening = Opening(model="attn-2l"),
-    seed: Annotated[int, typer.Option(help="Of the random circuits compared with.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random circuits that serve as baseline.")] = 0,
     output: Output = Output(),
 ) -> None:
     """List the pairs of heads of which the later reads most of what the earlier writes."""
@@ -146,7 +146,8 @@ def skip_trigrams(
     source: Annotated[str | None, typer.Option(help="Only this source token.", show_default=False)] = None,
     check: Annotated[bool, typer.Option("--check", help="Count the triples in the corpus.")] = False,
     min_count: Annotated[
-        int, typer.Option("--min-count", min=0, help="Only tokens that occur so often in the corpus; 0: all.")
+        int,
+        typer.Option("--min-count", min=0, help="Only tokens that occur at least this often in the corpus; 0: all."),
     ] = 0,
     corpus: Corpus = None,
     basis: Basis = None,
@@ -175,7 +176,10 @@ def skip_trigrams(
 def expand(
     prompt: options.Prompt,
     token: Annotated[
-        str | None, typer.Option("--token", "-t", help="Whose logit; default: the predicted one.", show_default=False)
+        str | None,
+        typer.Option(
+            "--token", "-t", help="Token whose logit is expanded; default: the predicted one.", show_default=False
+        ),
     ] = None,
     order: Annotated[int, typer.Option("--order", min=0, max=3, help="Heads a path may go through.")] = 2,
     position: options.Position = -1,
@@ -203,7 +207,7 @@ def induction(
     length: Length = 64,
     top: Top = 20,
     opening: Opening = Opening(model="attn-2l"),
-    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random tokens.")] = 0,
     output: Output = Output(),
 ) -> None:
     """Find induction heads from the weights alone, and by what they do."""
@@ -230,7 +234,7 @@ def stream(
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
-    """Show who reads whom through the residual stream, how many directions each part uses, and what erases."""
+    """Show which parts read which through the residual stream, how many directions each uses, and which erase."""
     circuits = opened_circuits(opening)
     chosen: str = circuits.known_basis(basis)
     from unembed.attention import subspaces, virtual_weights

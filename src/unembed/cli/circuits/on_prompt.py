@@ -20,7 +20,10 @@ def look(
     head: HeadOfLayer,
     prompt: options.Prompt,
     token: Annotated[
-        str | None, typer.Option("--token", "-t", help="Whose logit; default: the predicted one.", show_default=False)
+        str | None,
+        typer.Option(
+            "--token", "-t", help="Token whose logit is expanded; default: the predicted one.", show_default=False
+        ),
     ] = None,
     position: options.Position = -1,
     opening: Opening = Opening(model="attn-2l"),
@@ -62,16 +65,16 @@ def virtual_head(
     first: HeadName,
     second: HeadName,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Show what it moves on this text.", show_default=False)
+        str | None, typer.Option("--prompt", help="Show what they move on this text.", show_default=False)
     ] = None,
     position: options.Position = -1,
     basis: Basis = None,
     top: Top = 15,
     opening: Opening = Opening(model="attn-2l"),
-    seed: Annotated[int, typer.Option(help="Of the sample of tokens.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample of tokens.")] = 0,
     output: Output = Output(),
 ) -> None:
-    """Show an earlier and a later head that act as one: what it copies, and what it moves on a prompt."""
+    """Show two heads that act as one (a virtual head): what they copy, and what they move on a prompt."""
     heads = options.head(first, "FIRST"), options.head(second, "SECOND")
     circuits = opened_circuits(opening)
     from unembed.reports import moved_section, virtual_head_section

@@ -73,7 +73,7 @@ def in_context(
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
 ) -> None:
-    """Measure the loss by position, late less early, with all heads and without some (Olsson et al. 2022)."""
+    """Measure the loss by position, late minus early, with all heads and without some (Olsson et al. 2022)."""
     heads = [options.head(name, "--without") for name in without.split(",") if name.strip()]
     circuits = opened_circuits(opening)
     from unembed.reports import in_context_section

@@ -46,13 +46,14 @@ def build(
     column: Annotated[str, typer.Option(help="Field of JSONL or Parquet.", rich_help_panel=_CORPUS)] = "text",
     errors: Annotated[
         Literal["strict", "replace", "ignore"],
-        typer.Option(help="What to do with bytes that are no UTF-8.", rich_help_panel=_CORPUS),
+        typer.Option(help="What to do with bytes that are not UTF-8.", rich_help_panel=_CORPUS),
     ] = "strict",
     detokenize: Annotated[
         bool, typer.Option("--detokenize", help="Undo WikiText's spacing.", rich_help_panel=_CORPUS)
     ] = False,
     max_documents: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many.", show_default=False, rich_help_panel=_CORPUS)
+        int | None,
+        typer.Option(min=1, help="Stop after this many documents.", show_default=False, rich_help_panel=_CORPUS),
     ] = None,
     layer: Annotated[
         list[int] | None,
@@ -85,7 +86,7 @@ def build(
     fast: Annotated[
         Literal["float32", "bfloat16"] | None,
         typer.Option(
-            help="A faster pass that is not bit for bit the model's; the index records by how much.",
+            help="A faster pass, not bit for bit the model's own; the index records the difference.",
             show_default=False,
             rich_help_panel=_SWEEP,
         ),
@@ -96,8 +97,8 @@ def build(
 ) -> None:
     """Build an index, resume an interrupted build, or repair a damaged one.
 
-    Prints the estimated cost first, unless it is complete already. Stopped at any moment, the same command continues
-    where it was.
+    Prints the estimated cost first, unless the index is already complete. After an interruption, the same command
+    resumes the build.
     """
     import sys
 

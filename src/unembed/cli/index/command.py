@@ -38,7 +38,7 @@ Context = Annotated[
 
 @app.command("status")
 def status(folder: Folder, as_json: options.Json = False) -> None:
-    """Say what an index is of, how far its build has come, and what it takes on disk."""
+    """Show an index's model and corpus, the progress of its build, and its size on disk."""
     import unembed
     from unembed.cli.index.view import deliver_status
 
@@ -108,7 +108,7 @@ def firing(
         Literal["strength", "coefficient"], typer.Option(help="strength: relative to the key's best trigger.")
     ] = "strength",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Where the model lies; default: by name.", show_default=False)
+        str | None, typer.Option("--model", "-m", help="Path of the model; default: found by name.", show_default=False)
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -125,7 +125,7 @@ def similar(
     top: Rows = 20,
     among: Annotated[Literal["values", "keys"], typer.Option(help="What to compare.")] = "values",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Where the model lies; default: by name.", show_default=False)
+        str | None, typer.Option("--model", "-m", help="Path of the model; default: found by name.", show_default=False)
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -172,7 +172,7 @@ def export(
     ],
     kind: Annotated[
         Literal["parquet", "jsonl", "csv"] | None,
-        typer.Option("--format", "-f", help="The format, whatever the ending.", show_default=False),
+        typer.Option("--format", "-f", help="The format, regardless of the file's ending.", show_default=False),
     ] = None,
     layer: options.Layer = None,
     context: Context = None,

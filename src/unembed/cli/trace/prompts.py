@@ -28,9 +28,7 @@ PromptsFile = Annotated[
 ]
 Last = Annotated[
     int | None,
-    typer.Option(
-        "--last", min=1, metavar="NUMBER", help="Only the last so many tokens of each prompt.", show_default=False
-    ),
+    typer.Option("--last", min=1, metavar="NUMBER", help="Only the last N tokens of each prompt.", show_default=False),
 ]
 
 Windows = Annotated[
@@ -39,7 +37,7 @@ Windows = Annotated[
         "--windows",
         min=1,
         metavar="NUMBER",
-        help="Cut each prompt into windows of so many tokens, each read as a prompt of its own.",
+        help="Cut each prompt into windows of N tokens, each read as a prompt of its own.",
         show_default=False,
     ),
 ]
