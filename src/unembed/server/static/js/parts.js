@@ -149,6 +149,9 @@ const saver = () =>
     "aria-haspopup": "menu",
   });
 
+/** Whether a cell of a table holds a number, which is aligned at the right. */
+const numeric = (x) => typeof x === "number" || !!x?.classList?.contains("n");
+
 /** A table of nodes, texts and numbers; one that is too wide scrolls in its own box. */
 export function table(head, rows, caption = "") {
   const cell = (x) =>
@@ -171,7 +174,7 @@ export function table(head, rows, caption = "") {
         h(
           "tr",
           {},
-          head.map((t, i) => h("th", { scope: "col", class: typeof rows[0]?.[i] === "number" && "n" }, t)),
+          head.map((t, i) => h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t)),
         ),
       ),
       h(
