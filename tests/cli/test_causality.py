@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import unembed
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.cli.commands import app
 
 PROMPT = "Once upon a time there was a little"
@@ -138,6 +140,18 @@ def test_a_cluster_is_ablated_over_a_corpus(tmp_path: Path) -> None:
     members = clusters.members(clusters.of(5, 955))
     same = lm.ablate_over_corpus(text, memories={"cluster of L5M955": members})
     assert rows[0]["loss_change"] == pytest.approx(float(same.effects[0])) and rows[0]["ablated"] == same.labels[0]
+
+
+def test_the_cluster_of_an_experts_memory_is_ablated_by_its_name(tmp_path: Path) -> None:
+    tiny_model("glm4_moe").save_pretrained(tmp_path)
+    tokenizer = lettered("gpt2").tokenizer
+    assert tokenizer is not None
+    tokenizer.save_pretrained(tmp_path)
+    lm = unembed.load(tmp_path)
+    layer = next(n for n in range(lm.n_layers) if lm.experts_of(n) is not None)
+    name = f"L{layer}E1M2"
+    rows = json.loads(run("ablate", "ab", "--model", str(tmp_path), "--cluster", name, "--json"))["rows"]
+    assert len(rows) == 1 and rows[0]["ablated"].startswith(f"cluster of {name} (")
 
 
 def test_explain_shows_direct_and_total_effects() -> None:

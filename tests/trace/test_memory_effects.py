@@ -105,6 +105,7 @@ def test_a_value_read_at_one_position_is_not_read_again_at_another(tokens: torch
         assert trace.memory_effects_by_layer(layers, position=p, top=6) == expected
     listed = [(row.layer, row.index) for rows in fresh for layer in rows for row in layer]
     assert len(read) == len(set(read)) and set(read) == set(listed) and len(listed) > len(read)
-    assert trace.memory_effects_by_layer(layers, position=0, top=6, top_tokens=3)[0][0].top_tokens == (
-        fresh[0][0][0].top_tokens[:3]
+    assert (
+        trace.memory_effects_by_layer(layers, position=0, top=6, top_tokens=3)[0][0].top_tokens
+        == (fresh[0][0][0].top_tokens[:3])
     )

@@ -12,7 +12,7 @@ import typer
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.option_groups import Opening, Output, grouped
-from unembed.names import PatchPoint
+from unembed.names import MemoryIndex, PatchPoint
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -256,16 +256,15 @@ def _check_ablation(
         raise typer.BadParameter("give a prompt or a corpus; both only with --to mean", param_hint="--corpus")
 
 
-def _clusters(lm: LanguageModel, memories: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
+def _clusters(lm: LanguageModel, memories: list[tuple[int, MemoryIndex]]) -> dict[str, list[tuple[int, int]]]:
     """The clusters that some memories' values are in, cut as `unembed clusters` does."""
     if not memories:
         return {}
     import unembed
 
-    for pair in memories:
-        lm.memory(*pair)
+    numbered = [lm.memory(*pair) for pair in memories]
     found = unembed.cluster_values(lm, max(1, lm.n_memories // 10))
-    return {f"cluster of {lm.memory_name(n, i)}": found.members(found.of(n, i)) for n, i in memories}
+    return {f"cluster of {lm.memory_name(n, i)}": found.members(found.of(n, i)) for n, i in numbered}
 
 
 def _concepts(lm: LanguageModel, names: list[str], folder: Path | None) -> dict[str, list[tuple[int, int]]]:

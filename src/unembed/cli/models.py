@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from unembed.cli import options
@@ -24,7 +25,7 @@ def models(as_json: options.Json = False) -> None:
     show(lambda _: _drawn(found))
 
 
-def _described(name: str, about: str, folder: Any) -> dict[str, Any]:
+def _described(name: str, about: str, folder: Path) -> dict[str, Any]:
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     card = folder / "README.md"
     return {

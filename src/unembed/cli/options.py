@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from unembed.names import Basis, StreamPoint, parse_memory
+from unembed.names import Basis, MemoryIndex, StreamPoint, parse_memory
 
 _MODEL, _OUTPUT, _READING = "Model", "Output", "Reading"
 
@@ -148,7 +148,7 @@ def compared_with(against: str | None) -> tuple[str | None, bool]:
     return (None, True) if against == "none" else (against, False)
 
 
-def memory_and_number(text: str, number: int | None) -> tuple[int, Any]:
+def memory_and_number(text: str, number: int | None) -> tuple[int, MemoryIndex]:
     """Layer and index of a memory written L5M278 or 5.278, or as layer and number: 5 278.
 
     Raises:
@@ -161,7 +161,7 @@ def memory_and_number(text: str, number: int | None) -> tuple[int, Any]:
     return int(text), number
 
 
-def memory(text: str, option: str) -> tuple[int, Any]:
+def memory(text: str, option: str) -> tuple[int, MemoryIndex]:
     """Layer and index of a memory written L5M278 or 5.278; of an expert's, L12E7M345, the index is (expert, index).
 
     Raises:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unembed import Index, LanguageModel
+    from unembed.names import MemoryIndex
     from unembed.results import Provenance
 
 _TRIGGERS = 5
@@ -73,12 +74,12 @@ def value(
     show(lambda width: _card(table, described.of(*place), found, width, output.plain), plain=output.plain)
 
 
-def _stored_tokens(index: Index, layer: int, column: Any, top: int, seed: int | None) -> Table | None:
+def _stored_tokens(index: Index, layer: int, number: MemoryIndex, top: int, seed: int | None) -> Table | None:
     """The tokens as an index holds them; None where it holds fewer, or none that are suppressed."""
     if index.suppressed is None or top > index.manifest.settings["top_tokens"]:
         return None
     ends = {
-        name: index.value_tokens(layer, column, top, bottom=bottom).columns
+        name: index.value_tokens(layer, number, top, bottom=bottom).columns
         for name, bottom in (("promoted", False), ("suppressed", True))
     }
     columns = {
@@ -88,7 +89,7 @@ def _stored_tokens(index: Index, layer: int, column: Any, top: int, seed: int | 
     }
     notes = {"show_unlearned": False}
     provenance = replace(index.provenance, corpus=None, basis="raw", seed=seed, version=__version__, notes=notes)
-    place = index.memory(layer, column)
+    place = index.memory(layer, number)
     return _titled(index.memory_name(*place), index.value_norm(*place), columns, provenance)
 
 

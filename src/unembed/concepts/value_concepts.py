@@ -21,7 +21,7 @@ from unembed.lens import read
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis
+from unembed.names import Basis, MemoryIndex
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_pair, as_tuple, positive_int, valid_seed
 
@@ -166,7 +166,7 @@ def sample_memories(
 
 def value_concepts(
     lm: Decoder,
-    memories: Sequence[tuple[int, int]] | None = None,
+    memories: Sequence[tuple[int, MemoryIndex]] | None = None,
     *,
     per_layer: int = 10,
     layers: Sequence[int] | None = None,

@@ -23,6 +23,7 @@ from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.unit_vectors import unit_rows
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import MemoryIndex
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, as_tuple, one_of
 
@@ -123,7 +124,7 @@ class ValueClusters(Displayed):
             )
         return [(layer, index) for layer, index in self.memory[self.labels == number].tolist()]
 
-    def of(self, layer: int, index: int) -> int:
+    def of(self, layer: int, index: MemoryIndex) -> int:
         """The cluster that a memory's value is in.
 
         Raises:
