@@ -165,8 +165,7 @@ class Stacked(ExpertStorage):
         order = "pairs" if self.order == "sorted" and implementation == "batched_mm" else self.order
         expert, position, slot = _ordered(ids, order)
         weight = weights[position, slot].to(activation.dtype)
-        ordered = ids.sort(dim=1).values
-        if bool((ordered[:, 1:] == ordered[:, :-1]).any()):  # a table of hashes may name an expert twice (DeepSeek-V4)
+        if _repeats(ids):  # a table of hashes may name an expert twice (DeepSeek-V4)
             expert, position, weight, activation = _merged(expert, position, weight, activation)
         return (expert, position, weight), activation
 
@@ -317,6 +316,12 @@ def _grouped(module: Any) -> Iterator[None]:
         yield
     finally:
         config._experts_implementation = before
+
+
+def _repeats(chosen: Int[Tensor, "position k"]) -> bool:
+    """Whether an expert is chosen twice at one position; for the few slots there are, cheaper than sorting them."""
+    slots = chosen.T.contiguous()
+    return any(bool((slots[n + 1 :] == slots[n]).any()) for n in range(len(slots) - 1))
 
 
 def _merged(

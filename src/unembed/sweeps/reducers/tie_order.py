@@ -35,11 +35,26 @@ def flat_nonzero(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " found"]:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 
+def sort_stable(x: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """Numbers from 0 to 2^31 - 1, sorted, and the place of each before, in int64; equal ones keep their order."""
+    if x.device.type != "cpu":
+        values, order = x.long().sort(stable=True)
+        return values, order
+    # Sorting number and place as one integer is several times faster than a stable sort of numbers with places.
+    both = np.sort((x.long() << 32 | torch.arange(len(x))).numpy())
+    return torch.from_numpy(both >> 32), torch.from_numpy(both & 0xFFFFFFFF)
+
+
 def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The first `n` of each row by falling value, equal values by rising position, in no order."""
-    chosen = v >= nth_of_rows(v, n)[:, None]
+    nth = nth_of_rows(v, n)
+    chosen = v >= nth[:, None]
     at = flat_nonzero(chosen)
     if len(at) > len(v) * n:
+        is_open = nth == -torch.inf
+        if bool(is_open.any()):  # all values, and any of the empty slots
+            empty = ~(v[is_open] > -torch.inf)
+            chosen[is_open] = ~empty | (empty.cumsum(dim=1) <= empty.sum(dim=1, keepdim=True) - (v.shape[1] - n))
         tied = (chosen.sum(dim=1) > n).nonzero()[:, 0]
         v[tied], p[tied], _ = sort_rows(v[tied], p[tied], None)
         chosen[tied] = torch.arange(v.shape[1], device=v.device) < n

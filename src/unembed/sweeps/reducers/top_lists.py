@@ -17,7 +17,15 @@ from torch import Tensor
 from unembed.errors import NotFinite
 from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.block_maxima import entries, maxima, members, rows_above
-from unembed.sweeps.reducers.tie_order import EMPTY, best_of_rows, flat_nonzero, limit_per_group, nth_largest, sort_rows
+from unembed.sweeps.reducers.tie_order import (
+    EMPTY,
+    best_of_rows,
+    flat_nonzero,
+    limit_per_group,
+    nth_largest,
+    sort_rows,
+    sort_stable,
+)
 
 CELLS = 1 << 15
 """Cells scanned at once."""
@@ -109,9 +117,11 @@ class TopLists:
             torch.ge(own, bound, out=out) if sign > 0 else torch.le(own, -bound, out=out)
         at = flat_nonzero(enters)
         row = at // width
-        found = x.reshape(-1).index_select(0, at) * sign
+        found = x.reshape(-1).index_select(0, at)
+        keys = at + (first_key - torch.arange(0, x.numel(), width, device=x.device)).index_select(0, row)
+        positions = columns.positions.index_select(0, column).index_select(0, row)
         groups = None if columns.groups is None or self.groups is None else columns.groups[column[row]]
-        self.add(first_key[row] + at % width, found, columns.positions[column[row]], groups)
+        self.add(keys, found if sign > 0 else found.neg_(), positions, groups)
 
     def offered(self, n: int) -> None:
         """Count the positions of a batch, and merge the buffer where it pays."""
@@ -249,23 +259,29 @@ class TopLists:
 
     def _merge(self, keys: Tensor, values: Tensor, positions: Tensor, groups: Tensor | None) -> None:
         """Merge candidates into the lists of their keys, a few thousand keys at a time."""
-        self._latest = max(self._latest, int(positions.max()))
-        keys, order = keys.sort(stable=True)
-        touched, counts = keys.long().unique_consecutive(return_counts=True)
-        start = 0
-        for some, of_each in zip(touched.split(KEYS), counts.split(KEYS), strict=True):
-            end = start + int(of_each.sum())
-            part = order[start:end]
-            self._merge_keys(some, of_each, values[part], positions[part], None if groups is None else groups[part])
-            start = end
+        are_empty, self._latest = self._latest < 0, max(self._latest, int(positions.max()))
+        keys, order = sort_stable(keys)
+        touched, counts = keys.unique_consecutive(return_counts=True)
+        # Keys with about as many candidates are merged together: a table is as wide as its longest row.
+        counts, by_count = sort_stable(counts)
+        touched, starts = touched.index_select(0, by_count), _starts(counts, by_count)
+        for some, of_each, start in zip(touched.split(KEYS), counts.split(KEYS), starts.split(KEYS), strict=True):
+            row = torch.repeat_interleave(of_each)
+            column = torch.arange(len(row), device=row.device) - (of_each.cumsum(0) - of_each).index_select(0, row)
+            part = order.index_select(0, start.index_select(0, row) + column)
+            own = None if groups is None else groups[part]
+            if are_empty and own is None and int(of_each[-1]) <= self.top:
+                at = some.index_select(0, row) * self.top + column
+                self.values.view(-1)[at], self.positions.view(-1)[at] = values[part], positions[part]
+            else:
+                self._merge_keys(some, (row, column + self.top), values[part], positions[part], own)
 
     def _merge_keys(
-        self, touched: Tensor, counts: Tensor, values: Tensor, positions: Tensor, groups: Tensor | None
+        self, touched: Tensor, at: tuple[Tensor, Tensor], values: Tensor, positions: Tensor, groups: Tensor | None
     ) -> None:
-        """Widen and cut the lists of some keys; the candidates of a key are adjacent, `counts` says how many it has."""
-        row = torch.repeat_interleave(counts)
-        column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row] + self.top
-        width = self.top + int(counts.max())
+        """Widen the lists of some keys by candidates, whose rows and columns are in `at`, and cut them."""
+        row, column = at
+        width = int(column.max()) + 1
         v = self.values.new_full((len(touched), width), -torch.inf)
         p = self.positions.new_full((len(touched), width), EMPTY)
         v[:, : self.top] = self.values.index_select(0, touched)
@@ -282,6 +298,12 @@ class TopLists:
         v, p, g = limit_per_group(v, p, g, self.per_group)
         self.groups[touched] = g[:, : self.top]
         self.values[touched], self.positions[touched] = v[:, : self.top], p[:, : self.top]
+
+
+def _starts(counts: Tensor, order: Tensor) -> Tensor:
+    """Where each run begins, of runs whose lengths are given in another order."""
+    lengths = torch.empty_like(counts).scatter_(0, order, counts)
+    return (lengths.cumsum(0) - lengths).index_select(0, order)
 
 
 def require_finite(x: Tensor) -> None:
