@@ -95,19 +95,26 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
         product: W_U W_E, from `product_with_embedding`.
 
     Returns:
-        Eigenvalues (layer, head, d_head), complex128.
+        Eigenvalues (layer, head, d_head), complex128; 0 in layers without attention.
     """
-    cores = []
-    for layer in range(lm.n_layers):
+    cores = {}
+    for layer in lm.attention_layers:
         require_ov(lm, layer, basis)
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
         # One product for all heads of the layer; those of a group share their values.
         read = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
         read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
-        cores.append(W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0))
-    found = by_modulus(torch.linalg.eigvals(torch.stack(cores).double()))
-    return Spectra(found, lm.provenance(basis=basis))
+        cores[layer] = W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)
+    return _spectra(lm, cores, basis)
+
+
+def _spectra(lm: Decoder, cores: dict[int, Float[Tensor, "head r r"]], basis: HeadBasis) -> Spectra:
+    """The eigenvalues of one matrix for each head of the layers that have them."""
+    found = by_modulus(torch.linalg.eigvals(torch.stack(list(cores.values())).double()))
+    every = found.new_zeros(lm.n_layers, *found.shape[1:])
+    every[list(cores)] = found
+    return Spectra(every, lm.provenance(basis=basis))
 
 
 def queries_and_keys(
@@ -148,12 +155,11 @@ def matching_spectra(
         product: W_E' W_E, from `product_with_embedding`.
         offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
     """
-    cores = []
-    for layer in range(lm.n_layers):
+    cores = {}
+    for layer in lm.attention_layers:
         W_Q, W_K = (w.to(product.dtype) for w in queries_and_keys(lm, layer, basis, offset))
-        cores.append(W_K.mT @ product @ W_Q)
-    found = by_modulus(torch.linalg.eigvals(torch.stack(cores).double()))
-    return Spectra(found, lm.provenance(basis=basis))
+        cores[layer] = W_K.mT @ product @ W_Q
+    return _spectra(lm, cores, basis)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -71,7 +71,8 @@ def ignores_channel_mean(lm: Decoder) -> bool:
     """True where a constant added to all channels of the stream changes nothing: every reader is behind a LayerNorm."""
     norms = [lm.structure.final_norm]
     for block in lm.structure.blocks:
-        norms.append(block.attention.pre_norm)
+        if block.mixer is not None:
+            norms.append(block.mixer.pre_norm)
         if block.feed_forward is not None:
             norms.append(block.feed_forward.pre_norm)
     return all(norm is not None and norm.centred for norm in norms)

@@ -36,7 +36,7 @@ class HeadScores(Displayed):
     """One score of each kind for each head, the mean over sequences.
 
     Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
-    attends to most, above its mean effect on all tokens.
+    attends to most, above its mean effect on all tokens. Scores are 0 in layers without attention.
     """
 
     previous_token: Float[Tensor, "layer head"]
@@ -223,7 +223,7 @@ def _scores_of(
         raise Stop
 
     taps: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): end}
-    for layer in range(lm.n_layers):
+    for layer in lm.attention_layers:
         taps["z", layer] = partial(current.mixed, layer)
         taps["pattern", layer] = partial(current.attended, layer)
     guard = memory_guard(f"the patterns of {tokens.numel()} tokens")

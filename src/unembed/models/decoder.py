@@ -101,6 +101,12 @@ class Decoder:
         """The layers with memories."""
         return tuple(n for n in range(self.n_layers) if self.n_memories_of(n))
 
+    @cached_property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers with attention; other token mixers have no attention weights."""
+        mixers = [block.mixer for block in self.structure.blocks]
+        return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
+
     def __reduce__(self) -> str:
         """Refuse pickling, for which the hooks on the live model stand in the way.
 

@@ -73,7 +73,8 @@ def role_of(scores: HeadScores, layer: int, head: int) -> str:
 def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
     """Every head: what it attends to on repeated tokens, and whether its circuits copy and match."""
     copying, matching = circuits.copying(basis), circuits.matching(basis)
-    places = [(layer, head) for layer in range(circuits.lm.n_layers) for head in range(circuits.lm.n_heads)]
+    layers = circuits.lm.attention_layers
+    places = [(layer, head) for layer in layers for head in range(circuits.lm.n_heads)]
     columns: dict[str, list[Any]] = {
         "layer": [layer for layer, _ in places],
         "head": [head for _, head in places],
@@ -97,6 +98,9 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
         "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
         f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on."
     )
+    if len(layers) < circuits.lm.n_layers:
+        others = ", ".join(str(n) for n in range(circuits.lm.n_layers) if n not in layers)
+        note += f" Layers without attention have no attention weights, so these scores do not exist there: {others}."
     table = Table("What heads attend to on repeated random tokens", columns, provenance)
     logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
     weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)
