@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata, util
 from itertools import islice
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -92,7 +93,7 @@ def mixture(size: Size, *, large: bool = False) -> LanguageModel:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(0)
-    shape = {
+    shape: dict[str, Any] = {
         "num_hidden_layers": 4, "num_experts": 32, "num_experts_per_tok": 4, "hidden_size": 512,
         "moe_intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
     }  # fmt: skip
