@@ -29,7 +29,8 @@ export function render(root, page) {
   }
 
   function steer() {
-    if (!model.can.memories) return fill(host, h("p", { class: "note" }, "This model has no memories to turn on."));
+    if (!model.can.memories)
+      return fill(host, h("p", { class: "note" }, "This model has no memories (FFN neurons) to turn on."));
     const entered = (e) => e.key === "Enter" && find();
     const up = textBox("Words to promote", { placeholder: "such as safe, thank", onkeydown: entered });
     const down = textBox("Words to suppress", { onkeydown: entered });

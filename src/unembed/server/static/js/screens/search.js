@@ -106,7 +106,7 @@ export function render(root, page) {
     fill(
       results,
       empty(
-        "Find memories by words",
+        "Find memories (FFN neurons) by words",
         written(h("span"), "words"),
         h(
           "div",
