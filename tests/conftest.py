@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The ready index of `make run` would put triggers into every trace: tests that want one build it.
 os.environ["UNEMBED_CACHE"] = f"{tempfile.gettempdir()}/unembed-tests-{os.getpid()}"
+os.environ["UNEMBED_READY_INDEX"] = "never"
 
 from jaxtyping import install_import_hook
 

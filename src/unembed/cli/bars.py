@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 PROMOTES, OPPOSES = "blue", "dark_orange3"
@@ -47,8 +48,12 @@ def percent(probability: float) -> str:
     return f"{probability:.1%}" if probability < 0.0995 else f"{probability:.0%}"
 
 
-def signed(number: float) -> str:
-    """A number with its sign, in three significant places around one."""
-    if number != 0 and abs(number) < 0.005:
-        return f"{number:+.0e}".replace("e-0", "e-").replace("-", "−")
-    return f"{number:+.2f}".replace("-", "−")
+def decimals(numbers: Iterable[float]) -> int:
+    """Decimals for a column: two, or as many as give its largest number two significant digits (at most eight)."""
+    largest = max((abs(number) for number in numbers), default=0.0)
+    return min(8, max(2, 1 - math.floor(math.log10(largest)))) if 0 < largest < math.inf else 2
+
+
+def signed(number: float, places: int | None = None) -> str:
+    """A number with its sign and a number of decimals; None: as many as it needs alone (`decimals`)."""
+    return f"{number:+.{decimals([number]) if places is None else places}f}".replace("-", "−")

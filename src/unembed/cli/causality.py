@@ -60,7 +60,7 @@ def patch(
     ] = 10,
     edits: EditOptions = EditOptions(),
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Patch activations of one prompt into another and measure how much of the answer comes back.
@@ -123,7 +123,7 @@ def paths(
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
     edits: EditOptions = EditOptions(),
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Replace a writer for one reader alone and measure the prediction: path patching.
@@ -271,10 +271,11 @@ def _concepts(lm: LanguageModel, names: list[str], folder: Path | None) -> dict[
     """The memories that have a label in an index."""
     if not names:
         return {}
-    from unembed.cli.model_loading import index_of
+    import unembed
     from unembed.errors import InvalidInput
 
-    index = index_of(lm, folder)
+    # One that is built now would have no labels.
+    index = unembed.cached_index(lm) if folder is None else unembed.Index.open(folder, lm)
     if index is None:
         raise InvalidInput(
             f"concept {names[0]!r}", why=f"there is no index of {lm.name} with labels", instead="Name one with --index"

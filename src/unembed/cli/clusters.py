@@ -36,7 +36,7 @@ def clusters(
         Path | None, typer.Option("--out", metavar="FILE", help="Write the cluster of every value as Parquet.")
     ] = None,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters."""

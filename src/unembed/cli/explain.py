@@ -39,7 +39,7 @@ def explain(
     show_unlearned: options.ShowUnlearned = False,
     index: options.IndexFolder = None,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Explain why a token is predicted rather than another: the difference of their logits as a sum.
@@ -48,7 +48,7 @@ def explain(
     component, head, source token or memory (FFN neuron). Every attribution states the error of its
     sum. With --csv: the writers shown and their contributions.
     """
-    from unembed.cli.model_loading import index_of
+    from unembed.cli.stored_index import index_for
 
     lm = opening.open(seed)
     changes = edits.edits(lm)
@@ -64,5 +64,5 @@ def explain(
         table = attribution.with_effects(top).to_table()
         return output.deliver(table)
     settings = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
-    view, provenance = explain_view(lm, settings, token=token, by=by, writers=top, index=index_of(lm, index))
+    view, provenance = explain_view(lm, settings, token=token, by=by, writers=top, index=index_for(opening, lm, index))
     deliver([view], provenance, draw_explanation, output)

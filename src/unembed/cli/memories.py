@@ -39,9 +39,10 @@ def memories(
     those with a p-value of at most 0.01. Without an index only the concept can be judged.
     """
     import unembed
+    from unembed.cli.stored_index import index_for
 
     lm = opening.open(seed)
-    known = unembed.Index.open(index, lm) if index is not None else unembed.cached_index(lm)
+    known = index_for(opening, lm, index)
     settings: dict[str, Any] = {
         "layers": layer or None,
         "show_unlearned": show_unlearned,

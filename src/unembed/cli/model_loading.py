@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unembed import Index, LanguageModel
+    from unembed import LanguageModel
 
 
 def opened(
@@ -101,14 +101,3 @@ def _is_path(model: str) -> bool:
         return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()
     except (OSError, ValueError):
         return True
-
-
-def index_of(lm: LanguageModel, folder: Path | None) -> Index | None:
-    """The index given, else a ready one of this model, else None."""
-    if folder is not None:
-        import unembed
-
-        return unembed.Index.open(folder, lm)
-    from unembed.index import cached_index
-
-    return cached_index(lm)

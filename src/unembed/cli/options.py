@@ -41,7 +41,11 @@ Device = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Seed of all random choices; a trace makes none.", show_default=False),
+    typer.Option(help="Seed of all random choices.", show_default=False),
+]
+UnusedSeed = Annotated[
+    int | None,
+    typer.Option(help="Accepted, but this command makes no random choice.", show_default=False),
 ]
 
 Layer = Annotated[

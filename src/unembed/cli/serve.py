@@ -26,12 +26,12 @@ def serve(
     opening: Opening = Opening(),
 ) -> None:
     """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
-    from unembed.cli.model_loading import index_of
+    from unembed.cli.stored_index import index_for
 
     lm = opening.open()
     from unembed.server.serve import serve as serving
 
-    found = index_of(lm, index)
+    found = index_for(opening, lm, index)
     name = None if found is None else found.path.name if index else found.provenance.notes.get("corpus_name")
     source = str(Path(opening.model).resolve()) if Path(opening.model).is_dir() else opening.model
     serving(lm, found, index_name=name, source=source, host=host, port=port, browser=browser)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,10 @@ if TYPE_CHECKING:
     from unembed import Index, LanguageModel
     from unembed.cli.option_groups import Opening
     from unembed.models import KnownWeights
+
+
+VARIABLE = "UNEMBED_READY_INDEX"
+"""Set to `never`, commands do not build the ready index."""
 
 
 def stored_index(opening: Opening, folder: Path | None) -> tuple[Index, KnownWeights] | None:
@@ -34,3 +40,50 @@ def record_index(opening: Opening, lm: LanguageModel, index: Index) -> None:
 
     if opening.is_default:
         record_weights(opening.model, opening.revision, lm, index.manifest.weights)
+
+
+def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index | None:
+    """The index given, else a ready one of this model, built first where the model is the embedded one.
+
+    None where there is none: of another model, where building is refused (`UNEMBED_READY_INDEX=never`), while another
+    process builds it, and where the cache folder cannot be written; the last two are said on stderr.
+    """
+    import unembed
+
+    if folder is not None:
+        return unembed.Index.open(folder, lm)
+    index = unembed.cached_index(lm)
+    if index is not None or not _is_built_on_need(opening):
+        return index
+    return _build(opening, lm)
+
+
+def _is_built_on_need(opening: Opening) -> bool:
+    return opening.model == "wren" and opening.is_default and os.environ.get(VARIABLE) != "never"
+
+
+def _build(opening: Opening, lm: LanguageModel) -> Index | None:
+    """The ready index of an embedded model, built where other commands find it.
+
+    An interrupted build is continued by the next command; the folder is locked, and read only when it is complete.
+    """
+    from unembed.cli.index.view import Report
+    from unembed.errors import UnembedError
+    from unembed.index import build_ready_index
+    from unembed.results import visible
+
+    print(
+        f"No index of {lm.name} is ready: finding the text on which each memory fires (once; about half a minute on an "
+        f"idle machine; {VARIABLE}=never does without)",
+        file=sys.stderr,
+    )
+    report = Report()
+    try:
+        index = build_ready_index(lm, progress=report)
+    except UnembedError as error:
+        report.end()
+        print(visible(f"continuing without it: {error}", prose=True), file=sys.stderr)
+        return None
+    report.end()
+    record_index(opening, lm, index)
+    return index

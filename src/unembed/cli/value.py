@@ -36,7 +36,7 @@ def value(
     show_unlearned: options.ShowUnlearned = False,
     index: options.IndexFolder = None,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
@@ -46,9 +46,8 @@ def value(
     --html hold the tokens.
     """
     layer, column = options.memory_and_number(memory, number)
-    from unembed.cli.model_loading import index_of
     from unembed.cli.output import show
-    from unembed.cli.stored_index import record_index, stored_index
+    from unembed.cli.stored_index import index_for, record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
 
     stored = stored_index(opening, index) if basis == "raw" and not show_unlearned else None
@@ -61,7 +60,7 @@ def value(
         lm = opening.open(seed)
         place = lm.memory(layer, column)
         table = _tokens(lm, *place, top, basis, show_unlearned, seed)
-        if (opened := index_of(lm, index)) is not None:
+        if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
         described = memory_descriptions(lm, None if opened is None else opened.path)
     if not output.for_terminal:
@@ -128,7 +127,7 @@ def _card(table: Table, description: str | None, found: Table | None, width: int
     from rich.table import Table as Columns
     from rich.text import Text
 
-    from unembed.cli.bars import signed
+    from unembed.cli.bars import decimals, signed
     from unembed.cli.index.view import draw_passages
     from unembed.results import visible_rich
 
@@ -139,9 +138,10 @@ def _card(table: Table, description: str | None, found: Table | None, width: int
             {"promoted": "promotes", "suppressed": "suppresses"}[name], no_wrap=True, max_width=(width - 24) // 2
         )
         drawn.add_column("score", justify="right", no_wrap=True)
+    places = decimals(score for name in ends for score in table.columns[f"{name}_score"])
     for row in table.rows():
         cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ends]
-        drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score)))))
+        drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score, places)))))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     parts += [] if description is None else [visible_rich(description, prose=True)]
     parts += [Text(), drawn, Text()]

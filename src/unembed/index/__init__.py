@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unembed.index.coefficients import coefficients_view as coefficients_view
     from unembed.index.contexts import ContextsView as ContextsView
     from unembed.index.contexts import contexts_view as contexts_view
+    from unembed.index.default_index import build_ready_index as build_ready_index
     from unembed.index.default_index import cached_index as cached_index
     from unembed.index.default_index import cached_index_of_weights as cached_index_of_weights
     from unembed.index.default_index import cached_path as cached_path

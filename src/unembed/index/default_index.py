@@ -27,6 +27,24 @@ def cached_path(lm: Decoder, corpus: Corpus) -> Path:
     return cache_folder() / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
 
 
+def ready_corpus() -> Corpus:
+    """The text of the embedded model's ready index: twelve articles of the shipped WikiText, as ordinary text."""
+    from unembed.corpus import open_corpus
+
+    return open_corpus(detokenize=True, max_documents=12)
+
+
+def build_ready_index(lm: Decoder, *, progress: Callable[[str, int, int | None], None] | None = None) -> Index:
+    """The ready index of a model over `ready_corpus`, built or continued in the cache folder.
+
+    Raises:
+        IndexFault: another process is building it.
+        UnembedError: the cache folder cannot be written to.
+    """
+    corpus = ready_corpus()
+    return Index.build(lm, corpus, cached_path(lm, corpus), progress=progress)
+
+
 def cached_index(lm: Decoder) -> Index | None:
     """A complete ready index of a model; the newest where there are several, None where there is none.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from html.parser import HTMLParser
 
 import pytest
@@ -13,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.sample_view import CHANGE, FALL, MEMORY, RISE, sample_view
-from unembed.cli.bars import Scale, percent, signed
+from unembed.cli.bars import Scale, decimals, percent, signed
 from unembed.cli.trace.html import page
 from unembed.cli.trace.terminal import draw_explanation, draw_trace
 
@@ -136,10 +137,23 @@ def test_bars_fill_their_side_and_never_more(values: list[float], cells: int) ->
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(1.234, "+1.23"), (-0.5, "−0.50"), (0.0, "+0.00"), (-0.0021, "−2e−3"), (0.0009, "+9e−4")]
+    ("number", "text"), [(1.234, "+1.23"), (-0.5, "−0.50"), (0.0, "+0.00"), (-0.0021, "−0.0021"), (0.00094, "+0.00094")]
 )
 def test_numbers_carry_their_sign(number: float, text: str) -> None:
     assert signed(number) == text
+
+
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [
+        ([12.5, -0.003, 0.4], ["+12.50", "−0.00", "+0.40"]),
+        ([0.04, -0.0021], ["+0.040", "−0.002"]),
+        ([0.0, math.inf], ["+0.00", "+inf"]),
+        ([], []),
+    ],
+)
+def test_the_numbers_of_a_column_have_equally_many_decimals(column: list[float], texts: list[str]) -> None:
+    assert [signed(number, decimals(column)) for number in column] == texts
 
 
 @given(st.floats(0, 1))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
+from unembed.cli.bars import OPPOSES, PROMOTES, Scale, decimals, percent, signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,7 +130,8 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
     widest = 5 + sum(max(len(_word(n)), 6) + 2 for n in names)
     bars = not plain and widest + (_BAR + 1) * len(exhibit.percent) <= width
     headings, gap = {n: _word(n) for n in names}, 2
-    cells = [{n: _cell(n, row, exhibit, False).plain for n in names} for row in rows]
+    places = {n: _places(exhibit.table.columns[n][:_ROWS]) for n in names}
+    cells = [{n: _cell(n, row, exhibit, False, places[n]).plain for n in names} for row in rows]
     if _least(headings, cells, gap) > width:
         headings = {n: " ".join(_HYPHENATED.get(word, word) for word in _word(n).split()) for n in names}
         gap = 2 if _least(headings, cells, 2) <= width else 1
@@ -147,7 +149,7 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
         justify = "right" if numeric and rows else "left"
         drawn.add_column(headings[name], justify=justify, overflow="ellipsis", width=wide)
     for row in rows:
-        drawn.add_row(*(_cell(name, row, exhibit, bars) for name in names))
+        drawn.add_row(*(_cell(name, row, exhibit, bars, places[name]) for name in names))
     more = [f"{len(exhibit.table) - _ROWS:,} more rows"] if len(exhibit.table) > _ROWS else []
     more += [f"not shown because the terminal is too narrow: {', '.join(left_out)}"] if left_out else []
     if more:
@@ -170,7 +172,12 @@ def _word(name: str) -> str:
     return name.removesuffix("_token").removesuffix("_text").replace("_", " ")
 
 
-def _cell(name: str, row: dict[str, Any], exhibit: Exhibit, bars: bool) -> Text:
+def _places(column: Iterable[Any]) -> int:
+    """Decimals of the numbers of a column."""
+    return decimals(float(value) for value in column if isinstance(value, float))
+
+
+def _cell(name: str, row: dict[str, Any], exhibit: Exhibit, bars: bool, places: int) -> Text:
     from rich.text import Text
 
     from unembed.results import visible_rich
@@ -190,4 +197,4 @@ def _cell(name: str, row: dict[str, Any], exhibit: Exhibit, bars: bool) -> Text:
         return Text.assemble((bar, PROMOTES), " ", number)
     if isinstance(value, int):
         return Text(f"{value:,}")
-    return Text(signed(value), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
+    return Text(signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")

@@ -60,7 +60,7 @@ def trace(
         bool, typer.Option("--next", help="End with three commands to try next, for this prompt.")
     ] = False,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
@@ -73,7 +73,7 @@ def trace(
     texts = prompts_of(prompts, file)
     if output.html is not None and (len(texts) > 1 or cut.windows is not None):
         raise typer.BadParameter("a page shows one prompt", param_hint="--html")
-    from unembed.cli.model_loading import index_of
+    from unembed.cli.stored_index import index_for
 
     lm = opening.open(seed)
     from unembed.cli.trace.output import deliver
@@ -81,7 +81,7 @@ def trace(
     from unembed.schemas.trace_builder import TraceSettings, trace_view
 
     other, alone = options.compared_with(against)
-    changes, opened = edits.edits(lm), index_of(lm, index)
+    changes, opened = edits.edits(lm), index_for(opening, lm, index)
     views: list[tuple[TraceView, Provenance]] = []
     for piece in cut.pieces(lm, texts):
         settings = TraceSettings(piece.text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)

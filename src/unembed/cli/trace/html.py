@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from unembed.cli.bars import Scale, percent, signed
+from unembed.cli.bars import Scale, decimals, percent, signed
 from unembed.results import character_at, visible, visible_html
 from unembed.schemas.trace import AttributionView, Candidate, EventView, LayerView, SubUpdateView, TraceView
 
@@ -187,7 +187,8 @@ def _memories(view: TraceView) -> str:
     scale = Scale.of([row.score or 0.0 for row in memories.rows], 100)
     has_triggers = any(row.trigger for row in memories.rows)
     column = "<th>fires most on</th>" if has_triggers else ""
-    rows = "".join(_memory(row, scale, has_triggers) for row in memories.rows)
+    places = decimals(row.coefficient for row in memories.rows), decimals(row.score or 0.0 for row in memories.rows)
+    rows = "".join(_memory(row, scale, has_triggers, *places) for row in memories.rows)
     on = ", ".join(f"{row.name} {signed(row.score or 0.0)}" for row in memories.always_on)
     apart = f"On for nearly every token: {on}. " if on else ""
     what = "the difference of the two logits" if view.against is not None else "the logit"
@@ -203,12 +204,12 @@ def _memories(view: TraceView) -> str:
     )
 
 
-def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool) -> str:
+def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_effect: int) -> str:
     tokens = " ".join(visible_html(token) for token in row.promoted)
     usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
     return (
-        f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient)}</td>"
-        f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0)}</td>"
+        f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient, of_m)}</td>"
+        f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0, of_effect)}</td>"
         f"<td>{_bar(row.score or 0.0, scale)}</td><td class='wrap'>{tokens}</td>"
         f"{_trigger(row) if has_triggers else ''}</tr>"
     )
@@ -246,8 +247,9 @@ def _attribution(attribution: AttributionView) -> str:
     if attribution.others:
         # Their sum may be far longer than any bar, so it has none.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
+    places = decimals(row.contribution for row in attribution.rows)
     rows = "".join(
-        f"<tr><td>{label}</td><td class='n'>{signed(contribution)}</td><td>{bar}</td></tr>"
+        f"<tr><td>{label}</td><td class='n'>{signed(contribution, places)}</td><td>{bar}</td></tr>"
         for label, contribution, bar in contributions
     )
     against = "" if attribution.against is None else f" rather than {visible_html(attribution.against)}"

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
+from unembed.cli.bars import OPPOSES, PROMOTES, Scale, decimals, percent, signed
 from unembed.cli.index.view import passage
 from unembed.results import character_at, join_bytes, visible_rich
 from unembed.schemas.trace import (
@@ -242,11 +242,12 @@ def _memories(view: TraceView, memories: MemoriesView, width: int, plain: bool) 
     table.add_column("promotes", no_wrap=True, overflow="ellipsis", max_width=max(10, room))
     if has_triggers:
         table.add_column("fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
+    of_m, of_effect = decimals(row.coefficient for row in rows), decimals(row.score or 0.0 for row in rows)
     for row in rows:
-        cells: list[RenderableType] = [_name(row), signed(row.coefficient)]
+        cells: list[RenderableType] = [_name(row), signed(row.coefficient, of_m)]
         if has_usual:
             cells.append("" if row.times_usual is None else f"{row.times_usual:.1f}")
-        cells.append(_signed_text(row.score or 0.0))
+        cells.append(_signed_text(row.score or 0.0, of_effect))
         if cells_of_bar:
             cells.append(_bar(row.score or 0.0, scale))
         cells.append(_promoted(row, max(10, room)))
@@ -300,8 +301,8 @@ def _bar(value: float, scale: Scale) -> Text:
     return Text.assemble((scale.left(value), OPPOSES), ("│", "dim"), (scale.right(value), PROMOTES))
 
 
-def _signed_text(value: float) -> Text:
-    return Text(signed(value), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
+def _signed_text(value: float, places: int | None = None) -> Text:
+    return Text(signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
 
 
 def _attribution(attribution: AttributionView, width: int, plain: bool) -> RenderableType:
@@ -313,19 +314,20 @@ def _attribution(attribution: AttributionView, width: int, plain: bool) -> Rende
     table.add_column(justify="right", no_wrap=True)
     if not plain:
         table.add_column(no_wrap=True)
+    places = decimals(row.contribution for row in attribution.rows)
     for row in attribution.rows:
-        cells: list[RenderableType] = [visible_rich(row.label, prose=True), _signed_text(row.contribution)]
+        cells: list[RenderableType] = [visible_rich(row.label, prose=True), _signed_text(row.contribution, places)]
         table.add_row(*cells, *([] if plain else [_bar(row.contribution, scale)]))
     if attribution.always_on:
         on = attribution.always_on
         names = ", ".join(row.label.removeprefix("memory ") for row in on[:_ALWAYS_ON_SHOWN])
         more = f" and {len(on) - _ALWAYS_ON_SHOWN} more" if len(on) > _ALWAYS_ON_SHOWN else ""
         label = Text(f"always on: {names}{more}", style="dim", overflow="fold", no_wrap=False)
-        table.add_row(label, _signed_text(sum(row.contribution for row in on)))
+        table.add_row(label, _signed_text(sum(row.contribution for row in on), places))
     if attribution.others:
         rest: list[RenderableType] = [
             Text(f"{attribution.others:,} others together", style="dim"),
-            _signed_text(attribution.others_contribution),
+            _signed_text(attribution.others_contribution, places),
         ]
         table.add_row(*rest)
     name = _token(attribution.token, _ACCENT, cells=24)
