@@ -3,7 +3,8 @@
 python -m tools.blind_themes sheet MODEL TOKENIZER SHEET KEY     write the items to judge, and apart from them the key
 python -m tools.blind_themes themes SHEET KEY THEMES             what `tools.publish_model --themes` reads
 
-In the sheet, a judge writes a theme next to each item whose tokens have one, and leaves the others empty.
+In the sheet, a judge writes a theme next to each item of whose tokens at least eight share one, and leaves the others
+empty.
 """
 
 from __future__ import annotations

@@ -45,8 +45,9 @@ As many random vectors of the same lengths:
 {others}"""
 
 JUDGED = """\
-A judge saw these values and the random vectors below in mixed order, without knowing which is which, and named a theme
-where the tokens have one: **{themed} of {n}** values, {others_themed} of {n} random vectors."""
+A judge saw these values and the random vectors below in mixed order, without knowing which is which, and named a
+theme where at least eight of the twenty tokens share one:
+**{themed} of {n}** values, {others_themed} of {n} random vectors."""
 
 
 def opening(name: str, recipe: Recipe, n_tokens: int, corpus: EncodedCorpus) -> str:

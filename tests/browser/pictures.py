@@ -89,7 +89,7 @@ class Picture(NamedTuple):
 SCREENS = {
     "trace": Picture(f"#/trace?{PROMPT}"),
     "layer": Picture(f"#/layer?{PROMPT}&layer=5"),
-    "memory": Picture(f"#/memory?memory=L6M174&{PROMPT_OF_MEMORY}", _group),
+    "memory": Picture(f"#/memory?memory=L6M718&{PROMPT_OF_MEMORY}", _group),
     "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", _run),
     "compare": Picture("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", _continue),
     "heads": Picture(f"#/heads?{PROMPT}"),

@@ -38,7 +38,7 @@ def test_another_file_is_refused_by_name(tmp_path, content):
 def test_wrens_descriptions_hold_in_any_dtype_and_only_for_its_own_weights(wren):
     half = unembed.load(dtype=torch.bfloat16)
     for lm in (wren, half):
-        assert "month" in (memory_descriptions(lm).of(3, 118) or "")
+        assert "month" in (memory_descriptions(lm).of(6, 718) or "")
     changed = unembed.load()
     with torch.no_grad():
         changed.weights.W_out[5].mul_(-1)

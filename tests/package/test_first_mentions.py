@@ -16,7 +16,7 @@ ROOT = README.parent
 WRITTEN = {"cli-reference.md", "decoder-classes.md"}  # by the program, from texts that are checked here or elsewhere
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted(ROOT.glob("docs/**/*.md")) if page.name not in {*WRITTEN, "tutorial.md"}),
+    *(page for page in sorted(ROOT.glob("docs/**/*.md")) if page.name not in WRITTEN),
 ]
 COMPUTER = re.compile(
     r"(?:(?:main|GPU|CPU|host|unified|virtual|shared|peak|of|in|into|from|needs?|less|more|free) memory"

@@ -18,7 +18,7 @@ EXAMPLES = {
     "patch": 'unembed patch "The king of France" "The king of England" --points heads',
     "paths": 'unembed paths "The king of France" "The king of England" --to logits --to "layer 5"',
     "ablate": 'unembed ablate "Once upon a time there was a little" --answer " girl" --against " boy"',
-    "value": "unembed value L4M766 --top 5",
+    "value": "unembed value L4M328 --top 5",
     "memories": "unembed memories --top 20 --html gallery.html",
     "clusters": "unembed clusters --clusters 600 --top 20",
     "concepts": "unembed concepts L3M17 L4M200",

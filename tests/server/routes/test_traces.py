@@ -183,9 +183,14 @@ def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, comman
 
 
 def test_the_largest_change_is_no_smaller_than_any_other(client, wren):
-    found = client.get(f"/api/v1/traces/{post(client, 'The lake is 15')['id']}").json()
-    change = next(f for f in found["findings"] if f["kind"] == "change")
-    trace = wren.trace("The lake is 15")
+    # A largest change that is an event is listed as the event.
+    for prompt in ("The lake is 15", "He died in", "The king of France", "The men were very", "He opened the"):
+        found = client.get(f"/api/v1/traces/{post(client, prompt)['id']}").json()
+        change = next((f for f in found["findings"] if f["kind"] == "change"), None)
+        if change is not None:
+            break
+    assert change is not None
+    trace = wren.trace(prompt)
     p = [
         trace.ranks_and_probabilities(int(trace.prediction[-1]), point)[1][:, -1]
         for point in ("resid_pre", "resid_mid", "resid_post")
@@ -205,7 +210,9 @@ def test_moves_are_described_in_words(client, wren):
     assert [(m["layer"], m["cause"], m["rank_after"]) for m in found] == [
         (m.layer, m.cause, m.rank_after) for m in moves
     ]
-    assert "Layer 0 attention: ·girl rises from rank 33 to 1." in [m["sentence"] for m in found]
+    first = moves[0]
+    assert (first.layer, first.cause, first.rank_after) == (0, "attention", 1)
+    assert f"Layer 0 attention: ·girl rises from rank {first.rank_before} to 1." in [m["sentence"] for m in found]
 
 
 def test_a_layer_shows_what_its_heads_add_and_where_candidates_came_from(client, wren):
