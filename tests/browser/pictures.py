@@ -90,7 +90,7 @@ SCREENS = {
     "trace": Picture(f"#/trace?{PROMPT}"),
     "layer": Picture(f"#/layer?{PROMPT}&layer=5"),
     "memory": Picture(f"#/memory?memory=L6M718&{PROMPT_OF_MEMORY}", _group),
-    "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M132:set:0@all", _run),
+    "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M955:set:0@all", _run),
     "compare": Picture("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", _continue),
     "heads": Picture(f"#/heads?{PROMPT}"),
     "atlas": Picture("#/atlas?memory=L4M210"),

@@ -46,7 +46,7 @@ def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index
     """The index given, else a ready one of this model, built first where the model is the embedded one.
 
     None where there is none: of another model, where building is refused (`UNEMBED_READY_INDEX=never`), while another
-    process builds it, and where the cache folder cannot be written; the last two are said on stderr.
+    process builds it, and where the cache folder cannot be written; in the last two cases a line on stderr says so.
     """
     import unembed
 

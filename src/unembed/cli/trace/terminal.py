@@ -213,8 +213,9 @@ def _described(view: TraceView) -> list[RenderableType]:
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column()
+    places = decimals(row.effect for row in view.described)
     for row in view.described:
-        table.add_row(row.name, _signed_text(row.effect), visible_rich(row.description, prose=True))
+        table.add_row(row.name, _signed_text(row.effect, places), visible_rich(row.description, prose=True))
     title = Text.assemble(("Memories that promote ", "bold"), _token(view.target.token, _ACCENT, cells=24))
     note = "by effect on its logit over the average token's"
     return [Text(), title.append(f"   {note}", style="dim"), table]
@@ -268,10 +269,12 @@ def _apart(memories: MemoriesView) -> list[Text]:
     lines: list[Text] = []
     if on := memories.always_on:
         lines.append(Text.assemble(("always on  ", "dim")))
-        for row in on[:_ALWAYS_ON_SHOWN]:
-            lines[0].append_text(Text.assemble(_name(row), " ", _signed_text(row.score or 0.0), "  "))
+        effects = [row.score or 0.0 for row in on]
+        places = decimals(effects)
+        for row, effect in zip(on[:_ALWAYS_ON_SHOWN], effects, strict=False):
+            lines[0].append_text(Text.assemble(_name(row), " ", _signed_text(effect, places), "  "))
         more = f"and {len(on) - _ALWAYS_ON_SHOWN} more  " if len(on) > _ALWAYS_ON_SHOWN else ""
-        lines[0].append(f"{more}together {signed(sum(row.score or 0.0 for row in on))}", style="dim")
+        lines[0].append(f"{more}together {signed(sum(effects), places)}", style="dim")
     rest = f"{memories.others:,} other active memories together {signed(memories.others_effect)}"
     return [*lines, Text(rest, style="dim")]
 
