@@ -80,10 +80,10 @@ def index(lm, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def firing(lm, index) -> tuple[int, int]:
-    """A memory that fires on many tokens of the index's corpus."""
-    rows = index.sql('SELECT layer, "index" FROM statistics ORDER BY active DESC, layer, "index" LIMIT 1').rows()
-    row = next(iter(rows))
-    return row["layer"], row["index"]
+    """A memory that fires on many tokens of the index's corpus, and most at one that others precede."""
+    rows = index.sql('SELECT layer, "index" FROM statistics ORDER BY active DESC, layer, "index" LIMIT 200').rows()
+    places = ((row["layer"], row["index"]) for row in rows)
+    return next(place for place in places if index.triggers(*place, 1)[0]["prefix"])
 
 
 @pytest.fixture(scope="session")

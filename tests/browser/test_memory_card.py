@@ -70,6 +70,7 @@ def test_examples_and_tokens_are_side_by_side_above_the_fold(opened, firing):
     tokens = page.get_by_role("region", name="Effect of the value on the vocabulary").locator(".bar-row")
     expect(examples).to_be_visible()
     expect(tokens).to_have_count(20)
+    expect(tokens.nth(19)).to_be_visible()
     left, right, last = (one.bounding_box() for one in (examples, tokens.first, tokens.nth(19)))
     assert left["x"] + left["width"] <= right["x"]
     assert left["y"] + left["height"] < 860 and last["y"] + last["height"] < 860

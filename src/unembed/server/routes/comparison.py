@@ -90,12 +90,12 @@ def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[
             yield {"kind": "token", "side": name, **dataclasses.asdict(step)}
     if overflow is not None:
         raise overflow  # the other side is complete
-    asked = {"prompt": query.prompt, "edits": [edit.model_dump() for edit in query.edits], "options": options}
-    number = _number(state, asked)
+    request = {"prompt": query.prompt, "edits": [edit.model_dump() for edit in query.edits], "options": options}
+    number = _number(state, request)
     summary = {
         "kind": "summary",
         "run": number,
-        **asked,
+        **request,
         "texts": texts,
         "diverges_at": _divergence(ids["base"], ids["edit"]) if edits else None,
     }
@@ -106,9 +106,9 @@ def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[
     yield summary
 
 
-def _number(state: ServerState, asked: dict[str, Any]) -> int:
+def _number(state: ServerState, request: dict[str, Any]) -> int:
     """The number of the earlier run with the same prompt, edits and options, or the next free number."""
-    same = (number for number, run in state.runs.items() if all(run[name] == asked[name] for name in asked))
+    same = (number for number, run in state.runs.items() if all(run[name] == request[name] for name in request))
     return next(same, max(state.runs, default=0) + 1)
 
 

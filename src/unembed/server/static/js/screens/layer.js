@@ -227,6 +227,7 @@ export function render(root, page) {
           rest > 0 &&
             !most &&
             wanted < MOST &&
+            updates.length >= wanted &&
             button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
           button(most ? `Show the first ${wanted}` : "Show until 90 %", () => turn({ coverage: most ? "" : "90" }), {
             class: "quiet",
