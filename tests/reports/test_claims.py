@@ -16,6 +16,7 @@ import torch
 import tests.reports
 import unembed
 from tests.families import build
+from tests.named_tests import missing, named_tests
 from tests.reports.sample import part_of, sample
 from tests.sweeps.recorder import lettered
 from unembed.reports import elhage2021, geva2021, geva2022, write
@@ -61,12 +62,8 @@ def test_findings_of_report_json_have_the_names_that_others_read(tmp_path: Path)
 
 
 def test_the_tests_that_the_package_names_exist() -> None:
-    folder, table = Path(tests.reports.__file__).parents[1], tests.reports.__doc__ or ""
-    files = {path.stem: path.read_text(encoding="utf-8") for path in folder.rglob("test_*.py")}
-    named = re.findall(r"(\w+)\.\.\.", table.replace("_\n", "_"))
-    assert len(named) > 20
-    assert [name for name in named if not any(f"def test_{name}" in text for text in files.values())] == []
-    assert {name.split("/")[-1] for name in re.findall(r"`([\w/]*test_\w+)`", table)} <= {*files}
+    assert len(named_tests(tests.reports)) > 20
+    assert missing(tests.reports) == []
 
 
 def ends(found: Measured) -> tuple[float, float]:

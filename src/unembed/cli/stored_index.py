@@ -59,7 +59,9 @@ def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index
 
 
 def _is_built_on_need(opening: Opening) -> bool:
-    return opening.model == "wren" and opening.is_default and os.environ.get(VARIABLE) != "never"
+    from unembed.models.shipped_models import DEFAULT_MODEL
+
+    return opening.model == DEFAULT_MODEL and opening.is_default and os.environ.get(VARIABLE) != "never"
 
 
 def _build(opening: Opening, lm: LanguageModel) -> Index | None:

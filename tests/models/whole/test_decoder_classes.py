@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 import tests.models
 from tests.families import build
 from tests.models.decoder_classes import ENCODERS, PAGE, decoder_classes, examine_all
+from tests.named_tests import missing, named_tests
 from unembed.errors import ModelNotUnderstood
 from unembed.models.structure.resolver import resolve
 
@@ -86,9 +84,5 @@ def test_the_page_has_every_class_and_calls_none_wrong() -> None:
 
 
 def test_the_tests_that_the_package_names_exist() -> None:
-    folder, table = Path(tests.models.__file__).parents[1], tests.models.__doc__ or ""
-    files = {path.stem: path.read_text(encoding="utf-8") for path in folder.rglob("test_*.py")}
-    named = re.findall(r"(\w+)\.\.\.", table.replace("_\n", "_"))
-    assert len(named) > 40
-    assert [name for name in named if not any(f"def test_{name}" in text for text in files.values())] == []
-    assert {name.split("/")[-1] for name in re.findall(r"`([\w/]*test_\w+)`", table)} <= {*files}
+    assert len(named_tests(tests.models)) > 40
+    assert missing(tests.models) == []
