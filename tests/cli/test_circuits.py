@@ -167,3 +167,15 @@ def test_a_head_is_written_as_elsewhere() -> None:
         first, *others = (invoke(command, *head, *rest).output for head in (["L1H5"], ["1.5"], ["1", "5"]))
         assert "Head L1H5" in first or "head L1H5" in first
         assert others == [first, first]
+
+
+def test_a_context_that_is_too_short_for_the_usual_length_shortens_it(gpt2_folder) -> None:
+    def rows(*options: str) -> list[dict[str, float]]:
+        given = ("heads", "--model", str(gpt2_folder), "--sequences", "2", "--json", *options)
+        done = invoke(*given)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["tables"]["heads"]["rows"]
+
+    context = unembed.load(gpt2_folder).n_ctx
+    assert context is not None and context < 2 * 64
+    assert rows() == rows("--length", str(context // 2))

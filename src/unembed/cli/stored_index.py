@@ -59,7 +59,7 @@ def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index
 
 
 def _is_built_on_need(opening: Opening) -> bool:
-    from unembed.models.shipped_models import DEFAULT_MODEL
+    from unembed.models import DEFAULT_MODEL
 
     return opening.model == DEFAULT_MODEL and opening.is_default and os.environ.get(VARIABLE) != "never"
 

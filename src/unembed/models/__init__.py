@@ -12,6 +12,7 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.models.hub import is_local_only as is_local_only
+    from unembed.models.shipped_models import DEFAULT_MODEL as DEFAULT_MODEL
     from unembed.models.shipped_models import SHIPPED as SHIPPED
     from unembed.models.shipped_models import shipped_folder as shipped_folder
     from unembed.models.weight_records import KnownWeights as KnownWeights

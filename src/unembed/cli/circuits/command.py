@@ -35,7 +35,15 @@ LayerOfHead = Annotated[
 HeadOfLayer = Annotated[int, typer.Argument(help="Head of the layer, from 0.", show_default=False)]
 Top = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows listed.")]
 Sequences = Annotated[int, typer.Option("--sequences", min=2, help="Sequences of repeated random tokens.")]
-Length = Annotated[int, typer.Option("--length", min=2, help="Tokens before the repetition.")]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--length",
+        min=2,
+        help="Tokens before the repetition; default: 64, or half of what a shorter context takes.",
+        show_default=False,
+    ),
+]
 Corpus = Annotated[
     str | None,
     typer.Option("--corpus", "-c", help="Text file or folder; default: the shipped WikiText.", show_default=False),
@@ -73,7 +81,7 @@ def deliver_sections(
 def heads(
     basis: Basis = None,
     sequences: Sequences = 50,
-    length: Length = 64,
+    length: Length = None,
     opening: Opening = Opening(model="attn-2l"),
     seed: Annotated[int, typer.Option(help="Seed of the random tokens.")] = 0,
     output: Output = Output(),
@@ -204,7 +212,7 @@ def expand(
 def induction(
     basis: Basis = None,
     sequences: Sequences = 50,
-    length: Length = 64,
+    length: Length = None,
     top: Top = 20,
     opening: Opening = Opening(model="attn-2l"),
     seed: Annotated[int, typer.Option(help="Seed of the random tokens.")] = 0,
