@@ -83,6 +83,11 @@ def test_the_top_of_one_row() -> None:
     dense = matrix.dense()
     row = matrix.top_of_row(17, 5)
     assert row.columns.tolist() == dense[17].topk(5).indices.tolist()
+    hidden = torch.zeros(2500, dtype=torch.bool)
+    hidden[row.columns[:2]] = True
+    assert matrix.top_of_row(17, 3, hidden=hidden).columns.tolist() == row.columns[2:].tolist()
+    least = matrix.top_of_row(17, 2500, largest=False, hidden=hidden).columns
+    assert len(least) == 2498 and not hidden[least].any()
 
 
 def test_bad_questions_are_refused_with_the_reason() -> None:

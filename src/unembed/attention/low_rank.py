@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from unembed.attention import low_rank_topk
@@ -160,11 +160,17 @@ class LowRank:
         """
         return low_rank_topk.top(*self._single("top"), k, largest=largest)
 
-    def top_of_row(self, row: int, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
-        """The k largest (or smallest) entries of a row."""
+    def top_of_row(
+        self, row: int, k: int = 10, *, largest: bool = True, hidden: Bool[Tensor, " column"] | None = None
+    ) -> low_rank_topk.Entries:
+        """The k largest (or smallest) entries of a row, of columns that are not `hidden`."""
         self._single("top of a row")
         row, k = as_int("row", row), positive_int("k", k)
-        found = self.rows(row)[0].topk(min(k, self.shape[-1]), largest=largest)
+        values, count = self.rows(row)[0], self.shape[-1]
+        if hidden is not None:
+            values = values.masked_fill(hidden.to(values.device), -torch.inf if largest else torch.inf)
+            count -= int(hidden.sum())
+        found = values.topk(min(k, count), largest=largest)
         return low_rank_topk.Entries(torch.full_like(found.indices, row), found.indices, found.values)
 
     def _single(self, question: str) -> tuple[Tensor, Tensor]:

@@ -161,7 +161,7 @@ def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed:
 def head_view(
     circuits: Circuits, layer: int, head: int, source: str | int, destination: str | int, top: int
 ) -> HeadView:
-    """One head, for a source and a destination token.
+    """One head, for a source and a destination token; its lists leave out tokens that are `unlisted`.
 
     Raises:
         OutOfRange: there is no such head.
@@ -172,10 +172,14 @@ def head_view(
     src, dst = lm.single_token(source), lm.single_token(destination)
     notes: list[str] = []
     ov = circuits.ov_full(layer, head)
-    raises, lowers = (_scored(lm, ov.top_of_row(src, top, largest=largest)) for largest in (True, False))
+    raises, lowers = (
+        _scored(lm, ov.top_of_row(src, top, largest=largest, hidden=lm.unlisted)) for largest in (True, False)
+    )
     try:
         qk = circuits.qk_full(layer, head)
-        looks_for, ignores = (_scored(lm, qk.top_of_row(dst, top, largest=largest)) for largest in (True, False))
+        looks_for, ignores = (
+            _scored(lm, qk.top_of_row(dst, top, largest=largest, hidden=lm.unlisted)) for largest in (True, False)
+        )
         notes += list(qk.notes)
     except Unsupported as error:
         looks_for, ignores = [], []
