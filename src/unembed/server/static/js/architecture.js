@@ -38,7 +38,8 @@ export function architecture(el, { model, at = null, view = null }) {
   const most = Math.max(...numbers.map(Math.abs), 1e-9);
   const digits = places(numbers);
   const dense = model.n_layers > 14;
-  const number = (x) => view && !dense && h("small", {}, fixed(x, digits, true));
+  const short = (x) => fixed(x, Math.max(0, digits - 1), true).replace(/\b0\./, "."); // shown where the window is narrow
+  const number = (x) => view && !dense && h("small", { data: { short: short(x) } }, fixed(x, digits, true));
   const here = (n, part) => at !== null && at.layer === n && at.part === part;
   const box = (n, [part, name, stage], x) => {
     const spokenLabel = `Layer ${n} ${name}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;

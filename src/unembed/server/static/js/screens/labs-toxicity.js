@@ -211,7 +211,7 @@ export function render(root, page) {
           ["with the change", mean(all("edited")), found.perplexity_edited ?? missing],
         ],
         `Toxicity by the ${found.scorer} scorer, over ${all("plain").length} samples; perplexity on ` +
-          `${found.cost_tokens} tokens of WikiText`,
+          `${many(found.cost_tokens, "token")} of WikiText`,
       ),
       h("h3", {}, "Toxicity of every sample"),
       plot,

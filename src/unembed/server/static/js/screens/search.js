@@ -1,5 +1,5 @@
 /** Memories found by the words that they promote or suppress, by their examples and labels; and concepts. */
-import { button, fill, h, many, percent, segmented, selectBox, textBox } from "../dom.js";
+import { button, fill, fixed, h, many, percent, places, segmented, selectBox, textBox } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token, visible } from "../islands/tokens.js";
 import { exportLabels } from "../labels.js";
@@ -220,6 +220,7 @@ export function render(root, page) {
   function rows() {
     const { hits, total } = found;
     trail.splice(0, Infinity, ...hits.filter((x) => x.of !== "head").map((x) => idOf(x)));
+    const digits = places(hits.map((x) => x.score));
     const what = hits.some((x) => x.of === "head") ? "memories and heads" : total === 1 ? "memory" : "memories";
     fill(
       results,
@@ -257,7 +258,7 @@ export function render(root, page) {
                 x.also.length > 3 && h("span", { class: "faint" }, ` and ${x.also.length - 3} more`),
               ),
               x.rank ?? "",
-              x.score ?? "",
+              Number.isFinite(x.score) ? h("td", { class: "n" }, fixed(x.score, digits)) : "",
               x.density === null ? "" : percent(x.density),
               toks(x.top_tokens),
             ]),
