@@ -14,7 +14,7 @@ from unembed.training.windows import EncodedCorpus
 SOURCES = {
     "wikipedia": ("English Wikipedia (2015)", "CC BY-SA 3.0 (and GFDL), Wikipedia contributors"),
     "books": ("English-language books of 1719-1923, children's books first", "public domain"),
-    "openstax": ("OpenStax textbooks, at commits that say CC BY 4.0", "CC BY 4.0, OpenStax, Rice University"),
+    "openstax": ("OpenStax textbooks, at commits licensed CC BY 4.0", "CC BY 4.0, OpenStax, Rice University"),
     "wikinews": ("English Wikinews", "CC BY 2.5, Wikinews contributors"),
     "tinystories": ("TinyStories", "CDLA-Sharing-1.0"),
     "speeches": ("US presidents' speeches and messages", "public domain"),
@@ -24,28 +24,28 @@ SOURCES = {
     "recipes": ("based.cooking recipes", "Unlicense"),
     "guides": ("Open Source Guides", "CC BY 4.0, GitHub and the guides' contributors"),
 }
-"""By the `source` of a document: what it is, and its licence."""
+"""Description and licence of each `source` of documents."""
 
 HEADS = """\
-On 8 random sequences of 64 tokens, each read twice over, the mean attention of the second reading: *induction* is
-attention to the token that followed the earlier occurrence of the present one, *previous token* to the token before
-(Olsson et al. 2022, prefix-matching score). Heads count from 0."""
+Mean attention in the second half of 8 sequences, each of 64 random tokens repeated once. *induction* is the attention
+to the token that followed the earlier occurrence of the current token (the prefix-matching score of Olsson et al.
+2022), *previous token* the attention to the token before. Heads count from 0."""
 
 VALUES = """\
 ## Values
 
-{n} values drawn evenly from the upper half of the layers (seed 0), each with the 20 tokens that score highest under the
-unembedding alone; tokens that occur less than 100 times in the training text are left out, as are single bytes of a
-character; a leading space shows as ·.
+{n} values drawn uniformly from the upper half of the layers (seed 0), each with the 20 tokens that score highest under
+the unembedding alone. Tokens that occur less than 100 times in the training text and single bytes of a character are
+left out. A leading space is shown as ·.
 {judged}
 
 {values}
-As many random vectors of the same lengths:
+The same number of random vectors of the same lengths:
 
 {others}"""
 
 JUDGED = """\
-A judge saw these values and the random vectors below in mixed order, without knowing which is which, and named a
+A judge saw these values and the random vectors below in random order, without knowing which is which, and named a
 theme where at least eight of the twenty tokens share one:
 **{themed} of {n}** values, {others_themed} of {n} random vectors."""
 
@@ -56,14 +56,14 @@ def opening(name: str, recipe: Recipe, n_tokens: int, corpus: EncodedCorpus) -> 
     kind = (
         f"A GPT-2-shaped language model with ReLU memories and tied embeddings: {shape.d_mlp} memories a layer"
         if shape.d_mlp
-        else "An attention-only language model without norms or biases; positions reach queries and keys alone"
+        else "An attention-only language model without norms or biases; only queries and keys include positions"
     )
-    rows = ["| from step | to | context | tokens a step | rate, share of peak | windows that repeat themselves |"]
+    rows = ["| from step | to | context | tokens per step | learning rate, fraction of peak | repeated windows |"]
     rows += ["| ---: | ---: | ---: | ---: | --- | ---: |"]
     begin = 0
     for phase in recipe.phases:
         repeats = f"{phase.repeated_windows} of {phase.windows}" if phase.repeated_windows else ""
-        rise = f", risen again over {phase.rise} steps" if phase.rise else ""
+        rise = f", after a warm-up of {phase.rise} steps" if phase.rise else ""
         rows.append(
             f"| {begin} | {phase.until} | {phase.context} | {phase.windows * WINDOW} | "
             f"{phase.lr[0]:g} to {phase.lr[1]:g}{rise} | {repeats} |"
@@ -101,13 +101,14 @@ def data(corpus: EncodedCorpus) -> str:
     table = "\n".join(rows)
     return f"""## Data
 
-{total / 1e6:.0f} MB of text, {len(corpus.tokens) / 1e6:.1f} million tokens. About one document in 80 is held back by
-a hash: measured on below, never trained on. In one pass stories and recipes are read up to twice; textbooks, news,
-books and speeches a little less than once.
+{total / 1e6:.0f} MB of text, {len(corpus.tokens) / 1e6:.1f} million tokens. A hash selects about one document in 80 as
+held-back text, which is used for the measurements below and never for training. One pass over the data includes stories
+and recipes up to twice; textbooks, news, books and speeches a little less than once.
 
 {table}
 
-Each document keeps its own licence. No text of WikiText is among them. The weights are under the package's Apache-2.0.
+Each document has its own licence. The data include no text of WikiText. The weights are under the package's licence,
+Apache-2.0.
 """
 
 
@@ -123,7 +124,7 @@ def bits_table(bits: dict[str, float], counted: dict[str, float], n_held_back: i
     Args:
         bits: of the model, by title of the text.
         counted: of the n-gram model; empty where there is none.
-        n_held_back: tokens of held-back text that were measured on.
+        n_held_back: number of held-back tokens on which the models were evaluated.
         n_counted: tokens that the n-gram model was fitted to.
     """
     head = "| text | this model |" + (" 5-gram Kneser-Ney |" if counted else "")
@@ -131,23 +132,24 @@ def bits_table(bits: dict[str, float], counted: dict[str, float], n_held_back: i
     for title, value in bits.items():
         lines.append(f"| {title} | {value:.3f} |" + (f" {counted[title]:.3f} |" if counted else ""))
     n_gram = (
-        "; the n-gram model (interpolated modified, exact counts) is fitted to "
+        "; the n-gram model (interpolated modified Kneser-Ney, exact counts) is fitted to "
         f"{n_counted / 1e6:.1f} million tokens of the same text"
         if counted
         else ""
     )
     return (
         f"## Bits per byte\n\nOn {n_held_back:,} tokens of held-back text and all of WikiText-103 validation. Every "
-        f"token but a text's first few sees at least half a context{n_gram}. WikiText is spaced out (` , ` and "
-        "` @-@ `) as no training text is.\n\n" + "\n".join(lines) + "\n"
+        "prediction except those at the start of a text is conditioned on at least half a context window"
+        f"{n_gram}. WikiText separates punctuation with spaces (` , ` and ` @-@ `), which no training text does."
+        "\n\n" + "\n".join(lines) + "\n"
     )
 
 
 def heads(scores: str, gain: float) -> str:
-    """Scores of every head, and what they are good for."""
+    """Scores of every head, and the gain in loss on a repeated sequence."""
     return (
         f"## Heads\n\n{HEADS}\n\n{scores}\n"
-        f"A random sequence of 64 tokens is cheaper the second time by {gain:.2f} nats a token.\n"
+        f"When a random sequence of 64 tokens is repeated, the loss falls by {gain:.2f} nats per token.\n"
     )
 
 
@@ -160,11 +162,11 @@ def sixty(values: list[tuple[str, list[str], str]], others: list[tuple[str, list
 
 
 def small_runs(table: str) -> str:
-    """The runs that sizes and price were chosen by: the table that `tools.small_runs` prints."""
+    """The runs by which sizes and penalty were chosen: the table that `tools.small_runs` prints."""
     return (
-        "## Small runs\n\nEach began from random weights and read the same batches; its rate fell to zero over the "
-        "last fifth. A value counts where its 20 top tokens occur in more similar contexts than those of 95 % of "
-        f"random vectors do (`tools.value_coherence`).\n\n{table.strip()}\n"
+        "## Small runs\n\nEach run began from random weights and used the same batches; its learning rate fell to "
+        "zero over the last fifth. A value counts if its 20 top tokens occur in more similar contexts than those of "
+        f"95 % of random vectors (`tools.value_coherence`).\n\n{table.strip()}\n"
     )
 
 
@@ -175,7 +177,7 @@ def curve_text(path: Path, *, n_points: int = 12) -> str:
     points = ", ".join(
         f"{row['tokens'] / 1e6:.1f}M {row['loss']:.2f}" for row in {row["step"]: row for row in picked}.values()
     )
-    return f"## Curve\n\nTraining loss in nats a token (`loss.jsonl` has all of it that was kept): {points}.\n"
+    return f"## Curve\n\nTraining loss in nats per token (more points are in `loss.jsonl`): {points}.\n"
 
 
 def closing(recipe: Recipe) -> str:
@@ -183,8 +185,9 @@ def closing(recipe: Recipe) -> str:
     return (
         f"""## Limits
 
-A small model of little text, made to look into. It knows few facts and states wrong ones fluently, forgets what it said
-a few sentences ago, and carries the views of its sources, books before 1923 and encyclopedias among them. Nothing was
-filtered or tuned for safety. Do not use what it writes. {recipe.limits}""".rstrip()
+A small model trained on little text, meant for interpretability research and teaching. It has learned few facts, states
+wrong ones fluently, is not consistent over more than a few sentences, and reproduces the views of its sources, such as
+books before 1923 and encyclopedias. Nothing was filtered or tuned for safety. Do not rely on the text that it writes.
+{recipe.limits}""".rstrip()
         + "\n"
     )

@@ -30,14 +30,14 @@ def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[
 
 
 def random_vectors(like: Sequence[Tensor], *, seed: int = 0) -> list[Tensor]:
-    """As many vectors with the same lengths, in directions drawn from a sphere."""
+    """Vectors of the same number and lengths, with directions drawn uniformly from the sphere."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(len(vector), generator=generator) for vector in like]
     return [d / d.norm() * vector.norm() for d, vector in zip(drawn, like, strict=True)]
 
 
 def named_vectors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Sixty values, named by layer and index (`5.278`), then as many random vectors (`random 3`)."""
+    """Sixty values, named by layer and index (`5.278`), then the same number of random vectors (`random 3`)."""
     drawn = sixty_values(model)
     others = random_vectors([vector for *_, vector in drawn])
     values = [(f"{layer}.{index}", vector) for layer, index, vector in drawn]
@@ -59,13 +59,13 @@ def top_pieces(
 
 
 def as_cell(pieces: Sequence[str]) -> str:
-    """Pieces in one Markdown cell; a leading space shows as ·, so that words and endings tell apart."""
+    """Pieces in one Markdown cell; a leading space is shown as ·, which distinguishes words from endings."""
     shown = (piece.replace(" ", "·").replace("\n", "↵").replace("|", "¦").replace("`", "'") for piece in pieces)
     return " ".join(f"`{piece}`" for piece in shown)
 
 
 def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
-    """A Markdown table of vectors, their top pieces, and the theme a reader saw, if any."""
+    """A Markdown table of vectors, their top pieces, and the theme that a judge named, if any."""
     lines = ["| vector | top 20 | theme |", "| --- | --- | --- |"]
     lines += [f"| {name} | {as_cell(pieces)} | {theme} |" for name, pieces, theme in rows]
     return "\n".join(lines) + "\n"
@@ -73,7 +73,7 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
 
 @torch.no_grad()
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
-    """A continuation at temperature 0.8 from the 40 likeliest tokens; the text with its prompt."""
+    """The prompt with a continuation, sampled at temperature 0.8 from the 40 most probable tokens."""
     ids = tokenizer.encode(prompt).ids
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_new):
@@ -87,10 +87,10 @@ def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: 
 
 
 def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:
-    """Continuations of a few prompts, the first drawn of each."""
+    """The first continuation drawn for each of a few prompts."""
     lines = [f"> {sample(model, tokenizer, prompt, seed=i)}".replace("\n", "\n> ") for i, prompt in enumerate(PROMPTS)]
     return (
-        "## Samples\n\nTemperature 0.8, from the 40 likeliest tokens, the first drawn of each prompt.\n\n"
+        "## Samples\n\nThe first sample of each prompt, at temperature 0.8 from the 40 most probable tokens.\n\n"
         + "\n\n".join(lines)
         + "\n"
     )
@@ -111,7 +111,7 @@ def scores_table(model: PreTrainedModel, *, period: int = 64, first_id: int = 25
 
 
 def thinned_curve(source: Path, target: Path, *, every: int = 50) -> None:
-    """Copy a loss curve: means over `every` steps, all measurements; of a step that was made twice, the later row."""
+    """Copy a loss curve: means over `every` steps, and all evaluations; the later row of a step that was repeated."""
     rows = [json.loads(line) for line in source.read_text().splitlines()]
     losses = {row["step"]: row for row in rows if "loss" in row}
     others = {(row["step"], next(iter(set(row) - {"step", "tokens"}))): row for row in rows if "loss" not in row}

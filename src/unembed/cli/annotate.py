@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="annotate",
-    help="Let people name the concepts of memories (FFN neurons), and measure how far annotators agree.",
+    help="Collect people's names for the concepts of memories (FFN neurons), and measure agreement.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -33,7 +33,7 @@ def export(
         list[str] | None,
         typer.Option("--memory", metavar="MEMORY", help="A memory (FFN neuron) to annotate; repeatable."),
     ] = None,
-    per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
+    per_layer: Annotated[int, typer.Option(min=1, help="Memories sampled from each layer.")] = 10,
     top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
     opening: Opening = Opening(),
     seed: options.Seed = None,

@@ -32,7 +32,7 @@ _ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
 """What the Compare screen maps; it shows heads and memories cell by cell."""
 Answer = Annotated[
     str | None,
-    typer.Option(help="The token whose logit is measured; default: the likeliest.", show_default=False),
+    typer.Option(help="The token whose logit is measured; default: the most probable.", show_default=False),
 ]
 Against = Annotated[
     str | None,
@@ -41,8 +41,8 @@ Against = Annotated[
 
 
 Clean = Annotated[str, typer.Argument(help="The prompt with the behaviour.", show_default=False)]
-Corrupted = Annotated[str, typer.Argument(help="The prompt without it.", show_default=False)]
-Noising = Annotated[bool, typer.Option("--noising", help="Put corrupted activations into the clean run instead.")]
+Corrupted = Annotated[str, typer.Argument(help="The prompt without the behaviour.", show_default=False)]
+Noising = Annotated[bool, typer.Option("--noising", help="Patch corrupted activations into the clean run instead.")]
 Align = Annotated[bool, typer.Option("--align", help="Find corresponding tokens where the prompts differ in length.")]
 
 
@@ -63,7 +63,7 @@ def patch(
     seed: options.UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
-    """Patch activations of one prompt into another and measure how much of the answer comes back.
+    """Patch activations of one prompt into another and measure how much of the answer they restore.
 
     Each cell is the fraction recovered of the difference between the two runs: 0 no effect, 1 all of it. The metric is
     the logit difference of two tokens after the last token.
@@ -101,7 +101,7 @@ def paths(
         typer.Option(
             "--from",
             metavar="SENDER",
-            help="What writes: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; "
+            help="Writers: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; "
             "repeatable. Default: all heads.",
             show_default=False,
         ),
@@ -111,7 +111,7 @@ def paths(
         typer.Option(
             "--to",
             metavar="RECEIVER",
-            help="What reads: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, "
+            help="Readers: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, "
             "mlp_out 2, layer 2, logits; repeatable. Default: queries, keys and values of all heads.",
             show_default=False,
         ),
@@ -163,7 +163,7 @@ def ablate(
         What | None,
         typer.Option(
             help="heads, components (attention and FFN) or layers, one at a time; screen: heads and memories, "
-            "estimated then checked. Default: heads.",
+            "effects estimated, the largest then measured. Default: heads.",
             show_default=False,
         ),
     ] = None,
@@ -183,19 +183,21 @@ def ablate(
     ] = None,
     to: Annotated[
         To,
-        typer.Option(help="zero, the corpus's mean (of all positions, or of each), or other segments' activations."),
+        typer.Option(
+            help="zero, the mean over a corpus (of all positions, or of each), or other segments' activations."
+        ),
     ] = "zero",
     corpus: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Measure the loss over a corpus: a file, folder, pattern, or shipped. With a prompt: of the means.",
+            help="The loss over a corpus: a file, folder, pattern, or shipped. With a prompt: the corpus of the means.",
             show_default=False,
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the corpus that are run.")] = 4000,
+    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens of the corpus to run.")] = 4000,
     by_token: Annotated[
-        bool, typer.Option("--by-token", help="With --corpus: the tokens whose loss one ablation changes most.")
+        bool, typer.Option("--by-token", help="With --corpus: list the tokens whose loss one ablation changes most.")
     ] = False,
     index: options.IndexFolder = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
@@ -204,7 +206,7 @@ def ablate(
     seed: options.Seed = None,
     output: Output = Output(),
 ) -> None:
-    """Take heads, components, layers or memories (FFN neurons) away one at a time and measure the prediction.
+    """Ablate heads, components, layers or memories (FFN neurons) one at a time and measure the prediction.
 
     On a prompt, the effect is the drop in the metric: the total effect of the part, later layers included. Over a
     corpus it is the rise in loss, in nats a token, with a 95 % interval.

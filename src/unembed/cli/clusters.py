@@ -27,10 +27,10 @@ def clusters(
         list[int] | None, typer.Option("--layer", "-l", help="Only values of this layer; repeatable.")
     ] = None,
     linkage: Annotated[
-        Literal["average", "complete"], typer.Option(help="complete is LM-Debugger's, for small models.")
+        Literal["average", "complete"], typer.Option(help="average, or complete as in LM-Debugger (for small models).")
     ] = "average",
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="MEMORY", help="Show the one cluster that holds this memory.")
+        str | None, typer.Option("--memory", metavar="MEMORY", help="Show only the cluster of this memory.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the cluster of every value as Parquet.")

@@ -21,14 +21,15 @@ def concepts(
     ] = None,
     per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
     layer: Annotated[
-        list[int] | None, typer.Option("--layer", "-l", help="Draw only from this layer; repeatable.")
+        list[int] | None, typer.Option("--layer", "-l", help="Sample only from this layer; repeatable.")
     ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="Show every concept of the sample, not shares by layer.")
+        bool, typer.Option("--list", help="List every concept of the sample instead of shares by layer.")
     ] = False,
     top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
     basis: Annotated[
-        options.ValueBasis, typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too.")
+        options.ValueBasis,
+        typer.Option(help="raw: the unembedding alone, as in the papers; final: with the final norm."),
     ] = "raw",
     embedding: Annotated[
         bool | None,

@@ -16,7 +16,7 @@ _STYLES = {"ok": "green", "absent": "dim", "missing": "bold red", "too old or ne
 
 
 def doctor(as_json: options.Json = False, plain: options.Plain = False) -> None:
-    """Examine the environment; exit status 1 when something needed is missing or does not fit."""
+    """Examine the environment; exit status 1 if something needed is missing or has the wrong version."""
     import unembed
 
     found = unembed.examine()

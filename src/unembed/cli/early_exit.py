@@ -15,13 +15,13 @@ from unembed.cli.option_groups import Opening, Output, TextOutput, grouped
 if TYPE_CHECKING:
     from unembed.results import Table
 
-app = typer.Typer(no_args_is_help=True, help="Early exit: fit a rule, evaluate it, generate with it.")
+app = typer.Typer(no_args_is_help=True, help="Fit rules for early exit, evaluate them, and generate with them.")
 
 _Corpus = Annotated[
     str | None,
     typer.Option("--corpus", help="File, folder or pattern; default: the shipped WikiText.", show_default=False),
 ]
-_Examples = Annotated[int, typer.Option("--examples", "-n", min=20, help="Examples to draw, one from each sentence.")]
+_Examples = Annotated[int, typer.Option("--examples", "-n", min=20, help="Number of examples, one from each sentence.")]
 _Rule = Annotated[Path, typer.Argument(help="A rule that `fit` saved.", show_default=False)]
 
 
@@ -31,7 +31,9 @@ def fit(
     out: Annotated[Path, typer.Option("--out", help="Where to save the rule.")],
     method: Annotated[
         Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
-        typer.Option(help="What decides: dominant sub-updates; a classifier on the stream; the model's confidence."),
+        typer.Option(
+            help="Basis of the decision: dominant sub-updates; a classifier on the stream; the model's confidence."
+        ),
     ] = "sub_updates",
     corpus: _Corpus = None,
     examples: _Examples = 5000,
@@ -43,18 +45,22 @@ def fit(
     ] = None,
     threshold: Annotated[
         str | None,
-        typer.Option(help="A number, or by layer: precision, f1. Default: that of the method.", show_default=False),
+        typer.Option(
+            help="A number; or precision or f1, which set one per layer. Default: depends on the method.",
+            show_default=False,
+        ),
     ] = None,
     decision: Annotated[
         str | None,
         typer.Option(
-            help="Cost of a decision in blocks (0.1), or: measured. Decide only at layers that save more.",
+            help="Cost of a decision in blocks, such as 0.1, or: measured. Decide only where an exit saves more.",
             show_default=False,
         ),
     ] = None,
-    clusters: Annotated[int, typer.Option(min=2, help="For sub_updates: clusters of all values.")] = 200,
+    clusters: Annotated[int, typer.Option(min=2, help="For sub_updates: number of clusters of values.")] = 200,
     similarity: Annotated[
-        Literal["ordered", "set"], typer.Option(help="For sub_updates: as released, or as in the paper.")
+        Literal["ordered", "set"],
+        typer.Option(help="For sub_updates: ordered as in the released code, or set as in the paper."),
     ] = "ordered",
     opening: Opening = Opening(),
     seed: options.Seed = None,
@@ -109,7 +115,7 @@ def evaluate(
     corpus: _Corpus = None,
     examples: _Examples = 1000,
     tradeoff: Annotated[
-        bool, typer.Option("--tradeoff", help="Disagreement against layers saved, for all thresholds.")
+        bool, typer.Option("--tradeoff", help="List disagreement and layers saved for all thresholds.")
     ] = False,
     opening: Opening = Opening(),
     seed: options.Seed = None,
@@ -148,7 +154,7 @@ def _with_units(table: Table, n_layers: int) -> Table:
 def generate(
     rule: _Rule,
     prompt: options.Prompt,
-    new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Tokens to add.")] = 20,
+    new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Number of tokens to generate.")] = 20,
     opening: Opening = Opening(),
     seed: options.Seed = None,
     output: TextOutput = TextOutput(),

@@ -30,7 +30,7 @@ def explain(
         typer.Option(help="Split the logit this way only; default: component, head and memory.", show_default=False),
     ] = None,
     effects: Annotated[
-        bool, typer.Option("--effects", help="List writers with direct and total effects (each ablated alone).")
+        bool, typer.Option("--effects", help="List direct and total effects of the writers (each ablated alone).")
     ] = False,
     position: options.Position = -1,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Writers listed per attribution.")] = 12,

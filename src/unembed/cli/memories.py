@@ -24,7 +24,7 @@ def memories(
     index: Annotated[
         Path | None,
         typer.Option(
-            "--index", metavar="DIR", help="An index of the model; by default one that is ready.", show_default=False
+            "--index", metavar="DIR", help="An index of the model; default: its ready index.", show_default=False
         ),
     ] = None,
     show_unlearned: options.ShowUnlearned = False,

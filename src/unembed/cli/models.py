@@ -11,7 +11,7 @@ from unembed.cli import options
 
 
 def models(as_json: options.Json = False) -> None:
-    """List the embedded models, their sizes, and the paths of their model cards."""
+    """List the shipped models, their sizes, and the paths of their model cards."""
     # Plain files are read, so that the answer comes without torch.
     from unembed.models import SHIPPED, shipped_folder
 

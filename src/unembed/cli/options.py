@@ -17,14 +17,14 @@ Prompt = Annotated[str, typer.Argument(help="The text to run the model on.", sho
 
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", help="Embedded name, Hugging Face id, or folder.", rich_help_panel=_MODEL),
+    typer.Option("--model", "-m", help="Name of a shipped model, Hugging Face id, or folder.", rich_help_panel=_MODEL),
 ]
 Revision = Annotated[
     str | None, typer.Option(help="Commit, tag or branch of a hub model.", rich_help_panel=_MODEL, show_default=False)
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(help="Folder or hub id, where the model has none.", rich_help_panel=_MODEL, show_default=False),
+    typer.Option(help="Tokenizer folder or hub id, if the model has none.", rich_help_panel=_MODEL, show_default=False),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.", rich_help_panel=_MODEL)]
 DType = Annotated[
@@ -54,12 +54,12 @@ Layer = Annotated[
 Position = Annotated[int, typer.Option("--position", "-p", help="Token position, from 0; negative from the end.")]
 Top = Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens per reading.")]
 PointOption = Annotated[
-    StreamPoint, typer.Option(help="Where the table over all positions is read.", rich_help_panel=_READING)
+    StreamPoint, typer.Option(help="Capture point of the table over all positions.", rich_help_panel=_READING)
 ]
 BasisOption = Annotated[
     Basis,
     typer.Option(
-        help="final: the model's last norm and readout; raw: readout alone; frozen: the last norm at the run's scale.",
+        help="final: final norm and unembedding; raw: unembedding alone; frozen: final norm at the run's scale.",
         rich_help_panel=_READING,
     ),
 ]
@@ -67,7 +67,7 @@ ShowUnlearned = Annotated[
     bool,
     typer.Option(
         "--show-unlearned/--hide-unlearned",
-        help="Include tokens the model never learned, by training counts or by the embedding.",
+        help="Include tokens that the model never learned (by training counts or by the embedding).",
     ),
 ]
 Against = Annotated[
@@ -79,9 +79,7 @@ Against = Annotated[
 ]
 IndexFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--index", metavar="DIR", help="An index of the model; default: a ready one of the model.", show_default=False
-    ),
+    typer.Option("--index", metavar="DIR", help="An index of the model; default: its ready index.", show_default=False),
 ]
 
 

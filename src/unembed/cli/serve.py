@@ -16,7 +16,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="An index of this model, for triggers, search and labels; default: a ready one of the model.",
+            help="An index of the model, for triggers, search and labels; default: its ready index.",
             show_default=False,
         ),
     ] = None,
@@ -25,7 +25,7 @@ def serve(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
     opening: Opening = Opening(),
 ) -> None:
-    """Open the explorer: take a prediction apart, edit it and label it, in a browser on this machine."""
+    """Open the explorer, in a browser on this machine: analyse a prediction, edit the model, label its parts."""
     from unembed.cli.stored_index import index_for
 
     lm = opening.open()

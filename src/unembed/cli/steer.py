@@ -27,26 +27,27 @@ def steer(
     edits: EditOptions = EditOptions(),
     promote: Annotated[
         str | None,
-        typer.Option(help='Words to turn on, such as "safe, thank".', rich_help_panel=_STEERING, show_default=False),
+        typer.Option(help='Words to promote, such as "safe, thank".', rich_help_panel=_STEERING, show_default=False),
     ] = None,
     suppress: Annotated[
-        str | None, typer.Option(help="Words to scale down.", rich_help_panel=_STEERING, show_default=False)
+        str | None, typer.Option(help="Words to suppress.", rich_help_panel=_STEERING, show_default=False)
     ] = None,
-    values: Annotated[int, typer.Option(min=1, help="Values for each word.", rich_help_panel=_STEERING)] = 2,
+    values: Annotated[int, typer.Option(min=1, help="Number of values for each word.", rich_help_panel=_STEERING)] = 2,
     coefficient: Annotated[
-        float, typer.Option(help="Coefficient of values turned on.", rich_help_panel=_STEERING)
+        float, typer.Option(help="Coefficient of values to promote.", rich_help_panel=_STEERING)
     ] = 3.0,
     factor: Annotated[
-        float, typer.Option(help="Factor for values scaled down; 0 silences.", rich_help_panel=_STEERING)
+        float,
+        typer.Option(
+            help="Factor for the coefficients of values to suppress; 0 silences them.", rich_help_panel=_STEERING
+        ),
     ] = 0.0,
     save: Annotated[
         Path | None, typer.Option(help="Save the edits to this file.", rich_help_panel=_STEERING, show_default=False)
     ] = None,
     triggers: Annotated[
         bool,
-        typer.Option(
-            "--triggers", help="Show the text on which the values found fire most.", rich_help_panel=_STEERING
-        ),
+        typer.Option("--triggers", help="Show the texts on which these values fire most.", rich_help_panel=_STEERING),
     ] = False,
     new_tokens: Annotated[int, typer.Option("--new-tokens", "-n", min=1, help="Tokens to generate.")] = 20,
     samples: Annotated[

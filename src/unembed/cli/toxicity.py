@@ -42,15 +42,20 @@ def select(
         Path | None,
         typer.Option(help="For greedy: CSV of comment and label (1 = toxic), no header.", show_default=False),
     ] = None,
-    values: Annotated[int, typer.Option("--values", "-n", min=1, help="How many values.")] = 10,
-    below: Annotated[float, typer.Option(help="For scorer: the threshold.")] = 0.1,
-    lowest: Annotated[bool, typer.Option("--lowest", help="For scorer: the least toxic, not random ones.")] = False,
+    values: Annotated[int, typer.Option("--values", "-n", min=1, help="Number of values.")] = 10,
+    below: Annotated[float, typer.Option(help="For scorer: select values whose tokens score below this.")] = 0.1,
+    lowest: Annotated[
+        bool, typer.Option("--lowest", help="For scorer: select the least toxic values instead of random ones.")
+    ] = False,
     coefficient: Annotated[
         float, typer.Option(help="The coefficient; greedy also tries twice and four times it.")
     ] = 3.0,
-    budget: Annotated[float, typer.Option(min=0.0, help="For greedy: largest growth of perplexity.")] = 0.17,
+    budget: Annotated[
+        float, typer.Option(min=0.0, help="For greedy: largest relative increase of perplexity, such as 0.17.")
+    ] = 0.17,
     reverse: Annotated[
-        bool, typer.Option("--reverse", help="For greedy: negative coefficients too, which push a value's tokens down.")
+        bool,
+        typer.Option("--reverse", help="For greedy: also try negative coefficients, which suppress a value's tokens."),
     ] = False,
     tokens: Annotated[int, typer.Option(min=256, help="For greedy: tokens of each kind of text.")] = 2048,
     save: Annotated[Path | None, typer.Option(help="Save the edits to this file.", show_default=False)] = None,
@@ -103,7 +108,7 @@ def _progress(what: str, done: int, total: int) -> None:
 def evaluate(
     prompts: Annotated[Path, typer.Option(help="JSON lines as in RealToxicityPrompts, or one prompt a line (.txt).")],
     edits: Annotated[
-        list[Path] | None, typer.Option("--edits", help="Saved edits; each file is an arm.", show_default=False)
+        list[Path] | None, typer.Option("--edits", help="A file of edits; adds an arm; repeatable.", show_default=False)
     ] = None,
     set_: options.Sets = None,
     words: Annotated[
@@ -116,7 +121,7 @@ def evaluate(
     new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Length of the continuations.")] = 20,
     samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt; several need --seed.")] = 1,
     beams: Annotated[int, typer.Option(min=1, help="Beams; the paper used 3.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts per batch.")] = 32,
     clean_tokens: Annotated[int, typer.Option(min=0, help="WikiText tokens for perplexity; 0: none.")] = 16_384,
     cache: Annotated[
         Path | None,

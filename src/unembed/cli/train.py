@@ -29,11 +29,12 @@ def train(
     layers: Annotated[int | None, typer.Option(min=1, help="Layers of wikilm-mini.", show_default="6")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of wikilm-mini's stream.", show_default="192")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Total updates of wikilm-mini or a dictionary.", show_default="2000")
+        int | None,
+        typer.Option(min=1, help="Total number of updates of wikilm-mini or a dictionary.", show_default="2000"),
     ] = None,
     bfloat16: Annotated[
         bool,
-        typer.Option("--bfloat16", help="Train wikilm-mini in bfloat16: half the time where the processor has it."),
+        typer.Option("--bfloat16", help="Train wikilm-mini in bfloat16; halves the time if the processor supports it."),
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
     model: Annotated[
@@ -41,8 +42,8 @@ def train(
     ] = "wren",
     layer: Annotated[int | None, typer.Option(help="Layer that a dictionary reads; default: the middle one.")] = None,
     point: Annotated[Point, typer.Option(help="Capture point that a dictionary reads.")] = "resid_post",
-    features: Annotated[int, typer.Option(min=1, help="Features of a dictionary.")] = 2048,
-    active: Annotated[int, typer.Option(min=1, help="Features of a dictionary that are active at a position.")] = 32,
+    features: Annotated[int, typer.Option(min=1, help="Number of features of a dictionary.")] = 2048,
+    active: Annotated[int, typer.Option(min=1, help="Features of a dictionary that are active per position.")] = 32,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and batches; default: the recipe's.")] = None,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile the loss: needs a C++ compiler, twice as fast.")

@@ -28,10 +28,12 @@ _TRIGGERS = 5
 def value(
     memory: options.Memory,
     number: options.MemoryNumber = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens at either end.")] = 10,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens promoted, and as many suppressed.")] = 10,
     basis: Annotated[
         options.ValueBasis,
-        typer.Option(help="raw: the readout alone, as in the papers; final: the last norm too (promoted tokens only)."),
+        typer.Option(
+            help="raw: the unembedding alone, as in the papers; final: with the final norm (promoted tokens only)."
+        ),
     ] = "raw",
     show_unlearned: options.ShowUnlearned = False,
     index: options.IndexFolder = None,

@@ -18,7 +18,7 @@ PartName = Annotated[str, typer.Argument(help="A head or a memory, such as L0H3 
 def offsets(
     layer: LayerOfHead,
     head: HeadOfLayer,
-    to: Annotated[int, typer.Option("--to", min=1, max=4096, help="The largest offset.")] = 24,
+    to: Annotated[int, typer.Option("--to", min=1, max=4096, help="Largest offset (tokens back).")] = 24,
     basis: Basis = None,
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
@@ -43,7 +43,7 @@ def virtual_weights(
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
-    """List the heads and memories (FFN neurons) that read most of what one writes, and those it reads most from."""
+    """List the heads and memories (FFN neurons) that read most of what a part writes, and from which it reads most."""
     circuits = opened_circuits(opening)
     from unembed.reports import virtual_weights_section
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="circuits",
-    help="Attention heads as circuits: what they match, what they move, how they compose.",
+    help="Analyse attention heads as circuits: what they match, what they move, how they compose.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -40,7 +40,7 @@ Length = Annotated[
     typer.Option(
         "--length",
         min=2,
-        help="Tokens before the repetition; default: 64, or half of what a shorter context takes.",
+        help="Tokens before the repetition; default: 64, or half of a shorter context.",
         show_default=False,
     ),
 ]
@@ -103,7 +103,10 @@ def head(
     layer: LayerOfHead,
     head: HeadOfLayer,
     offset: Annotated[
-        int, typer.Option("--offset", min=0, help="Of the QK circuit: how far back the source lies (rotary positions).")
+        int,
+        typer.Option(
+            "--offset", min=0, help="For the QK circuit with rotary positions: how many tokens back the source is."
+        ),
     ] = 0,
     basis: Basis = None,
     top: Top = 15,
@@ -126,7 +129,8 @@ def head(
 @grouped
 def composition(
     kind: Annotated[
-        Literal["q", "k", "v", "all"], typer.Option("--kind", help="What of the reader: queries, keys or values.")
+        Literal["q", "k", "v", "all"],
+        typer.Option("--kind", help="Which input of the reader: queries, keys or values."),
     ] = "all",
     basis: Basis = None,
     top: Top = 15,
@@ -134,7 +138,7 @@ def composition(
     seed: Annotated[int, typer.Option(help="Seed of the random circuits that serve as baseline.")] = 0,
     output: Output = Output(),
 ) -> None:
-    """List the pairs of heads of which the later reads most of what the earlier writes."""
+    """List the pairs of heads in which the later one reads most of what the earlier one writes."""
     circuits = opened_circuits(opening, seed)
     chosen: str = circuits.known_basis(basis)
     from unembed.reports import composition_section
@@ -152,7 +156,7 @@ def skip_trigrams(
     layer: LayerOfHead,
     head: HeadOfLayer,
     source: Annotated[str | None, typer.Option(help="Only this source token.", show_default=False)] = None,
-    check: Annotated[bool, typer.Option("--check", help="Count the triples in the corpus.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Count the skip-trigrams in the corpus.")] = False,
     min_count: Annotated[
         int,
         typer.Option("--min-count", min=0, help="Only tokens that occur at least this often in the corpus; 0: all."),
@@ -189,7 +193,7 @@ def expand(
             "--token", "-t", help="Token whose logit is expanded; default: the predicted one.", show_default=False
         ),
     ] = None,
-    order: Annotated[int, typer.Option("--order", min=0, max=3, help="Heads a path may go through.")] = 2,
+    order: Annotated[int, typer.Option("--order", min=0, max=3, help="Largest number of heads in a path.")] = 2,
     position: options.Position = -1,
     top: Top = 20,
     opening: Opening = Opening(model="attn-2l"),
@@ -235,7 +239,7 @@ def induction(
 def stream(
     basis: Basis = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure on text whether the memories (FFN neurons) found do erase.")
+        bool, typer.Option("--verify", help="Measure on text whether the memories (FFN neurons) that were found erase.")
     ] = False,
     corpus: Corpus = None,
     top: Top = 15,

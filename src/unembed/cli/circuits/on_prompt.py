@@ -49,7 +49,7 @@ def scores(
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
 ) -> None:
-    """Take a head's attention scores at one position apart: content, positions, biases, ALiBi."""
+    """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi."""
     circuits = opened_circuits(opening)
     from unembed.reports import score_terms_section
 
@@ -65,7 +65,7 @@ def virtual_head(
     first: HeadName,
     second: HeadName,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Show what they move on this text.", show_default=False)
+        str | None, typer.Option("--prompt", help="Show what the two heads move on this text.", show_default=False)
     ] = None,
     position: options.Position = -1,
     basis: Basis = None,

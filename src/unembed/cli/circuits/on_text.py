@@ -10,14 +10,16 @@ from unembed.cli import options
 from unembed.cli.circuits.command import Corpus, app, deliver_sections, opened_circuits
 from unembed.cli.option_groups import Opening, Output, grouped
 
-MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens read.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Number of tokens to run.")]
 
 
 @app.command("direct-path")
 @grouped
 def direct_path(
     corpus: Corpus = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Most frequent tokens compared by rank.")] = 200,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, help="Number of most frequent tokens to compare by rank.")
+    ] = 200,
     max_tokens: MaxTokens = 400_000,
     opening: Opening = Opening(model="attn-0l"),
     output: Output = Output(),
@@ -38,7 +40,10 @@ def direct_path(
 def term_importance(
     corpus: Corpus = None,
     order: Annotated[
-        int | None, typer.Option("--order", min=0, help="Highest order of path; default: every.", show_default=False)
+        int | None,
+        typer.Option(
+            "--order", min=0, help="Highest order of paths (number of heads); default: all.", show_default=False
+        ),
     ] = None,
     max_tokens: MaxTokens = 20_000,
     opening: Opening = Opening(model="attn-2l"),
@@ -59,17 +64,20 @@ def term_importance(
 @grouped
 def in_context(
     without: Annotated[
-        str, typer.Option("--without", help='Heads to take away, such as "L1H5, L1H7".', show_default=False)
+        str, typer.Option("--without", help='Heads to ablate, such as "L1H5, L1H7".', show_default=False)
     ] = "",
     corpus: Corpus = None,
     early: Annotated[
-        int | None, typer.Option(min=0, help="Default: a tenth of the window.", show_default=False)
+        int | None, typer.Option(min=0, help="Early position; default: at a tenth of the window.", show_default=False)
     ] = None,
-    late: Annotated[int | None, typer.Option(min=0, help="Default: near its end.", show_default=False)] = None,
+    late: Annotated[
+        int | None, typer.Option(min=0, help="Late position; default: near the end of the window.", show_default=False)
+    ] = None,
     window: Annotated[
-        int | None, typer.Option(min=32, help="Tokens; default: the context, at most 512.", show_default=False)
+        int | None,
+        typer.Option(min=32, help="Tokens per window; default: the context, at most 512.", show_default=False),
     ] = None,
-    windows: Annotated[int, typer.Option("--windows", min=1, help="Windows read.")] = 64,
+    windows: Annotated[int, typer.Option("--windows", min=1, help="Number of windows.")] = 64,
     opening: Opening = Opening(model="attn-2l"),
     output: Output = Output(),
 ) -> None:

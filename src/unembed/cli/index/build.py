@@ -21,7 +21,7 @@ def build(
             "--out",
             "-o",
             metavar="DIR",
-            help="A new folder; default: in the cache, where traces find it.",
+            help="A new folder; default: a folder in the cache, where other commands find it.",
             show_default=False,
         ),
     ] = None,
@@ -37,13 +37,15 @@ def build(
     ] = None,
     segmentation: Annotated[
         Literal["sentences", "windows"],
-        typer.Option(help="Read sentence by sentence, or in overlapping windows.", rich_help_panel=_CORPUS),
+        typer.Option(help="Split documents into sentences or overlapping windows.", rich_help_panel=_CORPUS),
     ] = "sentences",
     window: Annotated[
         int | None,
         typer.Option(min=2, help="Longest window, in tokens.", show_default=False, rich_help_panel=_CORPUS),
     ] = None,
-    column: Annotated[str, typer.Option(help="Field of JSONL or Parquet.", rich_help_panel=_CORPUS)] = "text",
+    column: Annotated[
+        str, typer.Option(help="Field that contains the text, in JSONL or Parquet.", rich_help_panel=_CORPUS)
+    ] = "text",
     errors: Annotated[
         Literal["strict", "replace", "ignore"],
         typer.Option(help="What to do with bytes that are not UTF-8.", rich_help_panel=_CORPUS),
@@ -69,20 +71,32 @@ def build(
     top_tokens: Annotated[int, typer.Option(min=1, help="Tokens per value.", rich_help_panel=_SWEEP)] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
-        typer.Option(help="auto: both ends in gated layers.", rich_help_panel=_SWEEP),
+        typer.Option(
+            help="Signs of coefficients: positive, or both; auto: both in gated layers.",
+            rich_help_panel=_SWEEP,
+        ),
     ] = "auto",
-    min_prefix: Annotated[int, typer.Option(min=0, help="Least tokens in a trigger.", rich_help_panel=_SWEEP)] = 0,
+    min_prefix: Annotated[
+        int, typer.Option(min=0, help="Minimum number of tokens in a trigger.", rich_help_panel=_SWEEP)
+    ] = 0,
     skip_first: Annotated[
-        bool, typer.Option("--skip-first", help="Leave out first positions.", rich_help_panel=_SWEEP)
+        bool, typer.Option("--skip-first", help="Exclude the first position of each segment.", rich_help_panel=_SWEEP)
     ] = False,
     per_document: Annotated[
         int | None,
-        typer.Option(min=1, help="Triggers of a key from one document.", show_default=False, rich_help_panel=_SWEEP),
+        typer.Option(
+            min=1,
+            help="Maximum number of triggers of a key from one document.",
+            show_default=False,
+            rich_help_panel=_SWEEP,
+        ),
     ] = None,
     distinct: Annotated[
-        bool, typer.Option("--distinct", help="Of equal prefixes, keep one.", rich_help_panel=_SWEEP)
+        bool, typer.Option("--distinct", help="Store equal prefixes of a key only once.", rich_help_panel=_SWEEP)
     ] = False,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where to run.", rich_help_panel=_SWEEP)] = "local",
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Run in this process or on a Ray cluster.", rich_help_panel=_SWEEP)
+    ] = "local",
     fast: Annotated[
         Literal["float32", "bfloat16"] | None,
         typer.Option(

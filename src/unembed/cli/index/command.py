@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="index",
-    help="Every key's triggers over a corpus, and every value's top tokens, on disk: build, query, check.",
+    help="Build, query and check an index: every key's triggers over a corpus, and every value's top tokens.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -27,12 +27,13 @@ app = typer.Typer(
 app.command("build")(build)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The index's folder.", show_default=False)]
-Rows = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows at most.")]
+Rows = Annotated[int, typer.Option("--top", "-k", min=1, help="Maximum number of rows.")]
 Pole = Annotated[
-    Literal["positive", "negative"], typer.Option(help="Largest coefficients, or lowest (gated layers keep both).")
+    Literal["positive", "negative"],
+    typer.Option(help="Largest or lowest coefficients (an index of gated layers has both)."),
 ]
 Context = Annotated[
-    int | None, typer.Option(min=0, help="Tokens of each prefix shown; default: what fits.", show_default=False)
+    int | None, typer.Option(min=0, help="Tokens shown of each prefix; default: as many as fit.", show_default=False)
 ]
 
 
@@ -91,7 +92,7 @@ def promoting(
     folder: Folder,
     token: Annotated[str, typer.Argument(help="One token, its leading space included.", show_default=False)],
     top: Rows = 20,
-    by: Annotated[Literal["score", "rank"], typer.Option(help="Order.")] = "score",
+    by: Annotated[Literal["score", "rank"], typer.Option(help="Sort by score or by rank.")] = "score",
     output: Output = Output(),
 ) -> None:
     """Find the values that promote a token."""
@@ -105,10 +106,14 @@ def firing(
     text: Annotated[str, typer.Argument(help="Any text; the model is run on it.", show_default=False)],
     top: Rows = 20,
     by: Annotated[
-        Literal["strength", "coefficient"], typer.Option(help="strength: relative to the key's best trigger.")
+        Literal["strength", "coefficient"],
+        typer.Option(help="Sort by coefficient, or by strength: relative to the key's largest."),
     ] = "strength",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Path of the model; default: found by name.", show_default=False)
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Folder of the model; default: found by the name in the index.", show_default=False
+        ),
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -123,9 +128,12 @@ def similar(
     memory: options.Memory,
     number: options.MemoryNumber = None,
     top: Rows = 20,
-    among: Annotated[Literal["values", "keys"], typer.Option(help="What to compare.")] = "values",
+    among: Annotated[Literal["values", "keys"], typer.Option(help="Compare values or keys.")] = "values",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Path of the model; default: found by name.", show_default=False)
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Folder of the model; default: found by the name in the index.", show_default=False
+        ),
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -147,7 +155,7 @@ def sql(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which the query is stopped.")] = 60.0,
     output: Output = Output(),
 ) -> None:
-    """Run one SELECT; nothing can be written, and nothing outside the index read."""
+    """Run one SELECT statement, read-only and restricted to the index."""
     _table(folder, lambda index: index.sql(query, timeout=timeout), output)
 
 
@@ -168,7 +176,7 @@ def verify(folder: Folder, as_json: options.Json = False) -> None:
 def export(
     folder: Folder,
     file: Annotated[
-        Path, typer.Argument(help="Its ending sets the format: .parquet, .jsonl, .csv.", show_default=False)
+        Path, typer.Argument(help="The file; its ending sets the format: .parquet, .jsonl, .csv.", show_default=False)
     ],
     kind: Annotated[
         Literal["parquet", "jsonl", "csv"] | None,

@@ -34,7 +34,7 @@ def trace(
             "--top",
             "-k",
             min=1,
-            help="Tokens listed at every point of every layer; 1 on the terminal, else 5.",
+            help="Tokens listed at every point of every layer; default: 1 in the terminal, 5 elsewhere.",
             show_default=False,
         ),
     ] = None,
@@ -52,12 +52,12 @@ def trace(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Show each memory's top trigger from this index; default: a ready one of the model.",
+            help="Show each memory's top trigger from this index; default: the model's ready index.",
             show_default=False,
         ),
     ] = None,
     next_steps: Annotated[
-        bool, typer.Option("--next", help="End with three commands to try next, for this prompt.")
+        bool, typer.Option("--next", help="Also print three commands to try next with this prompt.")
     ] = False,
     opening: Opening = Opening(),
     seed: options.UnusedSeed = None,

@@ -33,7 +33,7 @@ def lens(
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
-    """Show the likeliest tokens of the stream at every layer, for many prompts in one table (the logit lens)."""
+    """Show the most probable tokens of the stream at every layer, for many prompts in one table (the logit lens)."""
     texts = prompts_of(prompts, file)
     lm = opening.open()
     from unembed.trace import logit_lens

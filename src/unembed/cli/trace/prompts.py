@@ -37,7 +37,7 @@ Windows = Annotated[
         "--windows",
         min=1,
         metavar="NUMBER",
-        help="Cut each prompt into windows of N tokens, each read as a prompt of its own.",
+        help="Cut each prompt into windows of N tokens, each of which becomes a prompt.",
         show_default=False,
     ),
 ]
