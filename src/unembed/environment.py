@@ -45,7 +45,7 @@ _USES = {
     "data": "corpora by their Hugging Face name",
     "big": "models spread over devices, memory and disk",
 }
-"""Extras that a user would choose, and what for; the empty one stands for what is always needed."""
+"""Extras that a user would choose, and what for; the empty name is for packages that are always needed."""
 _WORK = {
     "dev": "make test, make lint",
     "browser": "make browser",

@@ -108,7 +108,7 @@ SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16"
 """Largest relative error of a sum of writers against the tensor it decomposes, by the model's dtype."""
 
 MemoryIndex = int | tuple[int | None, int]
-"""A memory within its layer: its number, or (expert, index) where memories belong to experts; expert None stands for
+"""A memory within its layer: its number, or (expert, index) where memories belong to experts; expert None means
 the shared expert."""
 
 _MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,9}))")

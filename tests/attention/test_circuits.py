@@ -170,7 +170,7 @@ def test_bad_questions_are_refused_with_the_reason() -> None:
     with pytest.raises(OutOfRange, match="layer 2"):
         circuits.qk(2, 0)
     for offset in (-1, [3, -1]):
-        with pytest.raises(InvalidInput, match="offset -1: a source never lies after its destination"):
+        with pytest.raises(InvalidInput, match="offset -1: a source never comes after its destination"):
             circuits.qk(0, 0, offset)
     with pytest.raises(InvalidInput, match="basis 'final'"):
         circuits.ov(0, 0, basis="final")

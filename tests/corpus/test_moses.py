@@ -50,7 +50,7 @@ def test_text_split_so_is_another_corpus() -> None:
 
 
 def test_what_is_missing_or_contradicts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match="one undoes what the other does"):
+    with pytest.raises(InvalidInput, match="one reverses the other"):
         open_corpus([TEXT], moses=True, detokenize=True)
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     _tokenizer.cache_clear()

@@ -148,7 +148,7 @@ def test_an_index_of_something_else_is_refused(built: Index, lm: LanguageModel, 
     ):
         with pytest.raises(IndexFault, match=f"index with another {what}:"):
             build()
-    with pytest.raises(IndexFault, match="already holds an index"):
+    with pytest.raises(IndexFault, match="already contains an index"):
         Index.build(lm, corpus_of(), built.path, resume=False, **_OPTIONS)
     with pytest.raises(IndexFault, match="was not built for llama"):
         Index.open(built.path, gated)
@@ -167,7 +167,7 @@ def test_a_changed_weight_makes_another_model(built: Index, folders: dict[str, P
 def test_other_folders_are_left_alone(lm: LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("keep")
-    with pytest.raises(InvalidInput, match="holds other files"):
+    with pytest.raises(InvalidInput, match="contains other files"):
         Index.build(lm, corpus_of(), tmp_path / "mine", **_OPTIONS)
     with pytest.raises(InvalidInput, match="it is a file"):
         Index.build(lm, corpus_of(), tmp_path / "mine/notes.txt", **_OPTIONS)

@@ -103,7 +103,11 @@ def test_missing_models_are_reported_with_where_to_look(tmp_path: Path) -> None:
         (tmp_path / "nowhere", ModelUnavailable, "no such directory"),
         (tmp_path / "empty", ModelUnavailable, "config.json"),
         (tmp_path / "broken", ModelUnavailable, "broken"),
-        (tmp_path / "unknown", ModelNotUnderstood, r"transformers does not know its architecture \(no-such-family\)"),
+        (
+            tmp_path / "unknown",
+            ModelNotUnderstood,
+            r"transformers does not support its architecture \(no-such-family\)",
+        ),
         ("no-one/no-such-model", ModelUnavailable, "not in the local cache"),
     ]
     for where, kind, message in cases:
@@ -159,7 +163,7 @@ def saved_no_decoder(folder: Path, kind: str) -> PreTrainedModel:
     ("kind", "what"),
     [
         ("t5", "t5 is an encoder-decoder; unembed reads decoders"),
-        ("bert", "bert is an encoder, whose positions read those after them; unembed reads decoders"),
+        ("bert", "bert is an encoder, whose positions attend to later ones; unembed opens decoders"),
         ("llava", r"llava is a vision-language model, whose language model \(llama\) opens where it is saved alone"),
     ],
 )
@@ -177,6 +181,6 @@ def test_an_encoder_in_memory_is_refused() -> None:
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
     build("llama").save_pretrained(tmp_path / "tiny")
-    with pytest.raises(ModelUnavailable, match="tokenizer no-such-folder/x: nothing has this name"):
+    with pytest.raises(ModelUnavailable, match="tokenizer no-such-folder/x: no folder or hub model has this name"):
         load(tmp_path / "tiny", tokenizer="no-such-folder/x", offline=True)
     assert load(tmp_path / "tiny", tokenizer=str(tokenizer_folder("wren"))).tokenizer is not None

@@ -151,7 +151,7 @@ def test_parameters_that_nothing_can_fetch_are_refused_in_one_line() -> None:
 
 def test_what_would_change_weights_in_place_is_refused(tmp_path: Path) -> None:
     lm = offloaded("gpt2", "disk", tmp_path)
-    with pytest.raises(InvalidInput, match=r"cannot be turned in place.*layers are offloaded"):
+    with pytest.raises(InvalidInput, match=r"cannot be rotated in place.*layers are offloaded"):
         rotate_stream(lm)
     with pytest.raises(Unsupported, match=r"training .*layers are offloaded"):
         fine_tune(lm, torch.ones(2, 4, dtype=torch.long), tokens=8)

@@ -140,7 +140,7 @@ def sample() -> Report:
                         "all",
                         "All do.",
                         "above 90 %",
-                        "cannot be told",
+                        "inconclusive",
                         "All do.",
                         False,
                     ),

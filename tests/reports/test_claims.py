@@ -42,7 +42,7 @@ def test_no_quantity_is_counted_as_two_findings(claims: Sequence[Claim[Any]]) ->
 
 def test_a_verdict_needs_every_condition_and_one_that_fails_decides() -> None:
     assert verdict_of(True, True) == "agrees"
-    assert verdict_of(True, None) == "cannot be told"
+    assert verdict_of(True, None) == "inconclusive"
     assert verdict_of(True, None, False) == "differs"
     crosses = Measured(0.3, 0.1, 0.5, 10)
     assert [above(crosses, x) for x in (0.05, 0.3, 0.6)] == [True, None, False]

@@ -92,7 +92,7 @@ def test_a_number_is_next_to_its_interval_its_sample_and_the_published_one() -> 
 def test_findings_are_counted_on_the_page_and_in_the_terminal() -> None:
     from rich.console import Console
 
-    assert "1 of 3 published findings agree here, 1 differ, 1 cannot be told. " in page(sample())
+    assert "1 of 3 published findings agree here, 1 differ, 1 inconclusive. " in page(sample())
     assert "random weights passes 1" in page(sample()) and "not informative" in page(sample())
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(summary(sample()))

@@ -169,7 +169,7 @@ def test_a_result_with_a_live_model_is_neither_saved_nor_pickled(
     with pytest.raises(Unsupported, match=r"saving a .*to_table\(\)\.to_parquet"):
         results[name].save(tmp_path / "it.safetensors")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(Unsupported, match=r"pickling wren: it is a live model"):
+    with pytest.raises(Unsupported, match=r"pickling wren: a live model cannot be pickled"):
         pickle.dumps(results[name])
 
 
@@ -201,7 +201,7 @@ def test_effects_of_a_saved_attribution_are_refused_because_it_has_no_run(
 
 def test_what_holds_a_live_model_is_refused_by_name(given: Given) -> None:
     for holder in (given.lm, unembed.circuits(given.lm), given.lm.values):
-        with pytest.raises(Unsupported, match=r"pickling wren: it is a live model.*unembed\.load"):
+        with pytest.raises(Unsupported, match=r"pickling wren: a live model cannot be pickled.*unembed\.load"):
             pickle.dumps(holder)
 
 

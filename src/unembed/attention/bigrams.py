@@ -46,7 +46,7 @@ class Bigrams:
 
     @property
     def occurrences(self) -> Int[Tensor, " d_vocab"]:
-        """How often each token stands first in a pair."""
+        """How often each token is the first of a pair."""
         return torch.zeros(self.d_vocab, dtype=torch.long).index_add_(0, self.first, self.count)
 
     def row(self, token: int) -> Float[Tensor, " d_vocab"]:

@@ -1,8 +1,8 @@
 """What the weights alone show about positions: which offset a head attends to, whatever the tokens are.
 
 Three kinds of model: a table of positions (learned, added to the stream or read by queries and keys alone) gives the
-scores of every pair of positions; rotary positions turn the QK circuit by the offset; ALiBi adds a slope. Elsewhere
-positions have no term of their own.
+scores of every pair of positions; rotary positions turn the QK circuit by the offset; ALiBi adds a slope. Other models
+have no separate term for positions.
 
 Source: Elhage et al. 2021, "Splitting attention head terms into circuits" (positional terms), "Induction heads"
 (previous-token heads).
@@ -92,7 +92,7 @@ def scores_by_offset(
 
     Raises:
         OutOfRange: there is no such head.
-        Unsupported: the scores are not understood, or positions have no part in them.
+        Unsupported: the scores are not understood, or its scores do not depend on positions.
     """
     lm = circuits.lm
     layer, head = circuits.resolve_head(layer, head, basis)
@@ -102,7 +102,9 @@ def scores_by_offset(
         scores = position_scores(circuits, layer, head, basis).double()
         total += torch.stack([scores.diagonal(-o).mean() for o in offsets]).cpu()
     elif site.rotary is None and site.alibi_slopes is None:
-        raise Unsupported(f"scores by offset of layer {layer} of {lm.name}", why="positions have no part in them")
+        raise Unsupported(
+            f"scores by offset of layer {layer} of {lm.name}", why="its scores do not depend on positions"
+        )
     if site.rotary is not None:
         mean = mean_embedding(lm, basis, centre=True).double()
         for i, offset in enumerate(offsets):

@@ -63,7 +63,7 @@ class Circuits(HeadMatrices):
         if a[0] >= b[0]:
             raise InvalidInput(
                 f"virtual head of L{a[0]}H{a[1]} and L{b[0]}H{b[1]}",
-                why="the second must lie in a later layer to read what the first wrote",
+                why="the second head must be in a later layer to read the first head's output",
             )
         return VirtualHead(self, (a, b))
 

@@ -6,7 +6,7 @@ with every norm; two things are not, and are refused by name in the folded basis
 
 - A key of latent attention has a content part that is divided by its latent's size and a rotary part that is not (or by
   a size of its own): no fixed matrix gives both. Each part alone has a circuit; `score_terms` takes the sizes of a run.
-- An output gate with a factor for every channel stands between W_V and W_O, so W_V W_O is not what the head does.
+- There is an output gate with a factor for every channel between W_V and W_O, so W_V W_O is not what the head does.
 
 Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and equations 9 to 19 (latent attention).
 """
@@ -164,7 +164,7 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
     """Refuse the folded OV circuits of a layer whose heads do not write W_V W_O, up to a factor for each position.
 
     Raises:
-        Unsupported: a gate per channel, or a norm, stands between W_V and W_O.
+        Unsupported: there is a gate per channel, or a norm, between W_V and W_O.
     """
     values = lm.structure.blocks[layer].attention.values
     if basis == "folded" and values is not None and values.gate in ("channel", "norm"):
@@ -176,7 +176,7 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
 
 
 def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[str]:
-    """What a reader must know about latents and gates to read a circuit of this layer."""
+    """Notes on latents and gates that are needed to interpret a circuit of this layer."""
     notes = []
     readings = site.readings if is_composed(site) else None
     letters = "v" if circuit == "ov" else "qk"

@@ -73,7 +73,7 @@ def inner_products(
     totals = [torch.zeros(n_a, n_b, dtype=torch.float64, device=a.outer.device) for _ in others]
     for start in range(0, d_model, step):
         rows, right = slice(start, start + step), slice(start + step, d_model)
-        # What lies right of the square on the diagonal stands for its mirror image too.
+        # Blocks to the right of the diagonal one also represent their mirror images.
         for columns, times in ((rows, 1), (right, 2)):
             if columns.start >= d_model:
                 continue

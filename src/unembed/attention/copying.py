@@ -141,7 +141,7 @@ def offsets_of(offset: int | Sequence[int]) -> list[int]:
     if not offsets:
         raise InvalidInput("no offsets", why="a mean circuit needs at least one")
     if min(offsets) < 0:
-        raise InvalidInput(f"offset {min(offsets)}", why="a source never lies after its destination")
+        raise InvalidInput(f"offset {min(offsets)}", why="a source never comes after its destination")
     return offsets
 
 

@@ -132,7 +132,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
     frozen = frozen_run(lm, tokens)
     n_batch, pos = frozen.run.tokens.shape
     if n_batch != 1:
-        raise InvalidInput(f"{n_batch} prompts", why="a path expansion is of one")
+        raise InvalidInput(f"{n_batch} prompts", why="a path expansion is computed for one prompt")
     position = position_of(frozen.run, position)
     _check_room(lm, order, pos)
     labels, of_order, paths, vectors = [], [], [], []

@@ -305,7 +305,7 @@ def _is_table(lm: Decoder, basis: HeadBasis) -> bool:
 
 
 def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
-    """What a reader must know about a circuit of this layer to read its numbers correctly."""
+    """Notes that are needed to interpret the numbers of a circuit of this layer."""
     site = lm.structure.blocks[layer].attention
     notes = composed_notes(site, basis, circuit)
     if site.pre_norm is not None or site.branch_norm is not None:
@@ -343,7 +343,7 @@ class QKNorm:
 
     module: nn.Module
     shape: tuple[int, ...]
-    """The shape in which one position of all heads is handed to the module."""
+    """The shape in which the module receives one position of all heads."""
     gain: Float[Tensor, "head d_head"]
     bias: Float[Tensor, "head d_head"]
     centred: bool

@@ -1,4 +1,4 @@
-"""One head, or two heads that act as one: a virtual head has a pattern and an OV circuit of its own.
+"""One head, or two heads that act as one: a virtual head has its own pattern and OV circuit.
 
 Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b.
 """
@@ -76,7 +76,7 @@ class HeadCircuit(ABC):
         """
         frozen = frozen_run(self.circuits.lm, tokens)
         if frozen.run.tokens.shape[0] != 1:
-            raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is of one prompt")
+            raise InvalidInput(f"{frozen.run.tokens.shape[0]} prompts", why="an effect is computed for one prompt")
         position = position_of(frozen.run, position)
         x = frozen.constants_before(self.path[0][0])
         for layer, head in self.path:

@@ -105,7 +105,7 @@ def repeated_tokens(
 ) -> tuple[Int[Tensor, "sequence pos"], int]:
     """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
 
-    Tokens are drawn evenly from those the model learned. Returns the tokens and how many stand in front.
+    Tokens are drawn evenly from those the model learned. Returns the tokens and the number of special tokens in front.
 
     Raises:
         InvalidInput: too short to repeat, or longer than the context.
@@ -131,7 +131,7 @@ def repeated_tokens(
 
 
 def _front(lm: Decoder) -> Int[Tensor, " special"]:
-    """The special tokens that stand before every text of this tokenizer."""
+    """The special tokens that this tokenizer puts before every text."""
     if lm.tokenizer is None:
         return torch.empty(0, dtype=torch.long)
     ids, special = lm.encode("a")[0].cpu(), set(lm.tokenizer.all_special_ids)

@@ -183,7 +183,7 @@ class TextScores(Displayed):
 def scores_on_text(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 16
 ) -> TextScores:
-    """Where heads look on text when the token they stand at stood earlier: an induction head at what followed it.
+    """Where heads attend on text when the current token occurred earlier: an induction head at what followed it.
 
     Memory: the patterns of one window.
     """

@@ -47,7 +47,7 @@ class LowRank:
         if self.left.dim() < 2 or self.right.dim() < 2 or self.left.shape[-1] != self.right.shape[-2]:
             raise InvalidInput(
                 f"factors of shapes {tuple(self.left.shape)} and {tuple(self.right.shape)}",
-                why="the left factor has another number of columns than the right one has rows",
+                why="the number of columns of the left factor differs from the number of rows of the right one",
                 instead="Give (..., m, r) and (..., r, n)",
             )
 
@@ -176,7 +176,9 @@ class LowRank:
     def _single(self, question: str) -> tuple[Tensor, Tensor]:
         if len(self.shape) != 2:
             raise InvalidInput(
-                f"{question} of {self.shape[0]} matrices", why="it takes one", instead="Index the batch first"
+                f"{question} of {self.shape[0]} matrices",
+                why="it takes a single matrix",
+                instead="Index the batch first",
             )
         dtype = torch.promote_types(torch.promote_types(self.left.dtype, self.right.dtype), torch.float32)
         return self.left.to(dtype), self.right.to(dtype)

@@ -62,7 +62,7 @@ class HeadMatrices:
 
         Raises:
             OutOfRange: there is no such head.
-            Unsupported: in the folded basis, a gate per channel or a norm stands between W_V and W_O.
+            Unsupported: in the folded basis, there is a gate per channel or a norm between W_V and W_O.
         """
         layer, head = self.resolve_head(layer, head, basis)
         require_ov(self.lm, layer, basis)

@@ -66,7 +66,7 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     Raises:
         InvalidInput: the model has a norm on a branch's output, ties its unembedding to the embedding behind a gain,
             or reads in part inside modules that are not understood; its stream has a privileged basis
-            then, or cannot be turned in place.
+            then, or cannot be rotated in place.
     """
     structure = lm.structure
     norms = [b.attention.pre_norm for b in structure.blocks] + [
@@ -138,7 +138,7 @@ def _check_rotatable(lm: Decoder) -> None:
     elif lm.n_heads != lm.n_kv_heads and structure.blocks[0].attention.layout.kind == "per_group":
         why = "its queries are not a view on the weights"
     if why is not None:
-        raise InvalidInput(f"the stream of {lm.name} cannot be turned in place", why=why)
+        raise InvalidInput(f"the stream of {lm.name} cannot be rotated in place", why=why)
 
 
 def _is_level(norm: Norm) -> bool:
@@ -146,7 +146,7 @@ def _is_level(norm: Norm) -> bool:
 
 
 def _level(norm: Norm, R: Tensor) -> None:
-    """Give a norm a gain of 1 and a bias that stands for what it was, behind the folded gain and the rotation."""
+    """Set a norm's gain to 1 and its bias to the equivalent of the old one after the folded gain and the rotation."""
     gain, module = norm.gain.double(), norm.module
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if isinstance(bias, Tensor):

@@ -1,6 +1,6 @@
 """A head's attention scores on a prompt, taken apart: content with content, positions, biases, ALiBi.
 
-The QK circuit alone does not give the scores of most families. Learned positions and biases have terms of their own,
+The QK circuit alone does not give the scores of most families. Learned positions and biases have separate terms,
 rotary embeddings turn the circuit by the offset, QK-norm divides queries and keys by their sizes, ALiBi is added. Here
 all of it is summed, and the softmax of the sum is compared with the pattern that the model computed.
 
@@ -62,7 +62,7 @@ class ScoreTerms(Displayed):
         if not 0 <= source <= destination < len(self.scores):
             raise OutOfRange(
                 f"position {destination} reading {source}",
-                why=f"the prompt has {len(self.scores)} tokens, and a position reads none after it",
+                why=f"the prompt has {len(self.scores)} tokens, and a position does not attend to later ones",
             )
         terms = {name: float(part[destination, source]) for name, part in self.terms.items()}
         return float(self.scores[destination, source]), dict(sorted(terms.items(), key=lambda item: -abs(item[1])))
@@ -87,7 +87,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
     seen = run(lm, tokens, points, logits=False)
     if seen.tokens.shape[0] != 1:
-        raise InvalidInput(f"{seen.tokens.shape[0]} prompts", why="scores are taken apart for one")
+        raise InvalidInput(f"{seen.tokens.shape[0]} prompts", why="scores are split into terms for one prompt")
     parts = _read(
         lm,
         layer,

@@ -67,7 +67,7 @@ def centred_circuits(
     shown = (~lm.unlisted).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
     ids = (shown if len(shown) else torch.arange(lm.d_vocab)) if among is None else among
     if not len(ids):
-        raise InvalidInput("skip-trigrams among no tokens", why="there is none to choose from")
+        raise InvalidInput("skip-trigrams among no tokens", why="no tokens to choose from")
     ids = ids.to(lm.weights.W_E.device)
     qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
     ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
@@ -158,10 +158,10 @@ def frequent_tokens(lm: Decoder, corpus: CorpusSource = None, min_count: int = 3
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """How a triple stands in a corpus: counts, and the rates of the output after the destination."""
+    """How often a skip-trigram occurs in a corpus, and the rates of the output after the destination."""
 
     with_source: int
-    """Times the destination stood after the source (anywhere earlier in its window)."""
+    """Number of destinations after the source (anywhere earlier in its window)."""
     output_with_source: int
     """Of these, times the output came next."""
     without_source: int
@@ -181,7 +181,7 @@ class CorpusCounts:
 def count_in_corpus(
     lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: CorpusSource = None, window: int | None = None
 ) -> list[CorpusCounts]:
-    """How much more often each output follows its destination when the source stands earlier in the window.
+    """How much more often each output follows its destination when the source occurs earlier in the window.
 
     Args:
         lm: whose tokens and context are used.

@@ -37,7 +37,7 @@ class TermImportance(Displayed):
         uniform: of a guess that gives every token the same probability, log(d_vocab).
         repeated_gain: for each row of text, how far the single heads of the first layer lower the loss of the direct
             path, where the next token stood earlier in the row; NaN where there is no such place.
-        new_gain: the same where the next token did not stand earlier.
+        new_gain: the same where the next token did not occur earlier.
         n_terms: paths of each order.
         loss: the model's own.
         n_tokens: predictions the means are over.
@@ -143,7 +143,7 @@ def term_importance(
         if count >= max_tokens:
             break
     if count == 0:
-        raise InvalidInput("the corpus", why="it holds no full window of text", instead="Use a shorter window")
+        raise InvalidInput("the corpus", why="it contains no full window of text", instead="Use a shorter window")
     loss = own / count
     n_terms = tuple(comb(lm.n_layers, k) * lm.n_heads**k for k in range(highest + 1))
     error = abs(float(losses[-1]) / count - loss) if highest == lm.n_layers else None

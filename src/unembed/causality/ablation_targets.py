@@ -65,7 +65,7 @@ def groups_of(
         heads = "all"
     found = _heads(lm, heads) + _memories(lm, memories) + _components(lm, components) + _layers(lm, layers)
     if not found:
-        raise InvalidInput("an ablation of nothing", why="no head, memory, component or layer is chosen")
+        raise InvalidInput("an ablation of nothing", why="no head, memory, component or layer is given")
     return found
 
 

@@ -99,7 +99,9 @@ class CorpusAblation(Displayed):
         """
         i = self.labels.index(ablated) if isinstance(ablated, str) and ablated in self.labels else ablated
         if not isinstance(i, int) or not 0 <= i < len(self.labels):
-            raise InvalidInput(f"ablation {ablated!r}", why="it was not made", instead=f"Use {self.labels[0]!r}, ...")
+            raise InvalidInput(
+                f"ablation {ablated!r}", why="it was not computed", instead=f"Use {self.labels[0]!r}, ..."
+            )
         ids, counts = self.tokens.unique(return_counts=True)
         rows = []
         for token, count in zip(ids.tolist(), counts.tolist(), strict=True):

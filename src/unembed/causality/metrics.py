@@ -89,7 +89,7 @@ def kl() -> Metric:
 def bound(
     lm: Decoder, metric: Metric | MetricFunction | None, reference: Float[Tensor, " d_vocab"]
 ) -> tuple[MetricFunction, str]:
-    """A metric as a function of logits, with its label; None stands for the reference run's two likeliest tokens.
+    """A metric as a function of logits, with its label; None means the reference run's two most probable tokens.
 
     Raises:
         InvalidInput: the metric is not callable, or does not return one number a row.

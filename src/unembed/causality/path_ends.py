@@ -78,7 +78,7 @@ def senders_of(lm: Decoder, given: str | Sequence[str]) -> list[Sender]:
         elif match := re.fullmatch(r"(attn_out|mlp_out|layer) (\d+)", text):
             found.append(Sender(match[1], lm.layer(int(match[2]))))
         else:
-            raise InvalidInput(f"sender {text!r:.60}", why="it names nothing that writes", instead=f"Use {_SENDERS}")
+            raise InvalidInput(f"sender {text!r:.60}", why="it is not the name of a writer", instead=f"Use {_SENDERS}")
     return list(dict.fromkeys(found))
 
 
@@ -102,7 +102,9 @@ def receivers_of(lm: Decoder, given: str | Sequence[str]) -> list[Receiver]:
         elif match := re.fullmatch(r"(attn_out|mlp_out|layer) (\d+)", text):
             found.append(Receiver(match[1], lm.layer(int(match[2]))))
         else:
-            raise InvalidInput(f"receiver {text!r:.60}", why="it names nothing that reads", instead=f"Use {_RECEIVERS}")
+            raise InvalidInput(
+                f"receiver {text!r:.60}", why="it is not the name of a reader", instead=f"Use {_RECEIVERS}"
+            )
     return list(dict.fromkeys(found))
 
 

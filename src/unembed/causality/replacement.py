@@ -214,7 +214,7 @@ def change_input(
     def hook(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = given_tensor(args, kwargs)
         if given is None:
-            raise Unsupported(f"replacing the input of {type(module).__name__}", why="it is given no tensor")
+            raise Unsupported(f"replacing the input of {type(module).__name__}", why="it receives no tensor")
         new = _reshaped(given, change, current)
         return tuple(new if a is given else a for a in args), {
             name: new if a is given else a for name, a in kwargs.items()

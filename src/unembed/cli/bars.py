@@ -25,14 +25,14 @@ class Scale:
         return cls(max((abs(value) for value in values), default=0.0), cells // 2 if is_signed else cells, is_signed)
 
     def left(self, value: float) -> str:
-        """What stands left of the axis."""
+        """The part left of the axis."""
         if not self.is_signed:
             return ""
         whole, half = self._halves(value) if value < 0 else (0, 0)
         return ("▐" * half + "█" * whole).rjust(self.cells)
 
     def right(self, value: float) -> str:
-        """What stands right of it."""
+        """The part right of the axis."""
         whole, half = self._halves(value) if value > 0 else (0, 0)
         return ("█" * whole + "▌" * half).ljust(self.cells)
 

@@ -50,7 +50,7 @@ def _line(text: str) -> Generator[None]:
 
 @contextmanager
 def _without_collection() -> Generator[None]:
-    """Import inside without garbage collection, then or at exit: what an import creates lives as long as the process.
+    """Import without garbage collection, during the import and at exit: imported objects live as long as the process.
 
     For torch and transformers the collections are a fifth of the CPU time of a short command.
     """

@@ -20,7 +20,7 @@ VARIABLE = "UNEMBED_READY_INDEX"
 def stored_index(opening: Opening, folder: Path | None) -> tuple[Index, KnownWeights] | None:
     """The index given, or a ready one, and the weights: if they are known to be those that the name opens.
 
-    Found without torch; None where the model has to be opened to know.
+    Found without torch; None if this can be known only by opening the model.
     """
     if not opening.is_default:
         return None

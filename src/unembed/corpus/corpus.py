@@ -184,7 +184,7 @@ def open_corpus(
         max_documents = positive_int("max_documents", max_documents)
     reading = Reading(as_str("column", column), errors, markup)
     if detokenize and moses:
-        raise InvalidInput("detokenize with moses", why="one undoes what the other does", instead="Choose one")
+        raise InvalidInput("detokenize with moses", why="one reverses the other", instead="Choose one")
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
     if source is None:
         return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest, moses=moses)

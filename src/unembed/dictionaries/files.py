@@ -76,7 +76,7 @@ def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary
         return _cross_layer(path, name)
     raise InvalidInput(
         f"dictionary {name}",
-        why=f"the folder holds neither {CONFIG} with {WEIGHTS}, nor {_PARAMS[0]}, nor W_enc_0.safetensors",
+        why=f"the folder contains neither {CONFIG} with {WEIGHTS}, nor {_PARAMS[0]}, nor W_enc_0.safetensors",
         instead="Give the folder of one dictionary: folder=",
     )
 
@@ -153,7 +153,7 @@ def _hook(hook: str, name: str) -> tuple[str, int | None]:
     if point in _POINTS.values():
         return point, None if match is None else int(match[1])
     if point not in _POINTS:
-        raise Unsupported(f"dictionary {name}", why=f"it reads {hook!r}, which is no capture point here")
+        raise Unsupported(f"dictionary {name}", why=f"it reads {hook!r}, which is not a capture point of unembed")
     return _POINTS[point], None if match is None else int(match[1])
 
 

@@ -59,7 +59,7 @@ def check_folder(folder: Path, corpus: Corpus, settings: IndexSettings) -> None:
 
     Raises:
         IndexFault: it holds an index of another corpus, or with other settings.
-        InvalidInput: it holds other files, or is a file.
+        InvalidInput: it contains other files, or is a file.
     """
     check_place(folder)
     if (folder / MANIFEST_NAME).exists():
@@ -79,7 +79,7 @@ def _compare(folder: Path, *facts: tuple[str, Any, Any]) -> None:
     for name, stored, new in facts:
         if stored != new:
             raise IndexFault(
-                f"{folder} holds an index with another {name}",
+                f"{folder} contains an index with another {name}",
                 why=f"{_short(stored)} there, {_short(new)} now",
                 instead="Give another folder, or remove this one",
             )
@@ -89,7 +89,7 @@ def check_place(folder: Path) -> None:
     """Check that an index may be built in a folder.
 
     Raises:
-        InvalidInput: it holds other files, or is a file.
+        InvalidInput: it contains other files, or is a file.
     """
     try:
         is_file = folder.exists() and not folder.is_dir()
@@ -105,7 +105,7 @@ def check_place(folder: Path) -> None:
     if others := sorted(p.name for p in folder.iterdir() if not p.name.startswith((LOCK_NAME, f".{MANIFEST_NAME}"))):
         raise InvalidInput(
             f"cannot build in {folder}",
-            why=f"it holds other files ({others[0]}) and no index",
+            why=f"it contains other files ({others[0]}) and no index",
             instead="Give a new or empty folder",
         )
 
@@ -119,7 +119,7 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
     there = read_manifest(folder)
     if not resume:
         raise IndexFault(
-            f"{folder} already holds an index ({there.state})",
+            f"{folder} already contains an index ({there.state})",
             why="resume is False, and nothing is overwritten",
             instead="Give another folder, or remove this one",
         )

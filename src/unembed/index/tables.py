@@ -131,7 +131,7 @@ def write_statistics(path: Path, columns: Mapping[str, np.ndarray], layers: Sequ
 def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
     """Write the text of every token."""
     ids = pa.array(np.arange(len(strings), dtype=np.int32))
-    # Lone surrogates stand for bytes in some tokenizers; Parquet holds UTF-8 only.
+    # Lone surrogates represent bytes in some tokenizers; Parquet holds UTF-8 only.
     texts = [text.encode("utf-8", "backslashreplace").decode() for text in strings]
     _write(path, iter([pa.table({"token_id": ids, "token": pa.array(texts, pa.string())})]))
 

@@ -154,7 +154,7 @@ def _effects(
     )
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear
-    # A value's own score leaves scales and gates out: they belong to the run. "final" has no linear score of its own.
+    # A value's own score leaves scales and gates out: they belong to the run. "final" has no linear score.
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

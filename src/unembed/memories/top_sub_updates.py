@@ -55,7 +55,7 @@ class SubUpdate:
 
     @property
     def promoted(self) -> list[str]:
-        """The tokens this sub-update pushes up, whatever the sign of its coefficient."""
+        """The tokens that this sub-update promotes, for either sign of its coefficient."""
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
 
 

@@ -108,14 +108,14 @@ class Decoder:
         return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
 
     def __reduce__(self) -> str:
-        """Refuse pickling, for which the hooks on the live model stand in the way.
+        """Refuse pickling, which the hooks on the live model do not allow.
 
         Raises:
             Unsupported: always.
         """
         raise Unsupported(
             f"pickling {self.name}",
-            why="it is a live model, and so is what holds it (a trace, circuits)",
+            why="a live model cannot be pickled, and neither can objects that contain one (a trace, circuits)",
             instead="Pickle or save results, and open the model again with unembed.load",
         )
 

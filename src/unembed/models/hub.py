@@ -9,7 +9,7 @@ from unembed.errors import ModelUnavailable, first_sentence
 from unembed.models.shipped_models import SHIPPED
 
 TIMEOUT = 2.0
-"""Seconds without an answer after which the hub counts as unreachable."""
+"""Seconds without a response after which the hub is treated as unreachable."""
 
 
 def is_local_only(name: str, revision: str | None = None) -> bool:
@@ -28,7 +28,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
         raise ModelUnavailable(
             f"model {name}",
             why=f"it is not in the local cache, and the hub cannot be reached ({why})",
-            instead=f"Check the network, give a folder, or use one that is always here: {', '.join(SHIPPED)}",
+            instead=f"Check the network, give a folder, or use a shipped model: {', '.join(SHIPPED)}",
         )
     return True
 

@@ -61,7 +61,7 @@ def open_model(
 
     Raises:
         ModelUnavailable: no such model, folder or network.
-        ModelNotUnderstood: transformers does not know the architecture.
+        ModelNotUnderstood: transformers does not have the architecture.
         InvalidInput: arguments that contradict each other.
     """
     model = _unwrapped(model)
@@ -232,7 +232,9 @@ def _pretrained(
             )
         return _wikilm(name, *found, dtype=dtype, device=device)
     if path.is_dir() and not (path / "config.json").exists():
-        raise ModelUnavailable(f"folder {name}", why="it holds no config.json", instead="Give a saved model's folder")
+        raise ModelUnavailable(
+            f"folder {name}", why="it contains no config.json", instead="Give a saved model's folder"
+        )
     if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
         raise ModelUnavailable(f"no model folder at {name}", why="there is no such directory")
     where = str(path) if path.is_dir() else name
@@ -248,7 +250,9 @@ def _pretrained(
         raise _explained(where, error, offline) from error
     found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
     if found is None and isinstance(tokenizer, str):
-        raise ModelUnavailable(f"tokenizer {tokenizer}", why="nothing has this name", instead="Give its folder or id")
+        raise ModelUnavailable(
+            f"tokenizer {tokenizer}", why="no folder or hub model has this name", instead="Give its folder or id"
+        )
     commit = revision or getattr(hf.config, "_commit_hash", None)
     _check_is_decoder(hf)
     return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit)
@@ -278,7 +282,7 @@ def _no_decoder(where: str) -> str:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):
         kind = PreTrainedConfig.get_config_dict(where, local_files_only=True)[0].get("model_type", "not named")
-        return f"transformers does not know its architecture ({kind})"
+        return f"transformers does not support its architecture ({kind})"
     inner = getattr(config, "text_config", None)
     if config.is_encoder_decoder:
         what = "an encoder-decoder"
@@ -300,7 +304,7 @@ def _check_is_decoder(hf: PreTrainedModel) -> None:
     if is_masked and getattr(hf.config, "is_decoder", None) is False:
         raise ModelNotUnderstood(
             type(hf).__name__,
-            why=f"{hf.config.model_type} is an encoder, whose positions read those after them; unembed reads decoders",
+            why=f"{hf.config.model_type} is an encoder, whose positions attend to later ones; unembed opens decoders",
         )
 
 
@@ -334,6 +338,6 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
             f"model {name}",
             why="it is not in the local cache"
             + ("" if offline else ", and the hub does not have it or cannot be reached"),
-            instead=f"Check the name and the network, give a folder, or use one that is always here: {shipped}",
+            instead=f"Check the name and the network, give a folder, or use a shipped model: {shipped}",
         )
     return ModelUnavailable(f"model {name}", why=f"{type(error).__name__}: {first_sentence(error)}")

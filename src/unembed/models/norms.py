@@ -142,7 +142,7 @@ class Norm:
 class ChannelGain(Norm):
     """A gain and a shift per channel between a branch and the stream (ZAYA): a norm that divides by nothing.
 
-    No module of its own holds it; `module` is the one whose output it is applied to.
+    It is not the parameter of a separate module; `module` is the one whose output it is applied to.
     """
 
     gains: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -176,7 +176,7 @@ class ChannelGain(Norm):
 class OpaqueNorm(Norm):
     """A module before a projection that normalises the stream but is not linear at a frozen scale (a gated norm).
 
-    Captures and sums work without it; whatever would go through it (circuits, folded weights) is refused.
+    Captures and sums work without it; analyses that need it (circuits, folded weights) are refused.
     """
 
     reason: str = ""

@@ -18,12 +18,12 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FRAGMENT = re.compile(r"(\\x[0-9a-f]{2})+")
 _WORD_MARK = "\u2581"
 RARE = 10
-"""A token seen fewer times than this in training counts as never learned."""
+"""A token that occurs fewer times than this in training is treated as never learned."""
 _OUTLYING = 5.0
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE's spelling of bytes as printable characters: the printable ones stand for themselves."""
+    """Byte-level BPE's spelling of bytes as printable characters: the printable ones represent themselves."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(other)}
@@ -48,7 +48,7 @@ class Vocabulary:
         check_unicode(text)
         ids = self._tokenizer(text, verbose=False)["input_ids"]
         if len(ids) == 0:
-            raise InvalidInput("the prompt has no tokens", why=f"the tokenizer turns {text!r} into nothing")
+            raise InvalidInput("the prompt has no tokens", why=f"the tokenizer converts {text!r} into nothing")
         return torch.tensor([ids], dtype=torch.long)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
@@ -77,7 +77,7 @@ class Vocabulary:
 
     @cached_property
     def _silent(self) -> set[int]:
-        """Tokens that stand for no text: where it begins and ends, and padding."""
+        """Tokens that represent no text: where it begins and ends, and padding."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer, "unk_token_id", None)
         marks = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
@@ -174,7 +174,7 @@ def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = 
     """Refuse text that no tokenizer can read: bytes that are no UTF-8, and halves of characters.
 
     Args:
-        text: what was given. U+DC80 to U+DCFF stand for bytes, as Python gives them where it could not decode.
+        text: what was given. U+DC80 to U+DCFF represent bytes that Python could not decode.
         what: the beginning of the sentence, with the text in its place.
         error: its class.
 
@@ -188,7 +188,7 @@ def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = 
     except UnicodeEncodeError:
         raise error(
             what.format(ascii(text[:60])),
-            why="it holds half of a character (of a surrogate pair, as a cut \\u escape leaves it)",
+            why="it contains half of a character (of a surrogate pair, as a cut \\u escape leaves it)",
             instead="Give whole characters",
         ) from None
     shown = what.format(repr(given[:60])[1:])

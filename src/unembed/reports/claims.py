@@ -34,7 +34,7 @@ class Claim(Generic[M]):
 
     Attributes:
         name: unique in the study.
-        section: of the report in which the finding stands.
+        section: of the report that contains the finding.
         claim: the statement in the paper's words.
         source: where the paper makes it.
         quantity: what is measured.
@@ -101,13 +101,13 @@ def findings_by_section(
 
 
 def verdict_of(*conditions: bool | None) -> Verdict:
-    """The verdict of a test of several conditions: all must hold; one that is None leaves it open.
+    """The verdict of a test of several conditions: all must hold; None means that a condition is inconclusive.
 
-    A condition that fails decides, whatever the others are.
+    If any condition fails, the claim fails.
     """
     if any(c is not None and not c for c in conditions):
         return "differs"
-    return "cannot be told" if any(c is None for c in conditions) else "agrees"
+    return "inconclusive" if any(c is None for c in conditions) else "agrees"
 
 
 def at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:

@@ -84,7 +84,7 @@ def report(
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):
-            raise InvalidInput("detokenize with moses", why="one undoes what the other does", instead="Choose one")
+            raise InvalidInput("detokenize with moses", why="one reverses the other", instead="Choose one")
         corpus = replace(corpus, detokenize=not moses and (corpus.detokenize or plain), moses=moses or corpus.moses)
     elif moses:
         raise InvalidInput("moses without a corpus", why=f"{name} takes its text from the index", instead="Give one")

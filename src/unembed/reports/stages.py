@@ -70,5 +70,5 @@ class Work:
         return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 
     def finished(self) -> None:
-        """Forget the stages: the report stands, and its tables hold what they gave."""
+        """Forget the stages: the report is complete, and its tables contain their results."""
         shutil.rmtree(self.out / STAGES, ignore_errors=True)

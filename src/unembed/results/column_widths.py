@@ -10,7 +10,7 @@ def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
 
     Args:
         least: the width at which no word breaks, by column.
-        gap: cells that each column takes besides its text.
+        gap: cells that each column takes in addition to its text.
     """
     starts, used = [0], 0
     for column, cells in enumerate(least):

@@ -40,8 +40,8 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
     """The token as plain text with everything invisible made visible.
 
     Args:
-        token: a token's text, or its bytes where they may not be UTF-8. A lone surrogate U+DC80 to U+DCFF stands for a
-            byte, as Python's `surrogateescape` has it.
+        token: a token's text, or its bytes where they may not be UTF-8. A lone surrogate U+DC80 to U+DCFF represents a
+            byte, as in Python's `surrogateescape`.
         prose: leave plain spaces and literal marks as they are: for titles and names, where only what could mislead is
             marked.
     """

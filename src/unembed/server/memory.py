@@ -1,6 +1,6 @@
 """The process's memory while it serves.
 
-Both measures are of the CPython and glibc runtimes, and each is kept for one measured effect:
+Both measures are of the CPython and glibc runtimes, and each has one measured effect:
 
 - `gc.freeze`: a full garbage collection over everything that torch and transformers import takes half a second, and
   it ran in the middle of answers.

@@ -133,7 +133,7 @@ class ModelQueue:
     def _add(self, job: Job) -> None:
         with self._change:
             if self._stopped or len(self._jobs) >= self._max_waiting:
-                raise Busy("the server is busy", why=f"{len(self._jobs)} requests wait", instead="Try again")
+                raise Busy("the server is busy", why=f"{len(self._jobs)} requests are waiting", instead="Try again")
             for other in [*self._jobs, *([self._current] if self._current else [])]:
                 if other.key == job.key:
                     other.cancelled = True

@@ -76,7 +76,8 @@ def serve(
     """
     import uvicorn
 
-    is_kept = port != 0 and host in LOOPBACK  # a free port is another one next time; elsewhere others know the link
+    # A free port is another one next time, and on other addresses other people may have the link.
+    is_kept = port != 0 and host in LOOPBACK
     sock = listening_socket(host, port)
     port = sock.getsockname()[1]
     token = token or (session_token(port, cache_folder()) if is_kept else new_token())

@@ -1,4 +1,4 @@
-"""The token of an address on this machine, kept for a day, so that an open tab works again after a restart.
+"""The token of an address on this machine, stored for a day, so that an open tab works again after a restart.
 
 It lies in the user's cache folder, in a file that only the user can read, as Jupyter does with its own.
 """

@@ -118,7 +118,7 @@ class ServerState:
         """
         with self._lock:
             if key not in self._prompts:
-                raise InvalidInput(f"trace {key}", why="this server does not know it", instead="Post the prompt again")
+                raise InvalidInput(f"trace {key}", why="this server does not have it", instead="Post the prompt again")
             return self._prompts[key]
 
     def trace(self, prompt: str, edits: Sequence[Edit] = ()) -> Trace:

@@ -46,7 +46,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
         raise Unsupported(
             f"attention patterns of {lm.name}",
             why="this family's eager attention adds ALiBi twice, so they are wrong",
-            instead="Everything but patterns works for it",
+            instead="Everything except patterns works for it",
         )
     if lm.hf.config._attn_implementation == "eager":
         yield {} if all(_looks_up_its_function(s.module) for s in sites) else {"output_attentions": True}

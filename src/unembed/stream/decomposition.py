@@ -38,7 +38,7 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
     if not error <= limit:
         raise SumNotProved(
             what,
-            why=f"its parts miss it by {error:.1e} of its size, above {limit:.0e}",
+            why=f"its parts differ from it by {error:.1e} of its size, above {limit:.0e}",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return error
@@ -113,7 +113,7 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     if site.values.gated and not gated:
         raise Unsupported(
             f"the values of layer {layer} of {lm.name}",
-            why="a gate or norm, different at each position, lies between the mixed values and the out-projection",
+            why="a gate or norm that differs at each position comes between mixed values and out-projection",
             instead="Use an attribution by source, which includes it",
         )
     values = run.at("values", layer)[0]

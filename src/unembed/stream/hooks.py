@@ -81,7 +81,7 @@ def attach_hooks(
         for (point, layer), callback in captures.items():
             if point == "unedited_post":
                 _install_capture(stack, lm, point, layer, callback, current)
-        # Experts come before whatever changes or captures what the FFN writes.
+        # Expert hooks must run before hooks that change or capture the FFN's output.
         _install_experts(stack, lm, captures, todo, hooks or {}, current)
         for layer in sorted({e.layer for e in todo}):
             _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
@@ -264,7 +264,7 @@ def _replacement(point: str, layer: int, seen: Tensor, new: Any) -> Tensor:
     if not isinstance(new, Tensor) or new.shape != seen.shape:
         given = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
         raise InvalidInput(
-            f"what the hook at {point} returned in layer {layer}",
+            f"the value returned by the hook at {point} returned in layer {layer}",
             why=f"it is {given}, not a tensor of shape {tuple(seen.shape)}",
             instead="Return a tensor of the same shape, or None",
         )

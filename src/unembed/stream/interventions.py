@@ -47,7 +47,7 @@ class Edit:
         object.__setattr__(self, "value", finite_float("edit value", self.value))
         if (self.vector is None) == (self.target == "stream"):
             raise InvalidInput(
-                f"an edit of {self.target!r}", why='a vector belongs to an edit of "stream", and only there'
+                f"an edit of {self.target!r}", why='edits of "stream" take a vector, and other edits do not'
             )
         if self.vector is not None:
             object.__setattr__(self, "vector", tuple(finite_float("a vector's number", x) for x in self.vector))
@@ -178,7 +178,9 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
         elif edit.target == "stream":
             _check_vector(lm, edit)
         elif edit.action != "scale":
-            raise Unsupported(f"{edit.action} on a {edit.target}", why="its output is a vector", instead="Scale it")
+            raise Unsupported(
+                f"{edit.action} on a {edit.target}", why="its output is a vector, not a number", instead="Scale it"
+            )
         elif edit.target == "head":
             index = lm.head(as_int("head", edit.index), layer)
         found.append(replace(edit, layer=layer, index=index))
@@ -194,7 +196,9 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
         what = f"it has {block.streams.count} streams" if block.streams else "the stream is rescaled after this layer"
         raise Unsupported(f"an edit of the stream of {lm.name}", why=what, instead="Edit heads, memories or layers")
     if edit.action == "scale":
-        raise Unsupported("scale on the stream", why="a vector is added or put in its place", instead="Use add or set")
+        raise Unsupported(
+            "scale on the stream", why="a vector can be added to the stream or replace it", instead="Use add or set"
+        )
 
 
 @dataclass

@@ -359,7 +359,7 @@ def run(
     capture = (capture,) if isinstance(capture, str) else as_tuple("points", capture)
     capture = tuple(dict.fromkeys(as_str("point", point) for point in capture))
     if grad and not logits:
-        raise InvalidInput("grad=True with logits=False", why="a gradient is that of a number made from the logits")
+        raise InvalidInput("grad=True with logits=False", why="gradients need a number computed from the logits")
     ids, mask = prepare(lm, tokens, attention_mask)
     edits = as_edits(edits)
     check_positions(edits, mask)

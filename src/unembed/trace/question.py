@@ -14,7 +14,7 @@ from unembed.models.decoder import Decoder
 
 @dataclass(frozen=True)
 class Question:
-    """Why `token` rather than `against`; None stands for the token's logit alone."""
+    """Why `token` rather than `against`; None means the token's logit alone."""
 
     token: int
     against: int | None

@@ -91,7 +91,7 @@ class PromptReadings:
         if not lm.n_layers:
             raise Unsupported(
                 f"a trace of {lm.name}",
-                why="it has no layers: its logits are those of each token alone",
+                why="it has no layers: its logits depend on each token alone",
                 instead="Use unembed.circuits(lm).direct_path()",
             )
         self.lm, self.edits, self.show_unlearned = lm, as_edits(edits), show_unlearned
@@ -185,7 +185,7 @@ class PromptReadings:
     def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final") -> Reading:
         """What `readings` returns, without the texts; in the basis "final", with the rank of the final prediction."""
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
-            raise InvalidInput(f"readings of {point}", why=f"the stream is read at {', '.join(STREAM_POINTS)}")
+            raise InvalidInput(f"readings of {point}", why=f"readings exist at {', '.join(STREAM_POINTS)}")
         if (point, top, basis) not in self._read:
             self._read[point, top, basis] = self._read_at(point, top, basis)
         return self._read[point, top, basis]

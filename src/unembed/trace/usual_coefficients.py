@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unembed.index.index import Index
 
 ALWAYS_ON = 0.9
-"""The share of tokens at and above which a memory counts as always on."""
+"""A memory that fires on at least this share of tokens is listed as always on."""
 _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
 """The sample of the shipped text that is measured without an index: its largest cost in multiplications, its
 fewest and most tokens, and the tokens of a window."""
@@ -41,7 +41,7 @@ class UsualCoefficients:
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
     """From the statistics of an index of the model, else measured on a sample of the shipped text.
 
-    A model without a tokenizer cannot read that text: then no memory counts as always on.
+    A model without a tokenizer cannot read that text: then no memory is listed as always on.
 
     Memory: without an index, layers * 512 * d_mlp coefficients.
     """

@@ -79,7 +79,7 @@ def documents(folder: Path) -> Iterator[Document]:
     if not shards:
         raise CorpusUnreadable(
             f"no training text in {folder}",
-            why="the folder holds no file that ends in .jsonl.xz",
+            why="the folder contains no file that ends in .jsonl.xz",
             instead="Give a folder of xz-compressed JSON lines with a `text` in each",
         )
     for shard in shards:

@@ -55,7 +55,9 @@ def train(
     text, held_back = encoded_text(Path(corpus), out, recipe.shape.d_vocab)
     if not recipe.shape.n_layers:
         if until is not None:
-            raise InvalidInput(f"stopping {name}", why="it is made from bigram counts, in one go of a few minutes")
+            raise InvalidInput(
+                f"stopping {name}", why="it is fitted to bigram counts in a few minutes without checkpoints"
+            )
         return _from_bigrams(name, recipe, text, out, progress)
     return finished(Run(recipe, text, out / name, held_back=held_back, compiled=compiled), out, until, progress)
 

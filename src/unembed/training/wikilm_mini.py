@@ -71,7 +71,7 @@ class Mini:
 def vocabulary(lines: Iterable[str], size: int) -> tuple[list[str], list[int]]:
     """The specials and the most frequent words, with their counts; ties by the alphabet, as in fairseq's dictionaries.
 
-    A literal `<unk>` in the text counts as the special.
+    A literal `<unk>` in the text is the special token.
     """
     counts: Counter[str] = Counter()
     n_lines = 0
@@ -153,7 +153,7 @@ def train(
     if len(words) <= mini.cutoffs[-1]:
         raise InvalidInput(
             f"a vocabulary of {len(words):,} words",
-            why=f"the text has no more, and the last band begins at {mini.cutoffs[-1]:,}",
+            why=f"the text does not have more words, and the last band begins at {mini.cutoffs[-1]:,}",
             instead="Give more text, or smaller cutoffs",
         )
     ids = stream(text.lines, words)

@@ -42,7 +42,7 @@ def test_kappa_at_its_ends_and_bad_labels():
     assert fleiss_kappa([[1, 1, 1], [0, 0, 0]]) == 1.0
     with pytest.raises(InvalidInput, match="same items"):
         cohen_kappa([1], [1, 0])
-    with pytest.raises(InvalidInput, match="as many labels"):
+    with pytest.raises(InvalidInput, match="the same number of labels"):
         fleiss_kappa([[1, 0], [1, 0, 1]])
 
 

@@ -1,4 +1,4 @@
-"""Every finding of elhage2021 on made-up numbers: one set agrees, one disagrees, and one cannot be told."""
+"""Every finding of elhage2021 on made-up numbers: one set agrees, one disagrees, and one is inconclusive."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "no privileged basis": (
         {"error": 1e-6, "why": "", "exact": True},
         {"error": 0.1, "why": "", "exact": True},
-        {"error": None, "why": "the stream of x cannot be turned in place", "exact": True},
+        {"error": None, "why": "the stream of x cannot be rotated in place", "exact": True},
     ),
     "K-composition": tuple({**COMPOSITION, "previous": around(*x)} for x in ((0.9, 0.05), (0.02, 0.01), (0.3, 0.05))),
     "Q-composition": (COMPOSITION, MANY, NOTHING),
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "memory management": (stream(ERASES, None), stream(ADDS, ADDS), stream(None, COIN)),
 }  # fmt: skip
-VERDICTS = ("agrees", "differs", "cannot be told")
+VERDICTS = ("agrees", "differs", "inconclusive")
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.name)
@@ -130,7 +130,7 @@ def test_every_claim_has_made_up_numbers_and_olssons_claims_are_theirs() -> None
 def test_claims_of_one_layer_models_are_judged_on_one_layer_models() -> None:
     for name in ("copying", "skip-trigrams", "bugs", "primitive in-context learning"):
         claim = next(c for c in CLAIMS if c.name == name)
-        assert claim.judge(**{**CASES[name][0], "n_layers": 2}).verdict == "cannot be told"
+        assert claim.judge(**{**CASES[name][0], "n_layers": 2}).verdict == "inconclusive"
 
 
 def test_the_direct_path_is_next_to_token_frequency_and_to_the_other_half_of_the_text() -> None:
@@ -144,7 +144,7 @@ def test_heads_that_matter_as_much_as_others_do_not_account_for_learning_in_cont
     claim = next(c for c in CLAIMS if c.name == "ablation")
     agrees = CASES["ablation"][0]
     assert claim.judge(**{**agrees, "others": agrees["without"]}).verdict != "agrees"
-    assert claim.judge(**{**agrees, "others": None}).verdict == "cannot be told"
+    assert claim.judge(**{**agrees, "others": None}).verdict == "inconclusive"
 
 
 def test_erasing_by_weights_alone_is_not_enough() -> None:

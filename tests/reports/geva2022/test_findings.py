@@ -1,4 +1,4 @@
-"""Every finding of geva2022 on made-up numbers: one set agrees, one disagrees, and one cannot be told."""
+"""Every finding of geva2022 on made-up numbers: one set agrees, one disagrees, and one is inconclusive."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_every_claim_has_made_up_numbers() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
 def test_each_claim_can_agree_disagree_and_stay_open(claim: Any) -> None:
-    for numbers, verdict in zip(CASES[claim.name], ("agrees", "differs", "cannot be told"), strict=True):
+    for numbers, verdict in zip(CASES[claim.name], ("agrees", "differs", "inconclusive"), strict=True):
         found = claim.judge(**numbers)
         assert (found.verdict, found.here[-1]) == (verdict, "."), (claim.name, found)
 

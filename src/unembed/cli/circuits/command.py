@@ -66,7 +66,7 @@ def deliver_sections(
     output: Output,
     csv_table: str | None = None,
 ) -> None:
-    """Write sections in the requested forms, as a report of their own; with --csv one table, the first by default."""
+    """Write sections in the requested forms, as a separate report; with --csv one table, the first by default."""
     from unembed.cli.circuits.output import deliver
     from unembed.reports import Report
 

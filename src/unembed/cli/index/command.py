@@ -1,4 +1,4 @@
-"""`unembed index`: query, check and export an index; `build` is in a module of its own."""
+"""`unembed index`: query, check and export an index; `build` is in a separate module."""
 
 from __future__ import annotations
 

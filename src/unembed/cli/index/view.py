@@ -128,7 +128,7 @@ def in_words(cost: Estimate, model: str) -> str:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a complete index stands in a folder, sound or not."""
+    """Whether a folder contains a complete index, valid or not."""
     import unembed
     from unembed.errors import IndexFault
 

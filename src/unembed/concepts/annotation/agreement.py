@@ -46,9 +46,7 @@ def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
     """
     sizes = {len(labels) for labels in items}
     if len(sizes) != 1 or min(sizes) < 2:
-        raise InvalidInput(
-            "labels for Fleiss' kappa", why="every item needs as many labels, two or more, as every other"
-        )
+        raise InvalidInput("labels for Fleiss' kappa", why="every item needs the same number of labels, two or more")
     n, raters = len(items), sizes.pop()
     totals: Counter[Hashable] = Counter()
     observed = 0.0

@@ -1,4 +1,4 @@
-"""What counts as a pattern in a key's triggers and in a value's top tokens, and the check of one pattern."""
+"""The definition of a pattern in a key's triggers and in a value's top tokens, and the check of one pattern."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = "(no pattern)"
 
 @dataclass(frozen=True)
 class Rules:
-    """What counts as a pattern."""
+    """The definition of a pattern."""
 
     shown: int
     """Prefixes or tokens shown."""

@@ -93,8 +93,8 @@ class ExitRule:
         if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
             raise InvalidInput(
                 f"a disagreement of {disagreement:g} with {len(prompts)} prompts",
-                why="risk control needs at least 1 / disagreement of them",
-                instead="Give more prompts, or allow more",
+                why="risk control needs at least 1 / disagreement prompts",
+                instead="Give more prompts, or allow a larger disagreement",
             )
         thresholds = threshold_choice.candidate_thresholds(self.score.scores(found), steps)[1:]
         threshold = generation_threshold(

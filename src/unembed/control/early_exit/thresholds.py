@@ -2,7 +2,7 @@
 
 Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples exchangeable with the
 calibration set, the expected share of tokens that differ from the full model's is at most the level. A loss must
-not rise when the threshold does; a token's disagreement may, so it counts as the largest at any higher threshold.
+not rise when the threshold does; a token's disagreement may, so the largest value at any higher threshold is used.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Merging only averages similarities, so both stay valid:
 The one full comparison, at the start, computes each pair once and stores maxima of groups of columns
 (`unembed.memories.clustering.candidate_lists`).
 
-Cases that cosine leaves undefined: the direction of a zero vector is undefined, so its similarity to others counts as 0
+Cases that cosine leaves undefined: the direction of a zero vector is undefined, so its similarity to others is set to 0
 and all zero vectors are one point; equal directions merge first, at height 0; among equal similarities any choice is a
 correct tree, and the same input gives the same tree.
 """

@@ -30,7 +30,7 @@ def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
         lengths = rows.norm(dim=1, keepdim=True)
         if not bool(lengths.isfinite().all()):
             at = start + int((~lengths.isfinite()).flatten().nonzero()[0])
-            raise InvalidInput(f"vector {at} has no direction", why="it holds NaN or infinity")
+            raise InvalidInput(f"vector {at} has no direction", why="it contains NaN or infinity")
         out[start : start + 8192] = torch.where(lengths > 0, rows / lengths.clamp_min(1e-300), 0.0)
     return out
 

@@ -136,7 +136,7 @@ class AdaptiveSoftmax(nn.Module):
         return first[..., self.spans[0][1] + band - 1] + within
 
     def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-        """Log p of a word of its own for each vector: bands that contain no word are not computed."""
+        """Log p of one word for each vector: bands that contain no word are not computed."""
         first, n_first = self._first(x), self.spans[0][1]
         found = first.gather(1, words.clamp(max=n_first - 1)[:, None])[:, 0]
         for band in range(1, len(self.spans)):
@@ -149,7 +149,7 @@ class AdaptiveSoftmax(nn.Module):
         return found
 
     def band_of(self, word: int) -> int:
-        """The band a word stands in."""
+        """The band of a word."""
         for band, (start, end, _) in enumerate(self.spans):
             if start <= word < end:
                 return band

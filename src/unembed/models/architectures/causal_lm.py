@@ -37,7 +37,7 @@ def eager_attention_forward(
 
 
 class PreTrainedDecoder(PreTrainedModel):
-    """What transformers must know of both architectures."""
+    """Class attributes that transformers needs for both architectures."""
 
     base_model_prefix = "model"
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012

@@ -1,7 +1,7 @@
 """WikiLM as fairseq leaves it: `dict.txt` and a checkpoint, read without fairseq and without running code.
 
 A fairseq checkpoint is a pickle. It is read with torch's restricted unpickler, which builds tensors and plain
-containers only; `argparse.Namespace` (the training's arguments) is the one class allowed besides.
+containers only. The only other class allowed is `argparse.Namespace` (the training's arguments).
 
 Source: fairseq's `transformer_lm_wiki103` and `Dictionary`; older checkpoints are treated as fairseq's upgrades do.
 """
@@ -72,7 +72,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
         else:
             raise InvalidInput(
                 f"line {number} of {path}",
-                why=f"{word!r} stands in the dictionary already",
+                why=f"{word!r} is in the dictionary twice",
                 instead="Give the dict.txt in the folder of the checkpoint",
             )
     return Dictionary(tuple(words), torch.tensor(counts))
@@ -89,7 +89,7 @@ class FairseqModel:
 
 
 def find_checkpoint(path: str | Path) -> tuple[Path, Path] | None:
-    """The checkpoint and dictionary that a path stands for: a `.pt` file next to its `dict.txt`, or their folder.
+    """The checkpoint and dictionary that a path refers to: a `.pt` file next to its `dict.txt`, or their folder.
 
     Returns:
         None where the path is neither.
@@ -161,7 +161,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
         raise ModelUnavailable(f"checkpoint {path}", why=f"torch cannot read it: {first_sentence(error)}") from error
     state = content.get("model") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise ModelNotUnderstood(f"{path}", why="it holds no 'model' of named tensors", instead=_NOT_THIS)
+        raise ModelNotUnderstood(f"{path}", why="it contains no 'model' of named tensors", instead=_NOT_THIS)
     arguments = content.get("args")
     return dict(state), vars(arguments) if isinstance(arguments, argparse.Namespace) else {}
 
@@ -209,7 +209,7 @@ def converted(
         out["model.norm.weight"] = reading.take("decoder.layer_norm.weight")
         out["model.norm.bias"] = reading.take("decoder.layer_norm.bias")
     if left:
-        raise reading.refusal(f"it also holds {', '.join(sorted(left)[:3])}")
+        raise reading.refusal(f"it also contains {', '.join(sorted(left)[:3])}")
     _check_arguments(reading, arguments)
     config = WikiLMConfig(
         vocab_size=sum(sizes),
@@ -234,7 +234,7 @@ def converted(
 
 @dataclass
 class _Reading:
-    """What is left to read of a checkpoint: whatever is taken is gone, so that leftovers show."""
+    """What is left to read of a checkpoint: taken tensors are removed, so that unused ones can be reported."""
 
     left: dict[str, Tensor]
     name: str

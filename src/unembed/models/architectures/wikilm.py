@@ -59,7 +59,7 @@ class WikiLMConfig(PretrainedConfig):
         use_cache: bool = True,
         **settings: Any,
     ) -> None:
-        """Sizes, and whatever else transformers stores in a config.
+        """Sizes, and other fields that transformers stores in a config.
 
         Args:
             vocab_size: words, padding words included.
@@ -70,7 +70,7 @@ class WikiLMConfig(PretrainedConfig):
             cutoffs: the first word of every band but the first.
             adaptive_factor: how many times narrower each band's vectors are than those of the band before.
             tie_adaptive_proj: whether the readout widens by the embedding's own projections.
-            final_norm: whether a LayerNorm stands before the readout. The papers' model has none.
+            final_norm: whether there is a LayerNorm before the unembedding. The papers' model has none.
             activation_function: f of the memories.
             layer_norm_eps: what every LayerNorm adds to the variance.
             max_position_embeddings: the training length. Positions are sinusoids, so nothing is stored for it.
@@ -99,7 +99,7 @@ class WikiLMConfig(PretrainedConfig):
         self.max_position_embeddings = max_position_embeddings
         self.initializer_range = initializer_range
         self.use_cache = use_cache
-        # </s> ends every line of the training text, so it also stands before the first word.
+        # </s> ends every line of the training text, so it also comes before the first word.
         unset = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2, "tie_word_embeddings": False}
         super().__init__(**{**unset, **settings})
 
@@ -151,7 +151,7 @@ class WikiLMAttention(Attention):
 
 
 class WikiLMLayer(nn.Module):
-    """One block: attention, then memories, each through a LayerNorm of its own."""
+    """One block: attention, then memories, each with its own LayerNorm."""
 
     def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
         """The names are fairseq's; `final_layer_norm` is the norm BEFORE the memories."""

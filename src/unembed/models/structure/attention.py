@@ -177,7 +177,7 @@ def _with_readings(
     if found is None:
         return site
     latent = found.readings.parts["v"][0].latent
-    ways = ["its keys and values are read through a latent with a norm of its own"] if latent is not None else []
+    ways = ["its keys and values are read through a latent that has its own norm"] if latent is not None else []
     ways += [GATES[values.gate]] if values.gate else []
     reason = " and ".join(ways) or site.values_missing
     site = replace(site, readings=found.readings, values_missing=reason, n_kv_heads=found.n_kv_heads)

@@ -69,7 +69,7 @@ def find_layout(
         projections: by name, the modules that read the stream, with what they were given and returned (pos, width).
         pattern: attention weights of the dry run.
         z: what the out-projection received.
-        values_of: a function that does to V whatever the module does after projecting (clamping).
+        values_of: a function that applies to V what the module does after projecting (clamping).
     """
     n_heads, pos = pattern.shape[0], pattern.shape[1]
     d_head = z.shape[-1] // n_heads
@@ -272,7 +272,7 @@ def _score_error(
 
 
 def _best(fits: list[tuple[float, Scores]]) -> Scores:
-    """The first formula that misses no more than twice what the best one does; rotations stand before none.
+    """The first formula with at most twice the error of the best one; those with a rotation come before those without.
 
     Where another rotation, or none, fits as well, the rotation is marked as uncertain.
     """

@@ -1,8 +1,8 @@
 """Which modules write to the stream inside a block, found by solving for the sum.
 
 Inside a block the stream goes from one tensor (the base) to another (the target). The writers are the fewest modules
-whose outputs, each times one number, give the difference. A module that returns nothing of the difference gets no part
-in it, whatever it is called.
+whose outputs, each times one number, give the difference. A module that contributes nothing to the difference is not
+part of it, regardless of its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One forward pass over a few random tokens with every module's input and output noted.
 
 What belongs to what is then decided by comparing tensors, not names: the norm whose output the MLP reads is the pre-MLP
-norm, whatever it is called.
+norm, regardless of its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Call:
     weights: Tensor | None = None
     """The attention weights among the outputs, if any: (batch, head, dst, src)."""
     rotary: tuple[Tensor, Tensor] | None = None
-    """The cosines and sines handed to the module, if any."""
+    """The cosines and sines passed to the module, if any."""
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     """All that the module was called with, to call it again."""
 

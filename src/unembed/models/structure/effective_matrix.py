@@ -27,7 +27,7 @@ class EffectiveMatrix:
     d_in: int
     dtype: torch.dtype
     computes_in: torch.dtype
-    """The coarsest dtype of its product: some kernels multiply in bfloat16 whatever the model's dtype is."""
+    """The coarsest dtype of its product: some kernels multiply in bfloat16 regardless of the model's dtype."""
     device: torch.device
 
     def matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:

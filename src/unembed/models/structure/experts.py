@@ -1,8 +1,8 @@
 """A mixture of experts as memories: which numbers multiply which values.
 
 A routed expert adds `gate weight * down(activation)`, so the coefficient of its memory is gate weight times activation,
-and 0 where the router did not choose the expert. A shared expert adds `down(activation)`, times a gate of its own where
-it has one. The memories of a layer are numbered through: expert 0, expert 1, ..., then the shared expert's. Where an
+and 0 where the router did not choose the expert. A shared expert adds `down(activation)`, times its own gate where it
+has one. The memories of a layer are numbered through: expert 0, expert 1, ..., then the shared expert's. Where an
 expert's down-projection has a bias, the bias is the expert's last memory: its coefficient is the gate weight.
 """
 

@@ -1,4 +1,4 @@
-"""The FFN of one block, found on the tensors of a dry run: keys, gates, values and what stands around them."""
+"""The FFN of one block, found on the tensors of a dry run: keys, gates, values, and norms and factors around them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:
     known = ["gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu", "relu2"]
     found: dict[str, Any] = {name: ACT2FN[name] for name in [*named, *known] if name in ACT2FN}
     for path, part in probe.hf.get_submodule(module_hint).named_modules():
-        # Activations with parameters of their own (xIELU) and private ones (BloomGelu) are used as they stand.
+        # Activations with parameters (xIELU) and private ones (BloomGelu) are used as they are.
         if path and not list(part.children()) and re.search(r"(^|\.)(act|act_fn|activation_fn|gelu_impl)$", path):
             found.setdefault(type(part).__name__, part)
     return found

@@ -45,7 +45,7 @@ def find_experts(
     target = target if bias is None else target - bias
     routed = target if not inside else flat(probe.recording.returned(path))
     if routed is None or routed.shape[-1] != target.shape[-1]:
-        return f"the experts of {type(ffn).__name__} write in a space of their own"
+        return f"the experts of {type(ffn).__name__} write in a separate space"
     if len(routed) != len(target):  # every expert on all positions
         routed = routed.view(-1, *target.shape).sum(0)
     shared, multiplier = _shared_expert(probe, ffn_path, path, target, routed, formula)

@@ -1,8 +1,8 @@
 """What heads read where no single matrix shows it: through a latent, or out of a projection that also holds a gate.
 
 Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) reads keys and values as W_U norm(W_D x). With the norm's
-scale kept from a run that is linear; by weights it is linear up to that scale. A key has two parts: a content part
-behind the latent's norm, and a rotary part, shared by all heads, that is not behind it.
+scale fixed at its value in the run, this is linear; by weights it is linear up to that scale. A key has two parts: a
+content part behind the latent's norm, and a rotary part, shared by all heads, that is not behind it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _keys(
     norms: list[_Call],
     x: Tensor,
 ) -> tuple[Reading, ...] | None:
-    if into_v.latent is None:  # keys from a projection of their own
+    if into_v.latent is None:  # keys from a separate projection
         hits = [c for name, c in linear.items() if name.lower().startswith("k") and _reads(c, x)]
         if len(hits) != 1 or hits[0].returned.shape[-1] % source.n_kv_heads:
             return None

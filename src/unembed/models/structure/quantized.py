@@ -53,7 +53,7 @@ def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
 
 
 def is_packed(weight: Tensor) -> bool:
-    """Whether a tensor stands for numbers that it has to be dequantized for."""
+    """Whether a tensor has to be dequantized before its numbers can be read."""
     is_subclass = type(weight.detach()) is not Tensor
     return weight.is_quantized or (is_subclass and callable(getattr(weight, "dequantize", None)))
 

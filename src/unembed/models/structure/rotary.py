@@ -1,6 +1,6 @@
 """How a head rotates its queries and keys by position, with angles that do not depend on the weights' precision.
 
-Cosines and sines that a model hands to its attention are rounded to the dtype of the weights: in bfloat16 a frequency
+Cosines and sines that a model passes to its attention are rounded to the dtype of the weights: in bfloat16 a frequency
 read off them is wrong by up to 0.4 %, which is four radians at position 1,000. Frequencies therefore come from the
 model's own buffers of inverse frequencies, which stay in float32, and angles are computed in float64.
 """

@@ -2,7 +2,7 @@
 
 Every position holds n vectors instead of one. A branch reads a mixture of them, what it computes is written to all of
 them, and the weights of both depend on the position. With the weights that a run had ("frozen") the whole is linear, so
-a direction at the end of the model has one direction for each stream that stands for it in front of a block.
+a direction at the end of the model has one equivalent direction for each stream in front of a block.
 
 A stream is read as the model reads it at its end: the streams of any layer are put together with the model's own
 collapse, which is what an early exit there would hand to the final norm.
@@ -32,7 +32,7 @@ class Pulled:
     attention: Float[Tensor, "*pos d_model"]
     ffn: Float[Tensor, "*pos d_model"]
     others: tuple[Float[Tensor, "*pos d_model"] | EachStream, ...]
-    """For the block's other writers in order; one for each stream where they write a vector of its own to each."""
+    """For the block's other writers in order; one for each stream where they write a different vector to each."""
     entering: EachStream
 
 
@@ -51,7 +51,7 @@ class Streams(ABC):
 
     @abstractmethod
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """For a direction at the end, the one that stands for it in each stream that leaves the last block."""
+        """For a direction at the end, the equivalent direction in each stream that leaves the last block."""
 
     @abstractmethod
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class HeadLayout:
     """How a matrix of heads lies inside one weight: `rows` gives the rows of the (out, in) weight of each head.
 
-    `split`: q, k and v are modules of their own. `stacked`: [Q | K | V]. `per_group`: for each key-value head its
+    `split`: q, k and v are separate modules. `stacked`: [Q | K | V]. `per_group`: for each key-value head its
     queries, then its key, then its value (with one query per group this is NeoX's and Bloom's per-head layout).
     """
 
@@ -144,7 +144,7 @@ class Reading:
 class HeadReadings:
     """How queries, keys and values are read where no layout of one matrix each was found.
 
-    Parts that are rotated come first in a query and a key, whatever their order in the model; scores are the same.
+    Parts that are rotated come first in a query and a key, regardless of their order in the model; scores are the same.
     """
 
     parts: Mapping[str, tuple[Reading, ...]]
@@ -165,7 +165,7 @@ class Writer:
     """What this module returns, times `multiplier`, is added."""
     multiplier: float
     each_stream: bool = False
-    """True where it writes a vector of its own to each of several streams."""
+    """True where it writes a different vector to each of several streams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -449,7 +449,7 @@ class Structure:
         )
 
     def capped(self, logits: Float[Tensor, "*pos d_vocab"]) -> Float[Tensor, "*pos d_vocab"]:
-        """The head's output as the model hands it out: scaled, then soft-capped."""
+        """The head's output as the model returns it: scaled, then soft-capped."""
         if self.logit_scale != 1.0:
             logits = logits * self.logit_scale
         if self.logit_softcap is not None:

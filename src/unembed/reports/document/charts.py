@@ -21,7 +21,7 @@ def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
     """The figure as SVG text.
 
     Args:
-        standalone: for a file of its own, with its style sheet; else for a page that holds `svg.STYLE`.
+        standalone: for a separate file, with its style sheet; else for a page that holds `svg.STYLE`.
     """
     rows = list(table.rows())
     columns = {name: [row[name] for row in rows] for name in table.column_names}

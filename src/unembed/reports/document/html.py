@@ -84,12 +84,12 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
 _VERDICTS = {
     "agrees": ("yes", "✓ agrees"),
     "differs": ("no", "✕ differs"),
-    "cannot be told": ("open", "· cannot be told"),
+    "inconclusive": ("open", "· inconclusive"),
 }
 _INTERVALS, _COLUMNS = 2, 8
 """Columns with intervals, and columns in all, beyond which a table is set narrower: intervals below their numbers."""
 _LONG = 18
-"""Letters of a fact that takes a line of its own."""
+"""Number of letters above which a fact has its own line."""
 
 
 def page(report: Report) -> str:

@@ -66,11 +66,11 @@ def mean_of(
     """The mean, with the interval of the percentile bootstrap over drawn units; NaN values are left out.
 
     Args:
-        units: the drawn unit that each value belongs to; every value is a unit of its own when None.
+        units: the drawn unit that each value belongs to; with None, every value is a separate unit.
         published: the paper's number.
-        weights: of the values, each of which is a unit of its own then; equal when None.
+        weights: of the values, each of which is then a separate unit; equal when None.
         share: values are shares, or counts that are rarely above 1. Where all are 0, or all 1, resampling shows
-            nothing else, and the exact bound for as many units stands in.
+            nothing else, and the exact bound for that number of units is used.
     """
     sample = _Sample.of(values, units) if weights is None else _Sample.weighted(values, weights)
     if sample.n == 0:
@@ -180,7 +180,7 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # Infinite ratios are ends of their own: no interpolation between them and the finite ones.
+    # Infinite ratios are kept as ends: no interpolation between them and the finite ones.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 

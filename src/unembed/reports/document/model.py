@@ -23,7 +23,7 @@ ROW_NAMES = (
 KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 
-Verdict = Literal["agrees", "differs", "cannot be told"]
+Verdict = Literal["agrees", "differs", "inconclusive"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
@@ -36,7 +36,7 @@ class Finding:
         source: where the paper makes it, such as "Sec. 4.1, Fig. 4".
         quantity: what is measured for it.
         published: the paper's value of that quantity, in words.
-        here: the value measured on this model, a sentence that stands without a table.
+        here: the value measured on this model; a sentence that can be read without a table.
         test: the threshold in words, and why it is this one.
         verdict: the outcome of the test.
         control: the same measurement on the same architecture with random weights; empty where none was made.
@@ -66,7 +66,7 @@ class Exhibit:
 
     Columns `x`, `x_low`, `x_high` are shown as one cell "x [low, high]", `x_n` as its sample size, `x_published` as
     the paper's number next to it. Columns named `token(s)` or ending so hold token text, those ending in `_text` prose
-    to be wrapped. A page shows shares and the groups of `apart` as tables of their own, so that a table has one unit.
+    to be wrapped. A page shows shares and the groups of `apart` as separate tables, so that a table has one unit.
 
     Attributes:
         name: file name without extension; unique in the report.
@@ -123,7 +123,7 @@ class Reference:
     def __post_init__(self) -> None:
         whole = len(self.at) == 2 if not self.low else len(self.low) == max(len(self.at), 1)
         if not whole or (self.high and len(self.high) != len(self.low)):
-            raise InvalidInput(f"reference {self.label!r}", why="it has as many values as places, and as many ends")
+            raise InvalidInput(f"reference {self.label!r}", why="it needs one value and one interval for each place")
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Section:
         text: paragraphs; `code` between backticks is set as such.
         exhibits: its tables.
         figures: its figures, drawn from these or other sections' tables.
-        findings: published statements and what became of them here.
+        findings: published statements and whether they hold here.
     """
 
     title: str
@@ -329,7 +329,7 @@ def summary_line(findings: Sequence[Finding]) -> str:
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
     line = (
         f"{counts['agrees']} of {len(findings)} published findings agree here, {counts['differs']} differ, "
-        f"{counts['cannot be told']} cannot be told."
+        f"{counts['inconclusive']} inconclusive."
     )
     if not any(f.control for f in findings):
         return line

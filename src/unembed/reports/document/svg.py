@@ -1,6 +1,6 @@
 """The parts every drawing shares: a canvas with axes, ticks, a legend, and colours that follow light and dark.
 
-Colours are classes, not values: one style sheet serves a drawing inside a page and one in a file of its own.
+Colours are classes, not values: a drawing inside a page and one in a separate file use the same style sheet.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Canvas:
         """Names with their colours above the drawing, in as many rows as they need; makes room for itself."""
         x, row, height = self.left, 0, 18
         for name, kind in zip(names, kinds, strict=True):
-            width = 34 + 7.7 * len(name)  # the widest of the fonts; in others the names stand further apart
+            width = 34 + 7.7 * len(name)  # the widest of the fonts; in others the names are further apart
             if x > self.left and x + width > WIDTH - self.right:
                 x, row = self.left, row + 1
             y = self.top + 8 + row * height
@@ -123,7 +123,7 @@ class Canvas:
         self.top += (row + 1) * height + 4
 
     def drawn(self, *, standalone: bool) -> str:
-        """The whole drawing; with its own style sheet when it stands in a file."""
+        """The whole drawing; with its own style sheet when it is a separate file."""
         style = f"<style>{STYLE}</style>" if standalone else ""
         xmlns = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
         return (

@@ -8,7 +8,7 @@ from unembed.reports.document.model import Report, summary_line
 from unembed.reports.document.numbers import as_written
 from unembed.results import visible_rich
 
-_SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "cannot be told": ("·", "dim")}
+_SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "inconclusive": ("·", "dim")}
 
 
 def summary(report: Report) -> Any:

@@ -140,7 +140,7 @@ _TITLES = {
     "in-context learning": "In-context learning",
     "stream": "The residual stream",
 }
-"""The section in which the claims of each part stand."""
+"""The section that contains the claims of each part."""
 
 
 def _with_findings(section: Section, m: Measurements, control: Mapping[str, Judgement]) -> Section:

@@ -16,4 +16,4 @@ ORIGINS = (
     Origin("loss by order, in nats", "not in the text at hand", "Two-layer models: term importance", SUMMARY),
     Origin("in-context learning and ablation", "Olsson et al. 2022, in words", "not this paper", SUMMARY),
 )  # fmt: skip
-"""What each published value is, where it stands in the paper, and how it is known."""
+"""Each published value: its definition, its place in the paper, and its source."""

@@ -18,7 +18,7 @@ RULE = "rules"
 
 
 def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
-    """Patterns in a key's prefixes as labels of the annotation store; a label of its own where there are none."""
+    """Patterns in a key's prefixes as labels of the annotation store; a separate label where there are none."""
     notes: list[tuple[str, dict[str, Any]]] = [
         (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
     ] or [(NONE, {"pattern": None, "members": []})]

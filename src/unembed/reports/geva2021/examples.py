@@ -110,7 +110,7 @@ class Examples(Reducer):
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        """Read what was kept."""
+        """Read the cached section."""
         _, _, which = self._places(batch)
         self._at = None
         if not len(which):

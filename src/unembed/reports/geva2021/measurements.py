@@ -100,7 +100,7 @@ CONTROL_SENTENCES = 2000
 
 
 def control_corpus(m: Measurements) -> Corpus:
-    """Random segments of the study's text, each a text of its own."""
+    """Random segments of the study's text, each as a separate text."""
     random = np.random.default_rng([m.seed, 13])
     n = min(CONTROL_SENTENCES, m.example_text.n_segments)
     chosen = set(random.choice(m.example_text.n_segments, n, replace=False).tolist())
@@ -209,7 +209,7 @@ def with_index_settings(options: Options, index: Index) -> Options:
 def _triggers_of(
     lm: Decoder, corpus: TokenizedCorpus, work: Work, options: Options
 ) -> tuple[KeyTriggers, KeyTriggers | None]:
-    """Triggers from a corpus of their own, by one sweep."""
+    """Triggers from a separate corpus, by one sweep."""
 
     def compute() -> Arrays:
         def note(progress: Progress) -> None:

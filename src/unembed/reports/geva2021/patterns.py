@@ -1,12 +1,12 @@
 """Patterns in a key's triggers, found by rule: what at least three prefixes share and chance does not explain (Fig. 2).
 
 - shallow: the last one, two or three tokens; or two to four tokens in a row anywhere in the prefix;
-- semantic: a WordNet class of meaning or of named things (optionally: neighbours in the model's embedding) that at
-  least two different tokens stand for.
+- semantic: a WordNet class of meaning or of named things (optionally: neighbours in the model's embedding) to which at
+  least two different tokens belong.
 
-A pattern counts where random prefixes of the corpus would hold it as often with a probability of at most `CHANCE`. Of
-patterns in nearly the same prefixes the most certain one is kept. People are replaced by rules here, so shares compare
-between layers, and with random prefixes, rather than with the paper's.
+A pattern counts if random prefixes of the corpus contain it as often with a probability of at most `CHANCE`. Of
+several patterns in nearly the same prefixes, only the most significant is reported. People are replaced by rules here,
+so shares compare between layers, and with random prefixes, rather than with the paper's.
 
 Source: Geva et al. 2021, section 3 (patterns in three or more of 25 prefixes, shallow or semantic).
 """
@@ -65,7 +65,7 @@ def surface(prefix: Prefix) -> set[Feature]:
 
 
 def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Feature, set[int]]:
-    """The classes that words at the end of a prefix stand for, each with these words."""
+    """The classes of the words at the end of a prefix, each with these words."""
     found: dict[Feature, set[int]] = defaultdict(set)
     for token in dict.fromkeys(prefix[-SEEN:].tolist()):
         for number in classes.of(token).tolist():

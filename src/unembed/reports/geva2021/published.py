@@ -76,4 +76,4 @@ ORIGINS = (
     Origin("compositions of the last layer", "66 of 100 distant, 34 related", "Sec. 5.2", SUMMARY),
     Origin("words of the model", "267,744", "released dictionary", PRINTED),
 )  # fmt: skip
-"""What each published value is, where it stands in the paper, and how it is known."""
+"""Each published value: its definition, its place in the paper, and its source."""

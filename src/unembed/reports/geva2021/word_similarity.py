@@ -84,8 +84,8 @@ def share_of_closer(
     """For each pair of tokens, the share of random pairs of the same frequencies whose embeddings are less close.
 
     Embeddings of frequent tokens lie close to each other whatever they mean, so a pair is compared with pairs whose
-    tokens stand as high in the order of frequencies, within `WINDOW` of the vocabulary on either side. Tokens that the
-    model never learned are left out.
+    tokens have similar frequency ranks, within `WINDOW` of the vocabulary on either side. Tokens that the model never
+    learned are left out.
     """
     known = np.flatnonzero(~lm.unlearned.cpu().numpy())
     order = known[np.argsort(-counts[known], kind="stable")]

@@ -93,4 +93,4 @@ ORIGINS = (
     Origin("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),
     Origin("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),
 )
-"""What each published value is, where it stands in the paper, and how it is known."""
+"""Each published value: its definition, its place in the paper, and its source."""

@@ -134,7 +134,7 @@ async def get_queue(
 
 
 def _is_word(text: str) -> bool:
-    """Whether a token is surely a word of its own, which a dictionary defines.
+    """Whether a token is certainly a whole word, one that a dictionary defines.
 
     "age" within "language" is not a number of years, " Mc" begins names, and " Inter" is not the verb.
     """

@@ -47,7 +47,7 @@ async def get_session(state: r.State, name: Annotated[str, Path(pattern=r"^[0-9a
     if address is None:
         raise InvalidInput(
             f"session {name}",
-            why="this server does not know it",
+            why="this server has no session of that name",
             instead="Open the session file that was saved with it, or copy the link again",
         )
     return r.SavedAddress(address=address)

@@ -87,7 +87,7 @@ class Sketch:
         """
         shares = torch.tensor([q] if isinstance(q, float | int) else list(q), dtype=torch.float64)
         if bool((shares < 0).any() or (shares > 1).any()):
-            raise InvalidInput(f"q={shares.tolist()}", why="a share lies between 0 and 1")
+            raise InvalidInput(f"q={shares.tolist()}", why="it must be between 0 and 1")
         counts = self.counts[self.layers.index(layer)]
         below = counts.cumsum(0)
         rank = (shares * (below[-1] - 1)).round().long()

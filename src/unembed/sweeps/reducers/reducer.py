@@ -13,7 +13,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
 
 Need = tuple[str, int]
-"""A capture point and a layer, such as ("coefficients", 3). ("logits", 0) stands for the model's logits."""
+"""A capture point and a layer, such as ("coefficients", 3). ("logits", 0) means the model's logits."""
 LOGITS: Need = ("logits", 0)
 
 

@@ -16,7 +16,7 @@ from unembed.reports.elhage2021.measurements import ROLE, Measurements
 ONE_DIRECTION = 0.5
 """Share of a product's squared size from which on one direction makes it."""
 STANDS_OUT = 5.0
-"""Standard deviations above random circuits from which on a composition stands out."""
+"""Standard deviations above random circuits at which a composition is counted as strong."""
 
 
 _COMPOSITION = "Two-layer models: three kinds of composition"

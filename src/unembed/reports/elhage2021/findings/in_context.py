@@ -11,7 +11,7 @@ from unembed.reports.elhage2021.measurements import Measurements
 IN_CONTEXT = 0.1
 """Nats by which late tokens must be predicted better than early ones."""
 MUCH = 0.5
-"""Share of the in-context gain that counts as much of it."""
+"""Share of the in-context gain that is counted as "much of it"."""
 
 
 def _in_context(m: Measurements) -> Numbers | None:

@@ -62,7 +62,7 @@ def _basis(m: Measurements) -> Numbers:
 def judge_basis(error: float | None, why: str, exact: bool) -> Judgement:
     """The logits of a model whose stream was rotated, compared with its own."""
     if error is None:
-        return Judgement(f"{why[:1].upper()}{why[1:].rstrip('.')}.", "cannot be told")
+        return Judgement(f"{why[:1].upper()}{why[1:].rstrip('.')}.", "inconclusive")
     return Judgement(
         f"After a random rotation of every matrix that touches the stream, no logit of a prompt has moved by more "
         f"than {error:.0e} of the largest.",

@@ -365,5 +365,5 @@ def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[f
         "before": [e.before for e in measured],
         "after": [e.after for e in measured],
         "opposes": [e.opposes for e in measured],
-        "erases": [{True: "yes", False: "no", None: "cannot be told"}[e.erases] for e in measured],
+        "erases": [{True: "yes", False: "no", None: "unknown"}[e.erases] for e in measured],
     }

@@ -43,7 +43,7 @@ def judge_active_drop(layers: list[Measured]) -> Judgement:
         f"are in the first and {percent(layers[-1])} in the last."
     )
     if len(layers) < 4:
-        return Judgement(here, "cannot be told")
+        return Judgement(here, "inconclusive")
     middle = 0.4 <= least / (len(layers) - 1) <= 0.8
     return Judgement(here, verdict_of(middle, below(deepest, 2 / 3 * layers[0].value), below(deepest, layers[-1].low)))
 

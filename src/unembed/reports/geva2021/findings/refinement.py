@@ -65,7 +65,7 @@ def judge_growth(
 ) -> Judgement:
     """Growth per layer above and below the upper layers' start."""
     if steep is None or flat is None or growth is None:
-        return Judgement("The model has too few layers to compare growth.", "cannot be told")
+        return Judgement("The model has too few layers to compare growth.", "inconclusive")
     here = (
         "The share of examples whose residual has the final prediction first grows by "
         f"{points(steep)} a layer from layer {upper} on and by {points(flat)} below it."
@@ -111,7 +111,7 @@ def judge_related(related: Measured, n_pairs: int) -> Judgement:
         f"rule; in {percent(related)} of these the two tokens are related."
     )
     if related.n < FEWEST_PAIRS:
-        return Judgement(here, "cannot be told")
+        return Judgement(here, "inconclusive")
     return Judgement(here, verdict_of(within(related, 0.19, 0.49)))
 
 

@@ -221,9 +221,7 @@ def last_layer_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
         "output_token": m.lm.token_strings(after.tolist()) if len(chosen) else [],
         "wordnet_similarity": [float(v) for v in lin],
         "embedding_cosine": [float(v) for v in cosine],
-        "judged": [
-            "related" if r else "distant" if k else "cannot be told" for r, k in zip(related, known, strict=True)
-        ],
+        "judged": ["related" if r else "distant" if k else "unknown" for r, k in zip(related, known, strict=True)],
     }
     comparison = ComparisonTable("last_layer_published", "Compositions of the last layer: here and published")
     comparison.add("examples in which the last layer composes", share_of(len(found), len(output)))
@@ -242,7 +240,7 @@ def last_layer_section(m: Measurements, findings: tuple[Finding, ...]) -> Sectio
             f"two tokens are related if their WordNet senses have a Lin similarity of at least {RELATED:g} (both "
             f"words are in WordNet in {both_known} cases) or their embeddings are closer than 99 % of random pairs of "
             "the same frequencies; distant if WordNet has both and does not relate them, or if they are no closer "
-            f"than 90 % of such pairs. {len(chosen) - n_known} pairs cannot be told.",
+            f"than 90 % of such pairs. {len(chosen) - n_known} pairs are undecided.",
         ),
         (
             *comparison.exhibits(provenance),

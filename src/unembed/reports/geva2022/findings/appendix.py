@@ -25,7 +25,7 @@ def judge_norm(
 ) -> Judgement:
     """Overlap with and without the norm, compared with the overlap with random vectors."""
     if not has_norm:
-        return Judgement("The model has no final norm, so both readings are the same.", "cannot be told")
+        return Judgement("The model has no final norm, so both readings are the same.", "inconclusive")
     here = (
         f"{percent(values)} of the top tokens of a value are the same with and without the norm. A value and a random "
         f"vector share {percent(value_with_random)} with the norm on the random vector and "
@@ -117,7 +117,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "intersection over union of the 30 top tokens with and without the final norm",
         "a large overlap for values, hardly any with random values (the numbers are not in the text at hand)",
         "Above 1/2 for a value and itself, below 5 % for a value and a random vector, both ways. Without a final norm "
-        "it cannot be told.",
+        "the test is inconclusive.",
         _norm,
         judge_norm,
     ),

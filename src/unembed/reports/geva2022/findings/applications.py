@@ -96,7 +96,8 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "accuracy and saved layers over five splits",
         "94.1 ± 1.4 % and 3.2 ± 0.3 of 16 layers (WikiLM); classifiers 94.4 ± 6.4 % and 3.0 ± 0.4",
         "At least 90 % right, at least a tenth of the layers saved, and neither worse than the classifier by more than "
-        "two standard deviations of the five splits. Where even an oracle saves less than a tenth, it cannot be told.",
+        "two standard deviations of the five splits. Where even an oracle saves less than a tenth, "
+        "the test is inconclusive.",
         _rule,
         judge_rule,
         explain_rule,

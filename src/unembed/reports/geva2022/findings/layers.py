@@ -136,7 +136,7 @@ def judge_groups(rare: np.ndarray, common: np.ndarray, seed: int) -> Judgement:
     """Depth of values for rare and for common tokens."""
     if min(len(rare), len(common)) < FEWEST_VALUES:
         here = f"Extreme values that promote rare tokens: {len(rare)}; common ones: {len(common)}; too few to compare."
-        return Judgement(here, "cannot be told")
+        return Judgement(here, "inconclusive")
     lead = difference_of(rare, common, seed=seed)
     here = (
         f"{len(rare)} extreme values promote rare tokens, at {rare.mean():.0%} of the depth on average; {len(common)} "
