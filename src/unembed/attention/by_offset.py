@@ -85,7 +85,7 @@ def scores_by_offset(
     """The score of a source some number of tokens back, averaged over the token there, score scale included.
 
     With a table of positions the mean over destinations of the position terms; with rotary positions the score of the
-    mean embedding with itself, turned by the offset; ALiBi added.
+    mean embedding with itself, rotated by the offset; ALiBi added.
 
     Args:
         offsets: at least 0; with a table, below its length.

@@ -61,7 +61,7 @@ def inner_products(
 
     Args:
         a: Gram matrices of one side.
-        others: of other sides, as many heads each.
+        others: of the other sides, with the same number of heads each.
         earlier: (b, a) stretches to be compared: from the head of b on where the last stretch ended up to this one,
             the heads of a before this one. All pairs when None.
 

@@ -120,7 +120,7 @@ def _spectra(lm: Decoder, cores: dict[int, Float[Tensor, "head r r"]], basis: He
 def queries_and_keys(
     lm: Decoder, layer: int, basis: HeadBasis, offset: int | Sequence[int]
 ) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
-    """W_Q and W_K of every query head of a layer, turned for an offset where positions are rotary.
+    """W_Q and W_K of every query head of a layer, rotated by an offset where positions are rotary.
 
     Raises:
         InvalidInput: an offset is negative or not an integer, or none is given.

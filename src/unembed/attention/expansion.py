@@ -1,9 +1,9 @@
 """A prompt's logits as a sum over paths through heads, and how much each order of path matters on text.
 
-The terms: the direct path (no head), each head alone, each pair of heads of which the later reads what the earlier
-wrote, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns and norm scales are
-fixed at their values in the run, and what FFNs wrote counts as given: then the terms of all orders add up too, and what
-the orders left out amount to is stated.
+The terms: the direct path (no head), each head alone, each pair of heads in which the later one reads the output of
+the earlier one, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns and norm
+scales are fixed at their values in the run, and what FFNs wrote counts as given: then the terms of all orders add up
+too, and what the orders left out amount to is stated.
 
 Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
 """
@@ -37,7 +37,7 @@ class Expansion(Displayed):
     Attributes:
         position: whose logits.
         labels: of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
-        orders: how many heads each path goes through.
+        orders: the number of heads in each path.
         paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
         vectors: what each term adds to the vector that W_U reads (term, d_model).
         remainder: what the orders above `order` add to it (d_model); zero up to rounding where there are none.
@@ -65,7 +65,7 @@ class Expansion(Displayed):
         return len(self.labels)
 
     def to_table(self) -> Table:
-        """Each term's contribution to the logit of the likeliest token, the largest first; then what is not a term."""
+        """Each term's contribution to the logit of the most probable token, largest first; then the remainder."""
         token = int(self.logits.argmax())
         contribution = self.contribution(token)
         order = contribution.abs().argsort(descending=True).tolist()

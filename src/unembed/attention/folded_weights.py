@@ -8,7 +8,7 @@ each norm at each position.
 Products with the vocabulary are centred by default: what no probability depends on is subtracted.
 
 - The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
-  TransformerLens). Where logits are soft-capped it can be seen, so it stays.
+  TransformerLens). Where logits are soft-capped it has an effect, so it is not removed.
 - The mean of a vector over its channels is subtracted by every LayerNorm. In models that read the stream through
   LayerNorms only, it is removed from the rows of W_E and from everything written.
 - A term of the score that is the same for all sources is invisible to the softmax of a destination, so the mean

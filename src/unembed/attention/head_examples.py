@@ -1,4 +1,4 @@
-"""Where in a corpus the heads of a layer do most: the place of each text window at which a head carries most."""
+"""Top contexts of a layer's heads in a corpus: in each window, the positions of the largest contribution."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Example:
     """To the destination from each token, by the same measure."""
     next_token: str | None
     prompt: str | None
-    """A text of which the model reads the same tokens up to the destination: a little longer than they are where the
+    """A text that the model tokenises in the same way up to the destination: a little longer than they are where the
     destination is part of a word; None where no beginning of the window is read so."""
 
 
@@ -108,7 +108,7 @@ def examples_of_heads(
 
 
 def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) -> Iterator[Example]:
-    """The place of a window at which each head carries most."""
+    """The pair of positions in a window at which each head's contribution is largest."""
     seen = run(lm, ids[None], POINTS, layers=[layer], logits=False)
     norms, weights = contribution_norms(lm, seen, layer), seen.at("pattern", layer)[0]
     texts = lm.token_strings(ids)

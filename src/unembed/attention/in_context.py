@@ -1,4 +1,4 @@
-"""Learning in context on text: loss by position with and without some heads, and where heads look at repeated tokens.
+"""Learning in context on text: loss by position with and without some heads, and where heads attend on repeated tokens.
 
 Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022 for the in-context score.
 """

@@ -96,7 +96,7 @@ def induction_evidence(
     scores: HeadScores | None = None,
     offset: int | Sequence[int] | None = None,
 ) -> Records[InductionEvidence]:
-    """Every head above the first layer, the likeliest by its weights first.
+    """Every head above the first layer, those with the highest score by weights first.
 
     Args:
         seed: of the repeated tokens and the random circuits.
@@ -139,7 +139,7 @@ def induction_evidence(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SourceEffects(Displayed):
-    """One position of a prompt seen by one head: where it attends, and what attending there does to a logit.
+    """One head at one position of a prompt: where it attends, and what attending there does to a logit.
 
     Attributes:
         attention: to each earlier position, and itself.

@@ -41,7 +41,7 @@ def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> 
 
 
 def rotated(lm: D, seed: int = 0) -> D:
-    """A copy of the model whose stream is turned by one random rotation; it computes what the model computes.
+    """A copy of the model whose stream is rotated by one random rotation; it computes what the model computes.
 
     Raises:
         InvalidInput: as `rotate_stream`.
@@ -56,12 +56,12 @@ def rotated(lm: D, seed: int = 0) -> D:
 
 @torch.no_grad()
 def rotate_stream(lm: Decoder, seed: int = 0) -> int:
-    """Turn every weight that touches the stream by one random rotation, in place; the model computes what it did.
+    """Rotate the stream's coordinates at random, in place: every weight that reads or writes it; logits stay the same.
 
-    Norm gains are first folded into what reads through them. `rotated` leaves the model as it is and turns a copy.
+    Norm gains are first folded into what reads through them. `rotated` leaves the model unchanged and rotates a copy.
 
     Returns:
-        How many matrices were turned.
+        The number of matrices that were rotated.
 
     Raises:
         InvalidInput: the model has a norm on a branch's output, ties its unembedding to the embedding behind a gain,

@@ -1,4 +1,4 @@
-"""A head's attention scores on a prompt, taken apart: content with content, positions, biases, ALiBi.
+"""A head's attention scores on a prompt, split into terms: content with content, positions, biases, ALiBi.
 
 The QK circuit alone does not give the scores of most families. Learned positions and biases have separate terms,
 rotary embeddings turn the circuit by the offset, QK-norm divides queries and keys by their sizes, ALiBi is added. Here
@@ -46,7 +46,7 @@ class ScoreTerms(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each pair of positions of which the later reads the earlier: each term, score and attention."""
+        """One row for each pair of destination and source: each term, score and attention."""
         pairs = [(d, s) for d in range(len(self.scores)) for s in range(d + 1)]
         parts = {**self.terms, "score": self.scores, "attention": self.pattern}
         columns: dict[str, list[float]] = {"destination": [d for d, _ in pairs], "source": [s for _, s in pairs]}
@@ -156,7 +156,7 @@ def _projected(
 def _turned(
     lm: Decoder, layer: int, site: AttentionSite, parts: Mapping[str, Tensor], which: str
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
-    """Queries or keys of all heads by part: projected, normed with the run's sizes, turned by position."""
+    """Queries or keys of all heads by part: projected, normed with the run's sizes, rotated by position."""
     module = site.q_norm if which == "q" else site.k_norm
     made = read_in_run(lm, layer, which, parts) if is_composed(site) else _projected(lm, layer, which, parts)
     first = next(iter(made.values()))

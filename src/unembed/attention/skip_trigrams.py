@@ -203,7 +203,7 @@ def count_in_corpus(
         if not len(places):
             continue
         repeats = number[tokens[places]]
-        at = places.repeat_interleave(repeats)  # (pair,): every triple at every place of its destination
+        at = places.repeat_interleave(repeats)  # (pair,): every triple at every position of its destination
         within = torch.arange(len(at)) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
         triple = by_destination[begin[tokens[at]] + within]
         first.scatter_reduce_(0, tokens, where, "amin")

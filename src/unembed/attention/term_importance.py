@@ -36,7 +36,7 @@ class TermImportance(Displayed):
         without_layer: with the direct path and the single heads of all layers but one (layer).
         uniform: of a guess that gives every token the same probability, log(d_vocab).
         repeated_gain: for each row of text, how far the single heads of the first layer lower the loss of the direct
-            path, where the next token stood earlier in the row; NaN where there is no such place.
+            path, where the next token stood earlier in the row; NaN where there is no such position.
         new_gain: the same where the next token did not occur earlier.
         n_terms: paths of each order.
         loss: the model's own.

@@ -94,7 +94,7 @@ def ablate(
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
         to: "zero"; "mean", over a corpus; or prompts, whose activations replace the prompt's (the metric is averaged).
-        metric: of the logits after the last token; the two likeliest tokens' logit difference by default.
+        metric: of the logits after the last token; the two most probable tokens' logit difference by default.
         layers: whole layers (what attention and FFN add), or "all".
         positions: where to ablate; every position if not given.
         corpus: for "mean", what `unembed.open_corpus` takes; the shipped text by default.

@@ -59,7 +59,7 @@ class MeanActivation(Reducer):
         self._counts = _added(self._counts, other._counts)
 
     def result(self) -> dict[Need, Float[Tensor, "..."]]:
-        """The means: (width...) of all positions, or (pos, width...) up to the first position that was never seen."""
+        """The means: (width...) of all positions, or (pos, width...) up to the first position that does not occur."""
         seen = int((self._counts > 0).cumprod(0).sum())
         found = {}
         for need, total in self._sums.items():

@@ -106,7 +106,8 @@ def patch_pairs(
         batch: rows in memory at once, of all pairs together.
 
     Raises:
-        InvalidInput: as many clean as corrupted prompts and metrics are needed; or a pair that `patch` refuses.
+        InvalidInput: the numbers of clean prompts, corrupted prompts and metrics differ; or a pair that `patch`
+            refuses.
 
     Memory: both runs' activations of `PAIRS_AT_ONCE` pairs, and one batch of rows.
 
@@ -117,12 +118,14 @@ def patch_pairs(
     pairs = tuple(unpadded(lm, one, mask) for one, mask in zip((clean, corrupted), masks, strict=True))
     n_pairs = len(pairs[0])
     if len(pairs[1]) != n_pairs:
-        raise InvalidInput("pairs of prompts", why="as many clean as corrupted ones are needed")
+        raise InvalidInput("pairs of prompts", why="the numbers of clean and corrupted prompts differ")
     if points == "coefficients":
         raise InvalidInput("coefficients over pairs", why="each pair patches its own memories", instead="Use patch")
     metrics = list(metric) if isinstance(metric, Sequence) else [metric] * n_pairs
     if len(metrics) != n_pairs:
-        raise InvalidInput(f"{len(metrics)} metrics", why=f"there are {n_pairs} pairs", instead="Give one, or as many")
+        raise InvalidInput(
+            f"{len(metrics)} metrics", why=f"there are {n_pairs} pairs", instead="Give one, or one for each pair"
+        )
     each: list[Patching] = []
     for start in range(0, n_pairs, PAIRS_AT_ONCE):
         plans = [

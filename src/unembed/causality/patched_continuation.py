@@ -1,4 +1,4 @@
-"""The continuation of a patched run: greedy tokens after a prompt of which one activation was replaced."""
+"""The continuation of a patched run: greedy tokens after a prompt with one activation replaced."""
 
 from __future__ import annotations
 

@@ -169,7 +169,8 @@ def patch(
         corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
         points: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and position), z or pattern (by head),
             coefficients (by memory: at each layer and position the `top` whose sub-updates differ most).
-        metric: of the logits after the last token; the clean run's two likeliest tokens' logit difference by default.
+        metric: of the logits after the last token; the clean run's two most probable tokens' logit difference by
+            default.
         positions: positions of the patched run to patch; all of them if not given. With z and pattern, heads are
             patched at all positions together unless positions are given, and then at each of them.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.

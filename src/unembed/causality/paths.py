@@ -111,7 +111,8 @@ def patch_paths(
         senders: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2"; "heads" for all heads.
         receivers: "L1H4.q", "L1H4.k", "L1H4.v", "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits";
             "heads" for queries, keys and values of all heads.
-        metric: of the logits after the last token; the clean run's two likeliest tokens' logit difference by default.
+        metric: of the logits after the last token; the clean run's two most probable tokens' logit difference by
+            default.
         positions: positions of the patched run at which the sender is replaced; all corresponding ones if not given.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         direction: "denoising": the sender's clean activation into the corrupted run; "noising": the reverse.

@@ -90,7 +90,7 @@ def ablate_prompts(
         batch: rows in memory at once, of all prompts together.
 
     Raises:
-        InvalidInput: one metric or as many as prompts are needed; or a prompt that `ablate` refuses.
+        InvalidInput: needs one metric, or one for each prompt; or a prompt that `ablate` refuses.
         OutOfRange: no such layer, head or memory.
         PointMissing: the model has no such activation.
 
@@ -103,7 +103,7 @@ def ablate_prompts(
     metrics = list(metric) if isinstance(metric, Sequence) else [metric] * len(rows)
     if len(metrics) != len(rows):
         raise InvalidInput(
-            f"{len(metrics)} metrics", why=f"there are {len(rows)} prompts", instead="Give one, or as many"
+            f"{len(metrics)} metrics", why=f"there are {len(rows)} prompts", instead="Give one, or one for each prompt"
         )
     chosen = (heads, memories, components, layers)
     found = ablate_each(lm, rows, metrics, chosen, to, positions, corpus, mean_tokens, by_position, edits, batch)

@@ -46,7 +46,7 @@ class Screening(Displayed):
         labels: the strongest writers by estimate.
         exact: their effects when they are replaced for real.
         rank_agreement: Spearman's rank correlation of the two; NaN where it is not defined.
-        to: what takes the place of the activations, in words.
+        to: what replaces the activations, in words.
     """
 
     metric: str
@@ -88,7 +88,7 @@ def screen(
 
     Args:
         prompt: one prompt; the clean one where there are two.
-        metric: of the logits after the last token; the two likeliest tokens' logit difference by default.
+        metric: of the logits after the last token; the two most probable tokens' logit difference by default.
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         top: how many are replaced for real; 0 leaves the estimates unchecked.

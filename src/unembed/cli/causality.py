@@ -309,7 +309,7 @@ def _address(clean: str, corrupted: str, point: str, direction: str) -> str:
 
 
 def _with_characters(table: Table, found: Patching) -> Table:
-    """The table with characters in place of the bytes of which tokens hold parts; JSON and CSV hold bytes."""
+    """The table with whole characters in place of the bytes that single tokens contain; JSON and CSV hold bytes."""
     from unembed.results import Table, characters
 
     if "token" not in table or "position" not in table:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with the fields of each group among its parameters in the place of the group.
+    """The command with each group among its parameters replaced by the group's fields.
 
     A parameter is a group if its default is an instance of one; that instance gives the defaults.
     """

@@ -61,7 +61,7 @@ def _is_drawable(encoding: str | None) -> bool:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page whole or not at all, and print its path on stderr."""
+    """Write a page atomically, and print its path on stderr."""
     from unembed.results import visible, write_whole
 
     print(f"wrote {visible(str(write_whole(path, page)), prose=True)}", file=sys.stderr)

@@ -96,7 +96,7 @@ class WordNet:
     def information(self) -> Float[np.ndarray, " synset"]:
         """Information content of each synset in bits: -log2 of the share of tagged words that lie under it.
 
-        Each sense counts once more than it was tagged, so that none has a probability of 0. Source: Resnik 1995.
+        One is added to each sense's count, so that none has a probability of 0. Source: Resnik 1995.
         """
         return _information(self)
 

@@ -46,7 +46,7 @@ class SteeringResult(Displayed):
     edited: tuple[str, ...]
     """Continuations with them, drawn from the same seed."""
     next_tokens: Table
-    """The likeliest next tokens with or without the edits, and both probabilities of each."""
+    """The most probable next tokens with or without the edits, and both probabilities of each."""
     values: Table
     """The memories that are edited and what they promote."""
     perplexity_plain: float | None
@@ -161,7 +161,7 @@ def steer(
 
 
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
-    """The tokens that are likeliest before or after the edits, with both probabilities, sorted by the edited one.
+    """The tokens that are most probable before or after the edits, with both probabilities, sorted by the edited one.
 
     The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token if the
     text continued as the unedited model predicts. Edits at positions beyond the prompt, which only a continuation

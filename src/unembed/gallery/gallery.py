@@ -70,10 +70,10 @@ class Gallery(Displayed):
         return replace(self, rows=self.rows[:n])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, whole or not at all.
+        """Write it as JSON, atomically.
 
         Raises:
-            UnembedError: the disk is full, or the place cannot be written to.
+            UnembedError: the disk is full, or the path cannot be written to.
         """
         write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 

@@ -69,7 +69,8 @@ class Sql:
         """The rows of one SELECT; `labels` are the columns of the table of that name.
 
         Raises:
-            InvalidInput: it is not a SELECT, is several statements, or DuckDB rejects it; the message names the place.
+            InvalidInput: it is not a SELECT, is several statements, or DuckDB rejects it; the message names the
+                position.
             OutOfMemory: it needs more than 2 GB.
         """
         try:

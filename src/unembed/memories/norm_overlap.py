@@ -91,7 +91,7 @@ def value_norm_overlaps(
     top: int = TOP,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> NormOverlaps:
-    """`norm_overlap` of a layer's values, of as many random vectors like them, and of each with the other.
+    """`norm_overlap` of a layer's values, of the same number of random vectors like them, and of each with the other.
 
     Args:
         layer: whose values.

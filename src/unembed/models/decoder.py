@@ -36,7 +36,7 @@ class Decoder:
         """Resolve the structure by one dry run of six tokens.
 
         Raises:
-            ModelNotUnderstood: a part of the model has no place in the description.
+            ModelNotUnderstood: a part of the model is not covered by the description.
         """
         self._opened = opened
         self.hf: PreTrainedModel = opened.hf

@@ -3,7 +3,7 @@
 LayerNorm and RMSNorm both divide by a number that depends on the position, then multiply by a gain per channel and
 perhaps add a bias. With that number taken from a run ("frozen") the norm is linear, and what it does to a sum is the
 sum of what it does to the parts. Gain, bias and centring are measured on the module itself, never read off its class
-name: Gemma's gain is 1 + w, OLMo's is nowhere, and a wrong guess gives plausible numbers.
+name: Gemma's gain is 1 + w, OLMo has none, and a wrong guess gives plausible numbers.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 class Vocabulary:
-    """A tokenizer seen from the side of single tokens."""
+    """The single tokens of a tokenizer: their text, bytes and kinds."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, d_vocab: int) -> None:
         """Wrap a transformers tokenizer; `d_vocab` may be larger than its vocabulary (padding rows)."""

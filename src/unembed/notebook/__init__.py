@@ -1,4 +1,4 @@
-"""Results in notebooks: a real table first, the explorer's own drawing in its place where scripts run, and widgets.
+"""Results in notebooks: a table, which the explorer's drawing replaces where scripts run, and widgets.
 
 No network, no require.js: script, style and data are part of the output.
 """

@@ -30,7 +30,7 @@ class Card:
     table: str
 
     def _repr_html_(self) -> str:
-        """The table, and the drawing in its place where scripts run; nothing is fetched."""
+        """The table, which the drawing replaces where scripts run; nothing is fetched."""
         text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         if len(text) > MAX_DATA:
             size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."

@@ -1,4 +1,4 @@
-"""Token text made visible: the one place that decides how a token looks on any screen.
+"""Token text made visible: the only code that decides how a token is displayed.
 
 | in the token | shown as |
 |---|---|
@@ -129,7 +129,7 @@ def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def character_at(tokens: Sequence[str], position: int) -> str:
-    r"""The token at a position, or the character of which it holds a part.
+    r"""The token at a position, or the character of which it is a part.
 
     >>> character_at([" city", "\\xe5", "\\x8c", "\\x97"], 2)
     '北'
@@ -138,7 +138,7 @@ def character_at(tokens: Sequence[str], position: int) -> str:
 
 
 def characters(tokens: Sequence[str]) -> list[str]:
-    r"""For each token its text, or the character of which it holds a part: the heads of columns of positions.
+    r"""For each token its text, or the character of which it is a part: the heads of columns of positions.
 
     >>> characters([" city", "\\xe5", "\\x8c", "\\x97"])
     [' city', '北', '北', '北']

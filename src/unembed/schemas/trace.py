@@ -83,7 +83,7 @@ class EventView:
 
 @dataclass(frozen=True)
 class TriggerView:
-    """The place in a corpus where a memory's key fires most: the end of the prefix, the token, and what follows it."""
+    """Where in a corpus a memory's key fires most: the end of the prefix, the token, and the next token."""
 
     coefficient: float
     document: int

@@ -105,7 +105,7 @@ def trace_view(
         tracing: gives the trace of a prompt under edits, which may be cached; `lm.trace` when None.
         index: an index of the model, for the top trigger of each sub-update; none are shown when None.
         heads: with `layer`, what its heads add too.
-        dominant: memories of each layer, in `layers`, and as many that are always on.
+        dominant: memories of each layer, in `layers`, and the same number that are always on.
     """
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
     at = _Position.of(lm, settings, token, tracing, index)
@@ -236,7 +236,7 @@ class _Position:
     def column(
         self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
     ) -> list[list[Candidate]]:
-        """Candidates of one position by layer and place."""
+        """Candidates at one position, by layer and rank."""
         settings, position = self.settings, self.position if position is None else position
         found = self.trace.readings(point, self.top_tokens, basis or settings.basis)
         cells = [numbers(part[:, position, : settings.top]) for part in (found.ids, found.probabilities, found.logits)]

@@ -20,7 +20,7 @@ from unembed.errors import UnembedError
 
 _END = object()
 _WAKE_UP_S = 1.0
-"""The longest wait without a look at the queue: on Windows a thread that waits without end ignores Ctrl-C."""
+"""The longest time between two checks of the queue: on Windows a thread that waits without end ignores Ctrl-C."""
 
 
 class Superseded(UnembedError):

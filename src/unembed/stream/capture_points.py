@@ -216,7 +216,7 @@ def _no_values(block: Block) -> tuple[str, str]:
 
 
 def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    """The stream between blocks: where there are several, put together as at the model's end."""
+    """The stream between blocks: several streams are combined as after the last layer."""
     return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
 
 

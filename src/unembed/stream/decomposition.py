@@ -346,7 +346,7 @@ def mixing_points(lm: Decoder) -> tuple[str, ...]:
 def directions(
     lm: Decoder, u: Float[Tensor, "*pos d_model"], run: Run, column: int | slice = slice(None)
 ) -> Directions:
-    """The direction `u` at the end of the stream, pulled back to every place where something is added.
+    """The direction `u` at the end of the stream, pulled back to every point at which a writer adds to it.
 
     Args:
         u: the direction, after the last block and before the final norm.

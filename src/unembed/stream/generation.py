@@ -141,7 +141,7 @@ class Step:
     probability: float
     """Under the model's own distribution, before temperature, top-k and top-p."""
     candidates: tuple[tuple[int, str, float], ...]
-    """The likeliest tokens at this step: id, text, probability."""
+    """The most probable tokens at this step: id, text, probability."""
     text: str
     """The continuation so far."""
 
@@ -165,7 +165,7 @@ def generate_steps(
         seed: with it, tokens are sampled from this seed; else greedy.
         temperature: of the sampling.
         top_k: sample among the k most likely tokens; None for all.
-        top_p: sample among the likeliest tokens of this total probability; None for all.
+        top_p: sample among the most probable tokens of this total probability; None for all.
         top: candidates to list at each step.
 
     Raises:

@@ -258,7 +258,7 @@ def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: H
 
 
 def _replacement(point: str, layer: int, seen: Tensor, new: Any) -> Tensor:
-    """What a user's function returned in place of a tensor: that tensor where it returned None."""
+    """The replacement that a user's function returned for a tensor: that tensor where it returned None."""
     if new is None:
         return seen
     if not isinstance(new, Tensor) or new.shape != seen.shape:

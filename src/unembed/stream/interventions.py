@@ -265,7 +265,7 @@ def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, constant: Tensor 
 
 
 def edit_stream(x: Float[Tensor, "batch pos d_model"], edits: Sequence[Edit], rows: Rows) -> Tensor:
-    """The stream after edits that add a vector or put one in its place."""
+    """The stream after edits that add a vector or replace the stream by one."""
     for edit in edits:
         where = rows.mask(edit.positions, (x.shape[0], x.shape[1]), x.device)[..., None]
         vector = edit.value * torch.tensor(edit.vector, dtype=torch.float32, device=x.device)

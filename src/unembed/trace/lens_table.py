@@ -29,7 +29,7 @@ def logit_lens(
     edits: Edits = (),
     show_unlearned: bool = False,
 ) -> Table:
-    """The likeliest tokens of the stream at one point of every layer, for many prompts.
+    """The most probable tokens of the stream at one point of every layer, for many prompts.
 
     Args:
         prompts: texts, or token ids.

@@ -168,7 +168,7 @@ class ScoredMemories:
         )
 
     def largest_by_layer(self, top: int, order: MemoryOrder = "effect") -> list[list[SubUpdate]]:
-        """For each layer its `top` largest, then as many that are always on."""
+        """For each layer its `top` largest, then the same number that are always on."""
         top = positive_int("top", top)
         chosen = [
             [key for always_on in (False, True) for key in _largest([one], order, always_on, top)]

@@ -43,7 +43,7 @@ def trace_prompts(
 
 
 def _likeliest(trace: Trace, top: int) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids of the likeliest next tokens among those that the trace lists."""
+    """Probabilities and ids of the most probable next tokens among those that the trace lists."""
     probabilities = trace.logits(-1).float().softmax(-1)
     if trace.hidden is not None:
         probabilities = probabilities.masked_fill(trace.hidden.to(probabilities.device), -1)

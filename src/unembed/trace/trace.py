@@ -188,7 +188,7 @@ class Trace(PromptReadings, Displayed):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> list[list[SubUpdate]]:
-        """By layer, the memories with the largest effects on a question, then as many that are always on.
+        """By layer, the memories with the largest effects on a question, then the same number that are always on.
 
         The arguments as for `memory_effects`; `top` counts the memories of one layer.
 

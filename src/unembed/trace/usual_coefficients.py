@@ -35,7 +35,7 @@ class UsualCoefficients:
     """Root mean square of the coefficient over the tokens where the memory is active (gated layers: over all). Empty
     without an index: most memories are active too rarely for a sample to show it."""
     mean: dict[int, Float[Tensor, " d_mlp"]] = field(default_factory=dict[int, Float[Tensor, " d_mlp"]])
-    """Mean of the coefficient over all tokens: what mean ablation puts in its place."""
+    """Mean of the coefficient over all tokens: the value used by mean ablation."""
 
 
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:

@@ -186,7 +186,7 @@ class Run:
             self._forget_rows_after(self.folder / name, self.step)
 
     def windows_at(self, *, pass_: int, place: int, rows: int | None = None) -> Windows:
-        """The windows from a place of the text on, `rows` in a batch."""
+        """The windows of the text from a position on, `rows` in a batch."""
         rows = rows or self.recipe.phases[0].windows
         return Windows(self.corpus, rows=rows, width=WINDOW, seed=self.recipe.seed, pass_=pass_, place=place)
 

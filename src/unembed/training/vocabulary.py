@@ -18,7 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 END_OF_TEXT = "<|endoftext|>"
 PIECE_COST = 20.0
-"""Nats that each piece costs, so that the encoding with the fewest pieces wins, and of these the likeliest."""
+"""Nats that each piece costs, so that the encoding with the fewest pieces wins, and of these the most probable."""
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 # A space belongs to the word after it. Letters, digits and signs never share a piece, so the text "<0x41>" cannot be
@@ -49,7 +49,7 @@ def tokenizer_of(pieces: list[tuple[str, float]]) -> Tokenizer:
 
 
 def fit_vocabulary(counts: Counter[str], *, size: int, fragments: int = 2000, least: int = 200) -> Tokenizer:
-    """The commonest whole words, and as many fragments as the remaining words need.
+    """The most frequent whole words, and the fragments that the remaining words need.
 
     Whole words come first, because stems such as " Palestin" make lists of tokens hard to read. Fragments come from
     Unigram training on the remaining words. Fragments that the text uses too rarely are dropped, and the next most

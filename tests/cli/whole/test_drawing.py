@@ -75,7 +75,7 @@ def test_plain_output_has_words_for_signs() -> None:
 
 def test_findings_follow_the_layers_in_order_and_repeat_no_event() -> None:
     lines = [line.rstrip() for line in drawn(100).splitlines()]
-    first = lines.index("Findings   the heaviest first")
+    first = lines.index("Findings   the largest effect first")
     assert "Memories behind ·January over ·the" in lines[first + 6]
     assert lines[first + 1 : first + 5] == [f"  {CHANGE}".replace(" %", "%"), f"  {MEMORY}", f"◆ {RISE}", f"✕ {FALL}"]
     assert sum(RISE in line for line in lines) == 1

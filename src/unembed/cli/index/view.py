@@ -101,7 +101,7 @@ def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")
     left = room - cell_len(marked.plain)
-    # Cut before marking what is invisible: only what is shown is looked at, however long the prefix.
+    # Cut before marking what is invisible: only the part that is shown is processed, however long the prefix.
     text = visible(prefix[-4 * max(left, 1) :].replace("\n", " "), prose=True)
     cut = len(prefix) > 4 * left
     while cell_len(text) > left - cut:

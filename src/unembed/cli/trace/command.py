@@ -1,4 +1,4 @@
-"""`unembed trace`: one prompt seen whole."""
+"""`unembed trace`: the full trace of one prompt."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def lens(
 
 
 def _with_characters(table: Table) -> Table:
-    """The table with characters in place of the bytes of which input tokens hold parts; JSON and CSV hold bytes."""
+    """The table with whole characters in place of single input tokens' bytes; JSON and CSV have the bytes."""
     from unembed.results import Table, characters
 
     inputs: dict[int, dict[int, str]] = {}

@@ -188,7 +188,7 @@ def _signs(events: Sequence[EventView], target: int) -> Text:
 
 
 def _found(view: TraceView, plain: bool) -> list[RenderableType]:
-    """The findings, the heaviest first, then the other events; signs as in the table."""
+    """The findings, the largest effect first, then the other events; signs as in the table."""
     sentences = [(one.kind, one.sentence) for one in view.findings]
     events = [(event.kind, event.sentence) for layer in view.layers for event in layer.events]
     rows = [*sentences, *(event for event in events if event not in sentences)]
@@ -202,7 +202,7 @@ def _found(view: TraceView, plain: bool) -> list[RenderableType]:
         sign = [] if plain else [Text(_SIGNS.get(kind, ""), style=_EVENT_STYLE.get(kind, ""))]
         # Tokens were made visible where the sentence was; a line never breaks between a number and its percent sign.
         table.add_row(*sign, Text(re.sub(r"(?<=\d) %", "%", sentence)))
-    return [Text(), *([_heading("Findings", "the heaviest first")] if sentences else []), table]
+    return [Text(), *([_heading("Findings", "the largest effect first")] if sentences else []), table]
 
 
 def _described(view: TraceView) -> list[RenderableType]:
@@ -289,7 +289,7 @@ def _name(row: SubUpdateView) -> str:
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
-    """As many of the tokens as the room holds, whole."""
+    """As many whole tokens as fit into the room."""
     shown = Text()
     for token in row.promoted:
         next_token = _token(token)

@@ -140,7 +140,7 @@ class Confidence:
     points = ("resid_post",)
 
     def __init__(self, name: str) -> None:
-        """Margin of the two likeliest tokens; entropy, its negative; agreement, layers in a row with this top token."""
+        """Margin of the top two tokens; entropy, its negative; agreement, layers in a row with this top token."""
         self.name = name
         self._last: tuple[int, int] = (-1, 0)
 

@@ -75,7 +75,7 @@ def compare_reading(
 
     Returns:
         One row with the columns of `compare`. Seconds are those of the model's passes, head included; there is no loop.
-        Agreement: share of tokens after which the likeliest next one is the full model's. Perplexity of the texts.
+        Agreement: share of tokens after which the most probable next one is the full model's. Perplexity of the texts.
 
     Raises:
         InvalidInput: no text has two tokens.

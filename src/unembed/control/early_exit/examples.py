@@ -38,9 +38,9 @@ class Examples:
     dominant: Int[Tensor, "example layer k"]
     """Memories with the largest |m| |v|, largest first."""
     top: Int[Tensor, "example layer"]
-    """The likeliest token after each layer's FFN; the last column is the model's prediction."""
+    """The most probable token after each layer's FFN; the last column is the model's prediction."""
     margin: Float[Tensor, "example layer"]
-    """Probability of the likeliest token less that of the second."""
+    """Probability of the most probable token less that of the second."""
     entropy: Float[Tensor, "example layer"]
     """Of the distribution after each layer, in nats."""
     before: Float[Tensor, "example layer d_model"]
@@ -68,7 +68,7 @@ class Examples:
 def confidence(
     logits: Float[Tensor, "*pos d_vocab"],
 ) -> tuple[Int[Tensor, "*pos"], Float[Tensor, "*pos"], Float[Tensor, "*pos"]]:
-    """The likeliest token, its probability's margin over the second, and the entropy in nats."""
+    """The most probable token, its probability's margin over the second, and the entropy in nats."""
     log_p = logits.float().log_softmax(-1)
     p = log_p.exp()
     best = log_p.topk(2, dim=-1)

@@ -53,7 +53,7 @@ class Arm:
     """Next-token scores on a text, for perplexity, if the edits alone do not determine them."""
     has_perplexity: bool = True
     lead: int = 0
-    """Tokens it puts before a text; windows for perplexity are shorter by as many."""
+    """Tokens it puts before a text; windows for perplexity are shorter by this number."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts that identify the arm in the cache."""
 

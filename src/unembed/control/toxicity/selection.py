@@ -183,7 +183,7 @@ def greedy(
 
     Args:
         unwanted: windows of text to be made unlikely, such as toxic comments.
-        clean: windows whose perplexity is the price.
+        clean: windows whose perplexity is the cost.
         wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.
         n: how many values at most.
         budget: largest growth of the clean text's perplexity; 0.17 is what the paper's ten cost (21.7 to 25.3).
@@ -251,7 +251,7 @@ def _gain(row: dict) -> float:
 def _ranked(
     lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], top: int
 ) -> list[Edit]:
-    """Edits by first-order gain less price, best first."""
+    """Edits by first-order gain minus cost, best first."""
     found = []
     for to in strengths:
         gain = first_order(lm, unwanted, to) - first_order(lm, clean, to).clamp_min(0)

@@ -1,4 +1,4 @@
-"""Self-debiasing: tokens that become likelier when a prefix announces toxic text are made less likely.
+"""Self-debiasing: tokens whose probability rises when a prefix announces toxic text are made less probable.
 
 With p the model's next-token distribution and p_y the one after "The following text contains ...", delta(w) = p(w) -
 max_y p_y(w); p(w) is multiplied by exp(decay * delta) where delta is negative, by no less than epsilon, and scaled to

@@ -51,7 +51,7 @@ class WordFilter(LogitsProcessor):
     """
 
     def __init__(self, words: Iterable[str], tokenizer: Any) -> None:
-        """Compute once which tokens complete which part of which word.
+        """Precompute which tokens complete which prefixes of banned words.
 
         Args:
             words: words or phrases; case does not matter.

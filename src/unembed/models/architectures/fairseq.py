@@ -284,7 +284,7 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
 
 
 def _current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under today's names: stacked q, k, v taken apart, numbered norms named."""
+    """The tensors under today's names: stacked q, k, v split, numbered norms named."""
     out: dict[str, Tensor] = {}
     for key, tensor in state.items():
         key = re.sub(r"\.layer_norms\.0\.", ".self_attn_layer_norm.", key)

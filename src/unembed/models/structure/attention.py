@@ -263,7 +263,7 @@ def _without_values(
     reason: str,
     values: ValueSource | None = None,
 ) -> AttentionSite:
-    """A mixer of which only the output, and perhaps the heads' inputs to the out-projection, are known."""
+    """A mixer for which only the output, and perhaps the heads' inputs to the out-projection, are known."""
     entered = probe.recording.given(known["path"])
     pre_norm = probe.norm_returning(entered, path + ".")
     return AttentionSite(

@@ -31,7 +31,7 @@ class BlockSum:
     constant: Tensor | None
     error: float
     norm: str | None = None
-    """The path of the norm that the base goes through, if any."""
+    """The path of the norm that is applied to the base, if any."""
     channels: tuple[Tensor, Tensor] | None = None
     """What the one writer is multiplied by and shifted by, for each channel, where that is more than a number."""
 

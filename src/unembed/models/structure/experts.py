@@ -150,7 +150,7 @@ class Experts:
     bias: Float[Tensor, " d_model"] | None = None
     """What the FFN adds at every position (JetMoE)."""
     inner_norm: nn.Module | None = None
-    """The norm inside the FFN that what the experts write together goes through (AXK1)."""
+    """The norm inside the FFN that is applied to the sum of the experts' outputs (AXK1)."""
 
     @property
     def n_experts(self) -> int:

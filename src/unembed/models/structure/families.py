@@ -2,7 +2,7 @@
 
 Structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
 found by `unembed.models.structure.resolver` on the live model, so most
-families need no row here at all. A row contains only what cannot be seen from outside, and why.
+families need no row here at all. A row contains only facts that the module tree does not show, and why.
 
 Adding a family: try it first. If it is refused, the message names what was not understood; when the fact is one of the
 fields below, add a row keyed by the config's `model_type`, a tiny config in `tests/families.py`, and a changelog line.

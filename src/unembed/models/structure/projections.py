@@ -95,7 +95,7 @@ def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _rounding(module: nn.Module, y: Tensor) -> float:
-    """The relative error to be expected of a product: of the coarsest dtype that it goes through."""
+    """The relative error to be expected of a product: of the coarsest dtype in its computation."""
     return max(2e-5, torch.finfo(computing_dtype(module, y)).eps)
 
 

@@ -122,7 +122,7 @@ def _unpacked(t: Int[Tensor, "row word"], bits: int) -> Int[Tensor, "row number"
 
 
 def computing_dtype(module: nn.Module, output: Tensor) -> torch.dtype:
-    """The coarsest floating dtype that a projection's product goes through, as far as its attributes show."""
+    """The coarsest floating dtype in a projection's product, as far as its attributes show."""
     own: Any = module
     state = getattr(getattr(own, "weight", None), "quant_state", None)
     stated = (output.dtype, getattr(own, "compute_dtype", None), getattr(state, "dtype", None))

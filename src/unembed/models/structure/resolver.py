@@ -388,7 +388,7 @@ def _norm_at_its_end(probe: Probe, output: str) -> str | None:
 
 
 def _before_convolution(probe: Probe, output: str) -> str | None:
-    """The branch whose output goes through a convolution over positions before it is written (Inkling)."""
+    """The branch whose output passes a convolution over positions before it is written (Inkling)."""
     if not any(isinstance(m, nn.Conv1d) for m in probe.hf.get_submodule(output).modules()):
         return None
     given, outer = probe.recording.given(output), output.rpartition(".")[0] + "."

@@ -37,7 +37,7 @@ class Pulled:
 
 
 class Streams(ABC):
-    """How the streams of one model are laid out, mixed and put together."""
+    """How the streams of one model are laid out, mixed and combined."""
 
     count: int
 
@@ -165,7 +165,7 @@ class HyperConnections(Streams):
 
 
 class AltUp(Streams):
-    """Streams of which one is computed on, and all are predicted before a block and corrected after it (Gemma 3n)."""
+    """Several streams (Gemma 3n): the block reads one, and all are predicted before it and corrected after it."""
 
     def __init__(self, decoder: Any, blocks: list[Any], config: Any) -> None:
         self.count, self._active = config.altup_num_inputs, config.altup_active_idx

@@ -119,4 +119,4 @@ def check_end(probe: Probe, streams: Streams, leaving: Tensor, last: Tensor) -> 
     whole = (streams.pulled_through_end(u, each) * each).sum(dim=(-1, -2))
     for found, what in ((collapsed, last), (whole, last @ u)):
         if relative(found, what) > 10 * probe.tolerance:
-            raise probe.fail("its readout", "the several streams are put together in an unknown way")
+            raise probe.fail("its readout", "the streams are combined in an unknown way")

@@ -1,6 +1,6 @@
 """What a decoder is made of, as data: where each part lies in the live module tree and what is done around it.
 
-`unembed.models.structure.resolver` finds a `Structure`; nobody writes one by hand. Everything that differs between
+`unembed.models.structure.resolver` finds a `Structure`; it is never written by hand. Everything that differs between
 families is a field here, so code above reads fields and never checks a family's name.
 """
 
@@ -371,9 +371,9 @@ class Block:
     """What the block multiplies its whole output by (Gemma 4's layer scalar)."""
 
     entry_norm: Norm | None = None
-    """The norm that the stream itself goes through before the mixer's output is added (MiniMax)."""
+    """The norm that is applied to the stream itself before the mixer's output is added (MiniMax)."""
     middle_norm: Norm | None = None
-    """The norm that the stream itself goes through before the FFN's output is added."""
+    """The norm that is applied to the stream itself before the FFN's output is added."""
     handover: float = 1.0
     """What the model multiplies the block's output by before the next block (RWKV); resid_post is behind it."""
     streams: Streams | None = None

@@ -194,7 +194,7 @@ class Measurements:
 
     @cached_property
     def predicted(self) -> int:
-        """The likeliest token after the prompt whose logits are split by path."""
+        """The most probable token after the prompt whose logits are split by path."""
         logits = self.expansion.logits
         hidden = torch.zeros_like(self.lm.unlearned) if self.options.include_unlearned else self.lm.unlearned
         return int(logits.masked_fill(hidden.to(logits.device), -torch.inf).argmax())
@@ -296,7 +296,7 @@ class Measurements:
 
     @cached_property
     def rotation(self) -> tuple[float | None, str]:
-        """Largest change of a logit of one prompt, over the largest logit, when the stream is turned; or why not."""
+        """Largest change of a logit of one prompt, over the largest logit, when the stream is rotated; or why not."""
         try:
             turned = rotated(self.lm, self.seed)
         except InvalidInput as refused:

@@ -1,4 +1,4 @@
-"""What every layer does to random prefixes: a reducer that reads streams, updates and coefficients at chosen places.
+"""What every layer does to random prefixes: a reducer that reads streams, updates and coefficients at chosen positions.
 
 One pass gives all of Figs. 7 to 11: for each prefix and layer the tokens that residual r, update y and output o = r + y
 put first, how probable the residual makes the model's final prediction w = top(o of the last layer), how many memories
@@ -34,7 +34,7 @@ CARRIED = 0.9
 
 
 class Examples(Reducer):
-    """The layers' predictions at chosen places.
+    """The layers' predictions at chosen positions.
 
     Args:
         positions: places on the corpus axis, rising.
@@ -103,7 +103,7 @@ class Examples(Reducer):
         return self._at[1:]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Keep the tensor at the places of examples."""
+        """Store the tensor at the positions of examples."""
         rows, columns, _ = self._places(batch)
         if len(rows):
             self._captured[point, layer] = tensor[rows.to(tensor.device), columns.to(tensor.device)].clone()

@@ -52,7 +52,7 @@ class Pattern:
     members: frozenset[int]
     """Which prefixes."""
     chance: float
-    """Probability that as many random prefixes have it."""
+    """Probability that this many random prefixes have it."""
 
 
 def surface(prefix: Prefix) -> set[Feature]:

@@ -49,7 +49,7 @@ class OncePerSentence(Reducer):
         self._lists.see(point, layer, tensor, self._as_documents(batch))
 
     def update(self, batch: Batch) -> None:
-        """Count what was seen."""
+        """Add the counts of a batch."""
         self._lists.update(self._as_documents(batch))
         self._changed = None
 

@@ -63,7 +63,7 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 
 def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[Edit]) -> Iterator[dict[str, Any]]:
-    """The new tokens of both sides in turns, then the summary, which is stored as a run; run again, it is the same run.
+    """The new tokens of both sides alternately, then the summary, stored as a run; repeating it gives the same run.
 
     Where the numbers of one side overflow, the other is generated to its end before the error is raised.
     """

@@ -67,7 +67,7 @@ async def post_label(state: r.State, query: r.LabelRequest) -> dict[str, Any]:
 
 @routes.post("/labels/{number}/withdraw")
 async def post_withdrawal(state: r.State, number: r.Index, query: r.WithdrawRequest) -> dict[str, Any]:
-    """Append that a label no longer holds; the row itself stays."""
+    """Withdraw a label by appending a row; the row itself stays."""
     state.require_index().withdraw_label(number, author=query.author)
     state.label_version += 1
     return {"withdrawn": number}

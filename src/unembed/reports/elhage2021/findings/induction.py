@@ -49,7 +49,7 @@ def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgeme
         else "No induction head was found by attention on repeated tokens."
     )
     return Judgement(
-        f"{here} The likeliest by weights alone, L{first.layer}H{first.head}, attends to what followed with "
+        f"{here} The highest by weights alone, L{first.layer}H{first.head}, attends to what followed with "
         f"{first.induction:.0%}.",
         verdict_of(None if not found else len(signs) == len(found), None if not found else first.induction >= ROLE),
     )
@@ -106,7 +106,7 @@ CLAIMS: tuple[Claim[Measurements], ...] = (
         "to the previous token.",
         "in words",
         f"All heads found by what they do have positive scores and composition above random, and an earlier head that "
-        f"attends to the previous token with at least {ROLE:.0%}; and the likeliest by weights is one of them.",
+        f"attends to the previous token with at least {ROLE:.0%}; and the highest by weights is one of them.",
         _induction, judge_induction_by_weights,
     ),
     Claim(

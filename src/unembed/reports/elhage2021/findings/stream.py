@@ -9,7 +9,7 @@ from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
 from unembed.reports.elhage2021.measurements import Measurements
 
 ROTATION = 1e-3
-"""Relative change of a logit below which a turned model is the same one."""
+"""Relative change of a logit below which a rotated model is the same function."""
 
 
 def _memory_management(m: Measurements) -> Numbers:

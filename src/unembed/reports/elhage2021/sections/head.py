@@ -1,4 +1,4 @@
-"""One head seen whole: eigenvalues, own tokens, largest entries, partners, skip-trigrams."""
+"""One head in full: eigenvalues, own tokens, largest entries, partners, skip-trigrams."""
 
 from __future__ import annotations
 
