@@ -309,7 +309,7 @@ export function render(root, page) {
     });
   }
   const withoutIndex = (box) =>
-    fill(box, h("p", { class: "faint" }, "How large a coefficient usually is comes from an index, and none is open."));
+    fill(box, h("p", { class: "faint" }, "The usual size of a coefficient is stored in an index, and none is open."));
 
   /** Two memories in two columns, and what their lists have in common. */
   function both(other) {

@@ -70,7 +70,7 @@ export function attributionPane(t, { api, live }) {
           { class: "faint" },
           "Direct effect: what the writer adds. Total effect: by how much ",
           inWords(view),
-          " falls when that writer alone is set to 0 at this position, with all that later layers make of it.",
+          " falls when that writer alone is set to 0 at this position and later layers react.",
         ),
       );
     });
