@@ -1,4 +1,4 @@
-"""What this machine has of what unembed uses (packages, devices, shipped files), and how to get what is missing."""
+"""The packages, devices and shipped files that unembed uses: which are present, and how to install the others."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _memory() -> int | None:
 
 
 def _shipped() -> Iterator[Finding]:
-    """The weights and the text inside the package, and room for what a user will make."""
+    """The weights and the text inside the package, and free disk space."""
     from unembed.models.shipped_models import SHIPPED, shipped_folder
 
     again = "pip install --force-reinstall unembed"

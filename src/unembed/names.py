@@ -28,7 +28,8 @@ Point = Literal[
     "coefficients",
     "gate_weights",
 ]
-"""What a run can capture. `attn_out` and `mlp_out` are what is ADDED to the stream: after norm and multiplier."""
+"""The points at which a run can capture tensors. `attn_out` and `mlp_out` are what is ADDED to the stream: after norm
+and multiplier."""
 
 StreamPoint = Literal["resid_pre", "resid_mid", "resid_post"]
 Basis = Literal["raw", "final", "frozen"]
@@ -38,12 +39,12 @@ scale that the final norm had in the run, so that parts of a vector add up."""
 HeadBasis = Literal["raw", "folded"]
 """The same for circuits of heads: `raw` the weights alone, `folded` with the gains of the norms that feed them."""
 ScoreBasis = Literal["raw", "frozen", "adaptive"]
-"""What a sub-update's score is: e_w . m_i v_i; the same through both norms; for an adaptive softmax only, how far the
+"""The score of a sub-update: e_w . m_i v_i; the same through both norms; for an adaptive softmax only, how far the
 sub-update alone moves log p(w), in nats."""
 
 Positions = Literal["all", "last"]
 By = Literal["component", "head", "source", "memory"]
-"""What a logit is attributed to: attention and FFN of each layer, heads, heads by source token, memories."""
+"""The parts to which a logit is attributed: attention and FFN of each layer, heads, heads by source token, memories."""
 PromotedBy = Literal["score", "rank"]
 FiredBy = Literal["strength", "coefficient"]
 """The orders in which an index lists values that promote a token, and keys that fire on a text."""

@@ -43,7 +43,7 @@ def test_what_cannot_be_averaged_is_refused() -> None:
     lm = unembed.load()
     with pytest.raises(InvalidInput, match="differ in length"):
         _ = patch_pairs(lm, CLEAN, CORRUPTED, "resid_pre").recovered
-    with pytest.raises(InvalidInput, match="as many clean"):
+    with pytest.raises(InvalidInput, match="the numbers of clean"):
         patch_pairs(lm, CLEAN, CORRUPTED[:1])
     with pytest.raises(InvalidInput, match="its own memories"):
         patch_pairs(lm, CLEAN, CORRUPTED, "coefficients")

@@ -110,11 +110,11 @@ def _down(lm: Decoder, latent: Latent) -> Float[Tensor, "d_model rank"]:
 def read_in_run(
     lm: Decoder, layer: int, which: str, parts: Mapping[str, Float[Tensor, "pos d_model"]]
 ) -> dict[str, Float[Tensor, "head pos d_part"]]:
-    """Queries, keys or values of a run, by part of what the attention read: the sizes of latents are those of the sum.
+    """Queries, keys or values of a run, by part of the attention's input: the sizes of latents are those of the sum.
 
     Args:
         which: "q", "k" or "v".
-        parts: float64 vectors that add up to what the attention read, by name; biases join "bias".
+        parts: float64 vectors that add up to the attention's input, by name; biases join "bias".
 
     Raises:
         Unsupported: queries that are not a linear map of one latent.

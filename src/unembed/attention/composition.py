@@ -94,7 +94,7 @@ def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
 
 
 def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: HeadBasis) -> Gram:
-    """What a head reads with its queries (W_QK W_QK'), its keys (W_QK' W_QK) or its values (W_OV W_OV')."""
+    """The input map of a head's queries (W_QK W_QK'), keys (W_QK' W_QK) or values (W_OV W_OV')."""
     outer = _reads(lm, layers, mode, basis)
     if mode == "v":
         for layer in layers:

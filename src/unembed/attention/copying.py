@@ -39,7 +39,7 @@ class Spectra(Displayed):
     eigenvalues: Complex[Tensor, "*head r"]
     provenance: Provenance
     axes: tuple[str, ...] = ("layer", "head")
-    """What the axes before the last are; none for a single head."""
+    """Names of the axes before the last; none for a single head."""
 
     @property
     def score(self) -> Float[Tensor, "*head"]:

@@ -39,8 +39,8 @@ class Expansion(Displayed):
         labels: of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
         orders: the number of heads in each path.
         paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
-        vectors: what each term adds to the vector that W_U reads (term, d_model).
-        remainder: what the orders above `order` add to it (d_model); zero up to rounding where there are none.
+        vectors: contribution of each term to the input of W_U (term, d_model).
+        remainder: contribution of the orders above `order` to it (d_model); zero up to rounding where there are none.
         constant: biases of final norm and head (d_vocab), or None.
         logits: the model's own logits at the position.
         error: |terms + remainder - logits| / |logits|, before the soft cap where there is one.
@@ -84,7 +84,7 @@ class Expansion(Displayed):
         return self.vectors @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(self.vectors.dtype)
 
     def term(self, path: Path) -> Float[Tensor, " d_vocab"]:
-        """What one path adds to every logit.
+        """Contribution of one path to every logit.
 
         Raises:
             InvalidInput: no such path.

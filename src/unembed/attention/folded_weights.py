@@ -382,7 +382,7 @@ class QKNorm:
 
     @torch.no_grad()
     def sizes(self, x: Float[Tensor, "head pos d_head"]) -> Float[Tensor, "head pos 1"]:
-        """What the module divides each head's vector by, at each position."""
+        """The divisor of each head's vector in the module, at each position."""
         heads, pos, d_head = x.shape
         given = x.transpose(0, 1).reshape(pos, *self.shape[1:])
         out = self.module(given).view(pos, heads, d_head).transpose(0, 1) - self.bias[:, None]

@@ -37,7 +37,7 @@ class HeadCircuit(ABC):
 
     @abstractmethod
     def ov(self, basis: HeadBasis = "raw") -> LowRank:
-        """What it writes where a source is attended to (d_model, d_model)."""
+        """The map from an attended source to the head's output (d_model, d_model)."""
 
     @abstractmethod
     def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:

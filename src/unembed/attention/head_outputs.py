@@ -25,13 +25,14 @@ class HeadUpdate:
     layer: int
     index: int
     norm: float
-    """The length of what it adds, in stream units."""
+    """The length of that vector, in stream units."""
     share: float
     """Its length over the sum of the lengths of the layer's heads."""
     score: float | None
-    """What it adds to the chosen token's logit, or to the difference of two (basis frozen), if one was chosen."""
+    """Its contribution to the chosen token's logit, or to the difference of two (basis frozen), if a token was
+    chosen."""
     top_tokens: list[str]
-    """Tokens that what it adds promotes most (basis raw)."""
+    """Tokens that the vector promotes most (basis raw)."""
     bottom_tokens: list[str]
 
 

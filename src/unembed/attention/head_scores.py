@@ -51,7 +51,7 @@ class HeadScores(Displayed):
     current_token: Float[Tensor, "layer head"]
     """Mean attention to the position itself."""
     by_sequence: Float[Tensor, "kind sequence layer head"]
-    """What the means are taken over, in the order of `KINDS`."""
+    """The positions over which means are taken, in the order of `KINDS`."""
     length: int
     provenance: Provenance
 
@@ -146,7 +146,7 @@ def head_scores(
     """Scores of every head on random tokens repeated twice.
 
     Args:
-        length: tokens before the repetition; 64, or what the context holds, when None.
+        length: tokens before the repetition; 64, or less in a shorter context, when None.
         tokens: sequences (sequence, 2 * length) of one's own, each half the same.
 
     Memory: the patterns of one layer over `_TOKENS` tokens.

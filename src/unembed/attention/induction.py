@@ -100,7 +100,7 @@ def induction_evidence(
 
     Args:
         seed: of the repeated tokens and the random circuits.
-        length: before the repetition; 64, or what the context holds, when None.
+        length: before the repetition; 64, or less in a shorter context, when None.
         scores: head scores already measured.
         offset: at which QK circuits match through the partner, where positions are rotary; when None, the mean over 1
             to the length of the repetition, because an induction head looks back any distance.

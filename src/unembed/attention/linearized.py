@@ -31,11 +31,11 @@ class FrozenLayer:
     layer: int
     pattern: Float[Tensor, "batch head dst src"]
     scale: Float[Tensor, "batch pos 1"] | None
-    """By what the norm before the attention divided; None where there is none."""
+    """Divisor of the norm before the attention; None where there is none."""
     branch: Branch
 
     def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
-        """What each head's value side makes of a part of the stream; biases left out."""
+        """Values of each head, computed from a part of the stream; biases left out."""
         site = self.lm.structure.blocks[self.layer].attention
         if site.pre_norm is not None and self.scale is not None:
             x = site.pre_norm.frozen(x, self.scale).to(x.dtype)
@@ -64,7 +64,7 @@ class FrozenLayer:
         return written * self.branch.multiplier
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
-        """What the layer adds whatever it reads: biases of its norms and projections."""
+        """The part of the layer's output that does not depend on its input: biases of its norms and projections."""
         site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
         W_V, W_O = weights.W_V[self.layer], weights.W_O[self.layer]
         kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
@@ -131,7 +131,7 @@ class FrozenRun:
 
 
 def required_points(lm: Decoder) -> tuple[str, ...]:
-    """What a run must capture to be frozen."""
+    """Capture points that a run needs to be frozen."""
     named = ["resid_pre", "resid_post", "attn_out", "pattern", "z"]
     if any(b.feed_forward is not None for b in lm.structure.blocks):
         named.append("mlp_out")

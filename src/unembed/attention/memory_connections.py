@@ -1,4 +1,4 @@
-"""What is wired to one memory (FFN neuron): heads and memories that write to its key, memories that read its value.
+"""The connections of one memory (FFN neuron): heads and memories that write to its key, memories that read its value.
 
 The virtual weights of `weights_between`, in three lists; whatever the text.
 """

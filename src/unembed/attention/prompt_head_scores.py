@@ -1,4 +1,4 @@
-"""What every head does on one prompt: its contribution to a token's logit, and the shape of its attention pattern."""
+"""Scores of every head on one prompt: its contribution to a token's logit, and the shape of its attention pattern."""
 
 from __future__ import annotations
 

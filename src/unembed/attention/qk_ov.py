@@ -283,7 +283,7 @@ class HeadMatrices:
 
     @cached_property
     def scales(self) -> list[float]:
-        """What each layer multiplies its scores by (1 / sqrt(d_head) in most families)."""
+        """The factor of each layer's attention scores (1 / sqrt(d_head) in most families)."""
         return [block.attention.scale for block in self.lm.structure.blocks]
 
 

@@ -41,7 +41,7 @@ def repeated_pattern(lm: Decoder, layer: int, head: int, length: int, seed: int 
 
     Args:
         length: random tokens before the repetition; fewer where the context is shorter.
-        text: repeated instead of random tokens, truncated to what the context holds.
+        text: repeated instead of random tokens, truncated to the context.
 
     Raises:
         OutOfRange: there is no such head.

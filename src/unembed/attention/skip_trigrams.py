@@ -316,7 +316,7 @@ def random_tables(
     draws: int = 10,
     seed: int = 0,
 ) -> list[Int[Tensor, "destination output"]]:
-    """Counts of tables with other tokens of the same frequencies: what a table of this size holds by chance.
+    """Counts of tables with other tokens of the same frequencies: the chance level for a table of this size.
 
     Each token is replaced by one of the 40 tokens next to it by how often they occur.
 

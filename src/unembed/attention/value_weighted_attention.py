@@ -17,12 +17,12 @@ from unembed.stream.decomposition import source_values
 from unembed.stream.run import Run
 
 POINTS = ("pattern", "values")
-"""What a run must capture."""
+"""Capture points that a run needs."""
 
 
 @torch.no_grad()
 def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "head dst src"]:
-    """The length of what each head of a layer adds at a destination from a source, on the first prompt of a run.
+    """The norm of each head's contribution at a destination from a source, on the first prompt of a run.
 
     Where a norm follows the heads this is the length before that norm; output biases belong to no source.
 

@@ -21,7 +21,7 @@ from unembed.stream.interventions import Edits
 from unembed.stream.run import Run, position_of
 
 _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
-"""What is set to zero to ablate a writer of each kind."""
+"""The output that is set to zero to ablate a writer of each kind."""
 
 
 @torch.no_grad()

@@ -61,7 +61,7 @@ class Replacement:
 
 
 Changes = Sequence[tuple[int, Replacement]]
-"""Rows of the batch, each with what is replaced in it."""
+"""Rows of the batch, each with its replacements."""
 
 
 def install(

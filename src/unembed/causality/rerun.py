@@ -114,7 +114,7 @@ class Rerun:
 
     @torch.no_grad()
     def _first_run(self) -> Float[Tensor, " d_vocab"]:
-        """Logits after the last token of the unchanged run; stores its activations and what its blocks return."""
+        """Logits after the last token of the unchanged run; stores its activations and the outputs of its blocks."""
         lm = self.lm
 
         def capture_at(point: str, layer: int) -> Callable[[Tensor], None]:

@@ -1,4 +1,4 @@
-"""`unembed doctor`: what this machine has, what is missing, and the command that puts it right."""
+"""`unembed doctor`: what this machine has, what is missing, and the command that installs it."""
 
 from __future__ import annotations
 

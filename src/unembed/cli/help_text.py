@@ -1,4 +1,4 @@
-"""How `--help` looks, the same for every command: words for what is given, a line to try at the end."""
+"""How `--help` looks, the same for every command: placeholders for arguments, and an example at the end."""
 
 from __future__ import annotations
 

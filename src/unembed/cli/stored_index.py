@@ -35,7 +35,7 @@ def stored_index(opening: Opening, folder: Path | None) -> tuple[Index, KnownWei
 
 
 def record_index(opening: Opening, lm: LanguageModel, index: Index) -> None:
-    """Record that an index is of what a name opens, so that `stored_index` finds it; `lm` is that model."""
+    """Record that an index belongs to the model of a name, so that `stored_index` finds it; `lm` is that model."""
     from unembed.models import record_weights
 
     if opening.is_default:

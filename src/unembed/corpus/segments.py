@@ -18,7 +18,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What a corpus needs of a model: its tokenizer and the length of its context."""
+    """The properties of a model that a corpus needs: its tokenizer and the length of its context."""
 
     @property
     def n_ctx(self) -> int | None:
@@ -44,7 +44,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Segment:
-    """What the model reads at once: a sentence, or a window of a document.
+    """One input of the model: a sentence, or a window of a document.
 
     Attributes:
         number: counted through the corpus.

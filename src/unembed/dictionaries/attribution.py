@@ -79,7 +79,7 @@ def feature_attribution(
 
 
 def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tensor:
-    """The direction for what is added at a point of a layer."""
+    """The direction for contributions at a point of a layer."""
     if point == "resid_post":
         return pulled.end[layer]
     if point == "resid_pre":
@@ -107,7 +107,7 @@ def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
 def _error(
     parts: Sequence[tuple[int, Dictionary]], seen: Run, layer: int, column: int, features: dict[int, Tensor]
 ) -> Tensor:
-    """What a layer writes, minus its reconstruction."""
+    """A layer's output minus its reconstruction."""
     own = seen.at(parts[0][1].writes, layer)[0, column]
     for n, part in parts:
         if 0 <= layer - n < len(part.W_dec):

@@ -36,7 +36,7 @@ class Dictionary:
     """Added to the reconstruction of the layer that is read."""
     activation: str
     b_in: Float[Tensor, " d_in"] | None = None
-    """Subtracted from what the encoder reads."""
+    """Subtracted from the encoder's input."""
     threshold: Float[Tensor, " feature"] | None = None
     k: int | None = None
     r_mag: Float[Tensor, " feature"] | None = None

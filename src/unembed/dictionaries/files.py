@@ -48,7 +48,7 @@ _POINTS = {
 """The capture point of each of TransformerLens' hook names."""
 _HOOK = re.compile(r"blocks\.(\d+)\.(.+)")
 _IN_PATH = {"res": "resid_post", "mlp": "mlp_out", "transcoder": "mlp_in"}
-"""Gemma Scope's repositories are named by what they read."""
+"""Gemma Scope's repositories are named after the point that they read."""
 
 
 def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary | tuple[Dictionary, ...]:

@@ -35,7 +35,7 @@ class TopFeatures(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """What the encoder reads."""
+        """The encoder's input."""
         return [(self._dictionary.reads, self.layer)]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:

@@ -59,7 +59,7 @@ class MemoryEvidence:
     concept_tokens: tuple[str, ...]
     """Those of the top tokens that belong to it."""
     pattern: str | None
-    """What the triggers share."""
+    """The shared pattern of the triggers."""
     evidence: dict[str, Evidence | None]
     """By ingredient, in the order of `INGREDIENTS`."""
 
@@ -101,7 +101,7 @@ def score(evidence: dict[str, Evidence | None]) -> float:
 
 
 def describe_pattern(pattern: TriggerPattern | None) -> str | None:
-    """What the triggers share, in words: "after 'on' + number"."""
+    """The shared pattern of the triggers, in words: "after 'on' + number"."""
     if pattern is None:
         return None
     if pattern.word is not None:

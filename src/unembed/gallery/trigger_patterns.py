@@ -1,4 +1,4 @@
-"""What a key's triggers share: the same token, or tokens of one class, at the end of the prefix; else a word in it.
+"""Shared patterns of a key's triggers: a token, or tokens of one class, at the end of the prefix; else a word in it.
 
 A pattern is searched at each of the last three tokens of the prefixes: one token that at least `SHARED` of them have,
 or else one class of tokens (numbers, months, prepositions). Without such a pattern, it is a content word that
@@ -27,7 +27,7 @@ WINDOW = 20
 
 @dataclass(frozen=True)
 class Slot:
-    """What the triggers share at one position: offset 0 is the trigger token, -1 the token before it."""
+    """The pattern that the triggers share at one position: offset 0 is the trigger token, -1 the token before it."""
 
     offset: int
     name: str

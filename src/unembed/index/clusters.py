@@ -96,7 +96,7 @@ def made_clusters(
 
 @torch.no_grad()
 def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index: int) -> ClusterView:
-    """The cluster of a memory: what its members share, and which are nearest.
+    """The cluster of a memory: the tokens that its members share, and the nearest members.
 
     Args:
         clusters: of all its values, or None while they are not clustered.

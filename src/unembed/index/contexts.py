@@ -93,7 +93,7 @@ def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
 def read(lm: Decoder, files: IndexFiles, layer: int, index: int | slice, ends: Sequence[int]) -> Iterator[np.ndarray]:
     """Coefficients of one or more memories over the passage that ends at each position.
 
-    The model reads what it read when the index was built: special tokens, the context of the window, the tokens.
+    The model's input is the same as when the index was built: special tokens, the context of the window, the tokens.
     """
     point = "gate" if files.manifest.settings["by"] == "gate" else "coefficients"
     stream = files.passages

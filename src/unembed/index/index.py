@@ -279,7 +279,7 @@ class Index(IndexQueries):
             layers: only these; all when None.
             show_unlearned: include tokens that the model never learned among the promoted ones.
             seed: of the random words.
-            progress: called with a step's name, what is done of it, and how much there is.
+            progress: called with a step's name, the amount done, and the total.
 
         Raises:
             IndexFault: the index's triggers are not built yet.

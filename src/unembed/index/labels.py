@@ -109,7 +109,7 @@ class Labels:
     def _open(self, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection. One that reads creates no file, so that it works in a read-only folder.
 
-        Mode "rw" reads there too; "ro" could not roll back what a killed writer left half-written.
+        Mode "rw" reads there too; "ro" could not roll back an incomplete write of a killed process.
         """
         mode = "rw" if reading else "rwc"
         try:

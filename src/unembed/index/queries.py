@@ -19,7 +19,7 @@ from unembed.validation import as_path, positive_int
 
 
 class IndexQueries(IndexFiles):
-    """What an index answers from its files alone."""
+    """Queries that need only the files of an index."""
 
     @property
     def poles(self) -> tuple[Pole, ...]:

@@ -18,7 +18,7 @@ BuildProgress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What an index contains. A build with other settings makes another index.
+    """The contents of an index. A build with other settings makes another index.
 
     Attributes:
         top: triggers for each key and pole.

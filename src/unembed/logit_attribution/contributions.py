@@ -1,8 +1,8 @@
-"""What every writer adds to a logit, and the proof that these contributions add up to it.
+"""The contribution of every writer to a logit, and the check that contributions add up to it.
 
 A writer's contribution is its dot product with one direction, through the branch norm of its layer, the gains of later
 layers and the final norm, each with the scale it had in the run. Terms that are not vectors of the stream have separate
-rows: the biases of norms and unembedding, and what the soft cap takes away.
+rows: the biases of norms and unembedding, and the effect of the soft cap.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int,
 
 
 def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str, ...]:
-    """What a run under these edits must capture for an attribution of this kind.
+    """The points that a run under these edits must capture for an attribution of this kind.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -181,7 +181,7 @@ def attribution(
 
 
 def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
-    """What a vector contributes along a direction; both have a row for each stream that the writer writes to."""
+    """Contribution of a vector along a direction; both have a row for each stream that the writer writes to."""
     return (vector.to(direction.dtype) * direction).sum()
 
 
@@ -298,7 +298,7 @@ def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, w
 def memory_contributions_per_unit(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """What a coefficient of 1 of each memory of some layers adds to a logit, or to a difference of two: v_i . u.
+    """Contribution of each memory of some layers to a logit, or to a difference of two, at a coefficient of 1: v_i . u.
 
     Times the coefficients of the run: the memories' rows of `attribution(..., by="memory")`, for models of which only
     some layers have memories too. The run must have captured `memory_points(lm)`, the last resid_post and
@@ -317,7 +317,7 @@ def memory_contributions_per_unit(
 def memory_contributions_over_average(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: int
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """What each memory of some layers adds to a token's logit beyond what it adds to the average token's.
+    """Contribution of each memory of some layers to a token's logit minus that to the average token's.
 
     A constant added to all logits changes no probability, so this part alone raises the token. The run as for
     `memory_contributions_per_unit`.

@@ -98,7 +98,7 @@ class Attribution(Displayed):
     """By layer: experts and memories of each, where memories belong to experts; empty where none do."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: everything but the run."""
+        """The pickled state: everything but the run."""
         return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:

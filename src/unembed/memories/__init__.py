@@ -1,4 +1,4 @@
 """The feed-forward layer as key-value memory: values, sub-updates, events, clusters.
 
-This package computes what a memory (FFN neuron) does. `unembed.index` stores which text triggers it.
+This package analyses memories (FFN neurons). `unembed.index` stores which text triggers it.
 """

@@ -48,7 +48,7 @@ class SubUpdateEffects(Displayed):
     static_score: Float[Tensor, " k"]
     """e_w . v: the value's own score of the token, through the norm's gain but not its scale."""
     score: Float[Tensor, " k"]
-    """What the sub-update adds to the token's logit in this basis."""
+    """Contribution of the sub-update to the token's logit in this basis."""
     probability_before: float
     """Probability of the token read from the stream before the FFN."""
     probability_after: float

@@ -61,7 +61,7 @@ class EventSample(Displayed):
     candidates_after: Int[np.ndarray, "layer example"]
     """Its rank after that FFN."""
     candidate_change: Float[np.ndarray, "layer example"]
-    """What the layer's update adds to the candidate's own raw logit, e_w . (x after - x before)."""
+    """Contribution of the layer's update to the candidate's own raw logit, e_w . (x after - x before)."""
     dominant: Int[np.ndarray, "layer example 10"]
     coefficients: Float[np.ndarray, "layer example 10"]
     """Of the dominant ones, with their signs."""

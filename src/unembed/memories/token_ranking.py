@@ -34,7 +34,7 @@ class RankedValue:
     rank: int
     """The rank of that token in the value's own list, from 1."""
     score: float
-    """e_w . v: what a coefficient of 1 adds to the token's raw score."""
+    """e_w . v: change of the token's raw score at a coefficient of 1."""
     top_tokens: tuple[str, ...]
     triggers: tuple[str, ...] = ()
     """Prefixes on which it fires most, the last token in brackets; empty when no text was searched."""

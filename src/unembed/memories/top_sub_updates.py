@@ -35,7 +35,8 @@ class SubUpdate:
     share: float
     """Contribution over the sum of the layer's contributions."""
     score: float | None
-    """What it adds to the chosen token's logit, or to the difference of two (basis frozen), if one was chosen."""
+    """Its contribution to the chosen token's logit, or to the difference of two (basis frozen), if a token was
+    chosen."""
     top_tokens: list[str]
     """Tokens with the highest scores under the value; a negative coefficient promotes the lowest ones instead."""
     bottom_tokens: list[str]

@@ -277,7 +277,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | 
 
 
 def _no_decoder(where: str) -> str:
-    """What a model is that transformers does not open as a decoder."""
+    """The kind of a model that transformers does not open as a decoder."""
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):

@@ -34,7 +34,7 @@ class Norm:
 
     @cached_property
     def eps(self) -> float:
-        """What the module adds to the mean square before the root."""
+        """Epsilon, added to the mean square before the root."""
         for name in _EPS_NAMES:
             value = getattr(self.module, name, None)
             if isinstance(value, float):
@@ -64,7 +64,7 @@ class Norm:
 
     @cached_property
     def bias(self) -> Float[Tensor, " d_model"] | None:
-        """What each channel is shifted by, or None when that is nothing."""
+        """Shift of each channel, or None without one."""
         if getattr(self.module, "bias", None) is None:
             return None
         _, plus, minus, _ = self._responses
@@ -155,7 +155,7 @@ class ChannelGain(Norm):
 
     @property
     def bias(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
-        """What each channel is shifted by."""
+        """Shift of each channel."""
         return self.shift
 
     @property

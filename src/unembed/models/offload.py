@@ -2,8 +2,9 @@
 
 A model that does not fit is opened with a `device_map` that leaves layers in main memory or on disk. Between calls the
 parameters of such a layer are on the `meta` device: shapes without numbers. The hook on the module records where the
-numbers are and loads them for each call, so a pass needs nothing from here; reading a weight does. What is fetched
-is a copy on the device where the module runs, it lasts as long as the caller holds it, and changing it changes nothing.
+numbers are and loads them for each call, so a pass needs nothing from here; reading a weight does. A fetched weight is
+a copy on the device where the module runs. It exists as long as the caller has a reference, and changing it does not
+change the model.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class KnownWeights:
 
 
 def known_weights(model: str, revision: str | None = None) -> KnownWeights | None:
-    """What a name opens; None where that was not recorded, or the files have changed since.
+    """The weights behind a name; None where that was not recorded, or the files have changed since.
 
     Args:
         model: an embedded name, a folder, or the id of a hub model in the local cache.
@@ -48,7 +48,7 @@ def known_weights(model: str, revision: str | None = None) -> KnownWeights | Non
 
 
 def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) -> None:
-    """Record what a name opens; nothing where its files cannot be found or the cache cannot be written to.
+    """Record the weights behind a name; nothing where its files cannot be found or the cache cannot be written to.
 
     Args:
         model: the name.

@@ -111,7 +111,7 @@ class Weights:
         return self._matrix(module)
 
     def projection_bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
-        """What a projection of the structure adds, or None."""
+        """The bias of a projection of the structure, or None."""
         return self._bias(module)
 
     def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:

@@ -122,7 +122,7 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
 
     Args:
         circuits: `unembed.circuits(lm)`.
-        mode: what of the later head reads the earlier one: "q", "k" or "v".
+        mode: the input of the later head that reads the earlier one: "q", "k" or "v".
         top: pairs listed.
 
     Raises:

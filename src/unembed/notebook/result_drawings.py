@@ -125,7 +125,7 @@ def effects(result: Effects) -> dict[str, Any]:
 
 
 def memory_effects(result: MemoryEffects) -> dict[str, Any]:
-    """What each memory adds to the question."""
+    """The contribution of each memory to the question."""
     return _bars(result.to_table(), "memory", "effect", result.to_table().title, ("coefficient",))
 
 

@@ -17,12 +17,12 @@ M = TypeVar("M")
 UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
 """The text of a finding that differs where its claim has no explanation."""
 Numbers = Mapping[str, Any]
-"""What a claim's `measure` gives its `judge`, by name."""
+"""The arguments that a claim's `measure` passes to its `judge`, by name."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was measured for a claim, as a sentence, and the verdict on it."""
+    """The measurement for a claim, as a sentence, and the verdict."""
 
     here: str
     verdict: Verdict

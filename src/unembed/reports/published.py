@@ -18,7 +18,7 @@ class Origin(NamedTuple):
     """One published value.
 
     Attributes:
-        quantity: what it is of.
+        quantity: the quantity.
         value: as published, in words.
         where: section, table or figure.
         origin: how it is known here; one of the constants of this module.

@@ -67,7 +67,7 @@ def report(
             with the package, and only for models that were not trained on text spaced so (WikiLM).
         moses: split the corpus's words as Moses does, as the papers' released code did before WikiLM read them (needs
             sacremoses).
-        progress: called with what is being done, how much is done, and how much there is.
+        progress: called with the name of a step, the amount done, and the total.
         options: of the study; see its module.
 
     Returns:

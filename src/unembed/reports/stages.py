@@ -19,7 +19,7 @@ STAGES = ".stages"
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the name of a step, the amount done, and the total."""
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -28,7 +28,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Where a study stores what it has done.
+    """Where a study stores the stages that it has completed.
 
     Attributes:
         out: folder of the report.

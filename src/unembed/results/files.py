@@ -107,7 +107,7 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
 def whole_file(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """A temporary name in the folder of `path` to write under; the file is renamed to `path` when the block ends.
 
-    A block that fails or is killed leaves what was there before.
+    A block that fails or is killed leaves the previous file unchanged.
 
     Args:
         path: the file to write or replace.
@@ -140,7 +140,7 @@ def _flush(path: Path) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write a file so that a failed or interrupted write leaves what was there before; return its path.
+    """Write a file so that a failed or interrupted write leaves the previous file unchanged; return its path.
 
     Raises:
         InvalidInput: the folder does not exist, or the path is a folder.

@@ -1,4 +1,4 @@
-"""What a trace or an explanation shows, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
+"""The content of a trace or an explanation, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
 
 Ranks count from 1, the top.
 """
@@ -191,7 +191,7 @@ class Finding:
     kind: str
     sentence: str
     definition: str
-    """What the finding is about."""
+    """The part that the finding is about."""
     nats: float
     """Its weight: nats of a token's log-probability, or of its logit."""
     layer: int

@@ -162,7 +162,7 @@ def explain_view(
 
 @dataclasses.dataclass(frozen=True)
 class _Position:
-    """The position of a trace that a view shows, and what is wanted to be known there."""
+    """The position of a trace that a view shows, and the question at that position."""
 
     trace: Trace
     position: int

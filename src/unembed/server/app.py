@@ -37,7 +37,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     """The guarded application.
 
     Args:
-        state: what the server has open; the caller closes it.
+        state: the open model and index; the caller closes it.
         token: the secret that every request to the API must carry.
         port: the port of the server, which is part of the cookie's name.
         hosts: the host names that requests may name.

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def imports_frozen() -> Generator[None]:
-    """Inside, garbage collection skips what was imported before."""
+    """Inside, garbage collection skips objects that were imported before."""
     gc.freeze()
     try:
         yield

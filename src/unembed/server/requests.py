@@ -1,4 +1,4 @@
-"""What a page may send, typed and bounded."""
+"""Requests that a page may send, typed and bounded."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _REASONS = {
 
 
 def _reason(error: Any) -> str:
-    """What is wrong with a value of a request, in words."""
+    """A description of an invalid value in a request."""
     words = _REASONS.get(error["type"])
     if words:
         return words.format(**error.get("ctx", {}))

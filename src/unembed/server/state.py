@@ -1,4 +1,4 @@
-"""What the server has open: one model, its index if there is one, the model's queue, and the caches."""
+"""The open model and index of the server: one model, its index if there is one, the model's queue, and the caches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Running the real model while watching or editing it.
 
-The room answers "what were the tensors, and what if one had been different?" with hooks on the live modules. What the
-tensors mean is left to the rooms above.
+The room answers "what were the tensors, and what if one had been different?" with hooks on the live modules.
+Interpretation of the tensors belongs to the rooms above.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class CapturePoint:
     missing: Callable[[Block], tuple[str, str]] = lambda _block: ("the layer has no such tensor", "")
     """Why the point is missing, and what to use instead."""
     put_back: Callable[[Tensor, Tensor, Block], Tensor] | None = None
-    """What the module is given or returns once the captured tensor is replaced: from the new tensor and the module's
+    """The module's new input or output when the captured tensor is replaced: from the new tensor and the module's
     own; None where a replacement would not reach everything that reads the tensor."""
     item: Callable[[Block], int] = lambda _block: 0
     """Which of the tensors that the module receives or returns it is."""
@@ -102,7 +102,7 @@ def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
 
 
 def _half(t: Tensor, block: Block, which: str) -> Tensor:
-    """The gate or up branch, out of what a projection that may be fused returns."""
+    """The gate or up branch, from the output of a projection that may be fused."""
     assert block.feed_forward is not None
     return block.feed_forward.half(t, which)
 
@@ -115,7 +115,7 @@ def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
 
 
 def _projected(which: str) -> CapturePoint:
-    """Queries, keys or values by head, out of what the projection returns."""
+    """Queries, keys or values by head, from the output of the projection."""
 
     def split(t: Tensor, block: Block) -> Tensor:
         return block.attention.split_heads(t, which)

@@ -46,7 +46,7 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """How what one branch computes enters the stream in a run: multiplier * norm(gate * raw).
+    """How the output of one branch enters the stream in a run: multiplier * norm(gate * raw).
 
     The norm's scale and the gate are those of the run.
     """
@@ -55,10 +55,10 @@ class Branch:
     scale: Float[Tensor, "*pos 1"] | None
     multiplier: float
     gate: Float[Tensor, "*pos d_model"] | None = None
-    """What each channel is multiplied by at each position (RWKV)."""
+    """Factor of each channel at each position (RWKV)."""
 
     def written(self, part: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """What a part of the branch's raw output adds to the stream."""
+        """The contribution of a part of the branch's raw output to the stream."""
         part = part if self.gate is None else part * self.gate
         if self.norm is not None and self.scale is not None:
             part = self.norm.frozen(part, self.scale)
@@ -73,12 +73,12 @@ class Branch:
 
     @property
     def factor(self) -> Float[Tensor, "*pos 1"] | float:
-        """What a dot product with `direction` is multiplied by at each position."""
+        """Factor of a dot product with `direction` at each position."""
         return 1.0 if self.scale is None else 1.0 / self.scale
 
     @property
     def bias(self) -> Float[Tensor, " d_model"] | None:
-        """What the branch norm itself adds, if anything."""
+        """The branch norm's bias in the stream, if any."""
         if self.norm is None or self.norm.bias is None:
             return None
         return self.norm.bias * self.multiplier
@@ -260,7 +260,7 @@ def _normed(
 
 
 def require_one_stream(lm: Decoder, what: str) -> None:
-    """Refuse what is not defined for a model with several streams.
+    """Refuse analyses that are not defined for a model with several streams.
 
     Raises:
         Unsupported: the model has several streams.
@@ -330,12 +330,12 @@ class Directions:
     """By layer, what the biases of norms on the stream itself contribute."""
 
     def ffn(self, layer: int) -> Float[Tensor, "*pos d_model"]:
-        """The direction for what the FFN of a layer writes."""
+        """The direction for the output of a layer's FFN."""
         return self.steps[layer]["mlp_out"]
 
 
 def mixing_points(lm: Decoder) -> tuple[str, ...]:
-    """What a run must capture for `directions`: nothing in most models, because their blocks only add to the stream."""
+    """The points that a run must capture for `directions`; none where blocks only add to the stream."""
     structure = lm.structure
     points = ["streams", "streams_middle", "streams_end"] if structure.streams is not None else []
     points += ["resid_pre"] if structure.has_stream_norms else []

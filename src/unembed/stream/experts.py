@@ -116,6 +116,6 @@ def keep_with_graph(
 
 
 def _added(lm: Decoder, layer: int, rows: Tensor, difference: Tensor, like: Tensor) -> Tensor:
-    """What a difference of coefficients adds to the FFN's output."""
+    """The change of the FFN's output for a difference of coefficients."""
     values = lm.weights.values(layer, rows)
     return (difference.flatten(0, -2).to(values) @ values).view(like.shape).to(like)

@@ -163,7 +163,7 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
     Raises:
         OutOfRange: a layer, memory or head that the model does not have.
         Unsupported: a memory of a layer without memories.
-        InvalidInput: they are not edits, or a value is beyond what the model's numbers can hold.
+        InvalidInput: they are not edits, or a value is out of range of the model's dtype.
     """
     found = []
     most = torch.finfo(lm.dtype).max

@@ -105,7 +105,7 @@ class Run(Displayed):
     """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: everything but the graph."""
+        """The pickled state: everything but the graph."""
         return {**vars(self), "_graph": None, "_logits": None if self._logits is None else self._logits.detach()}
 
     def to_table(self) -> Table:

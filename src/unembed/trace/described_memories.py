@@ -1,4 +1,4 @@
-"""Memories (FFN neurons) with a description that promote a prediction: what the model recognised, in words."""
+"""Memories (FFN neurons) with a description that promote a prediction: recognised patterns in words."""
 
 from __future__ import annotations
 

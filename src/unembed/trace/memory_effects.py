@@ -86,7 +86,7 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """What the memories are ranked by; -1 for silent ones, which are not candidates unless they deviate."""
+        """The sort key; -1 for silent memories, which are not candidates unless they deviate."""
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)

@@ -1,4 +1,4 @@
-"""What a trace returns as rows, with the columns that show them."""
+"""The results of a trace as rows, with the columns that show them."""
 
 from __future__ import annotations
 

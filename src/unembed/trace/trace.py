@@ -163,8 +163,8 @@ class Trace(PromptReadings, Displayed):
             layers: only these; all that have memories when None.
             index: an index of the model, which records how often and how strongly each memory fires; when None, a
                 sample of the shipped text is measured.
-            order: what the list is ranked by: "effect"; "deviation", the effect beyond that of the mean coefficient
-                (mean ablation); "size" or "coefficient".
+            order: the quantity by which the list is ranked: "effect"; "deviation", the effect beyond that of the mean
+                coefficient (mean ablation); "size" or "coefficient".
             top_tokens: how many tokens of each value to list.
 
         Raises:
@@ -252,7 +252,7 @@ class Trace(PromptReadings, Displayed):
     ) -> Records[DescribedMemory]:
         """Memories (FFN neurons) with a description that promote a token most, the largest effect first.
 
-        The effect is what a memory adds to the token's logit over what it adds to the average token's. Descriptions are
+        The effect is the memory's contribution to the token's logit minus that to the average token's. Descriptions are
         those saved with `index` (see `Index.memories`), or those of an embedded model; without either, none is listed.
 
         Args:

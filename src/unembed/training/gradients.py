@@ -21,7 +21,7 @@ LOGIT_TOKENS = 512  # tokens whose logits are in memory at once
 
 
 class Objective(NamedTuple):
-    """What a half of a batch costs, as shares of the batch's means."""
+    """The loss of half a batch, as shares of the batch's means."""
 
     nats: float
     spread: float

@@ -73,7 +73,7 @@ class Run:
         self._gradients = engine(self.network, compiled=compiled)
 
     def close(self) -> None:
-        """End what the engine started."""
+        """Stop the engine's processes."""
         self._gradients.close()
 
     @property

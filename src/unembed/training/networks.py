@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(inner, shape.d_model, bias=bias)
 
     def forward(self, reads: Tensor, values: Tensor) -> Tensor:
-        """What the heads write; queries and keys read `reads`, values read `values`."""
+        """The heads' output; queries and keys read `reads`, values read `values`."""
         batch, pos, _ = reads.shape
 
         def split(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a circuits command found, as JSON, CSV, a page, or tables on the terminal."""
+"""The result of a circuits command as JSON, CSV, a page, or tables on the terminal."""
 
 from __future__ import annotations
 

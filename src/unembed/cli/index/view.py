@@ -139,7 +139,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def deliver_status(index: Index, as_json: bool) -> None:
-    """What an index is of and how far it has come."""
+    """Model and corpus of an index, and the progress of its build."""
     state = index.status()
     deliver({"schema": "unembed.index.status/1", **state}, as_json, lambda: print("\n".join(status_lines(state))))
 
@@ -202,7 +202,7 @@ class Report:
         self._last, self._part, self._began = 0.0, "", 0.0
 
     def __call__(self, part: str, done: int, total: int | None) -> None:
-        """Show what is being made; at most ten times a second."""
+        """Show the current step of a build; at most ten times a second."""
         now = time.monotonic()
         if part != self._part:
             self._part, self._began = part, now

@@ -1,4 +1,4 @@
-"""The prompts of a command: from arguments, a file, or standard input, cut to what the context holds."""
+"""The prompts of a command: from arguments, a file, or standard input, cut to the length of the context."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """What is read of a prompt that is longer than the context."""
+    """Which part of a prompt longer than the context is used."""
 
     last: Last = None
     windows: Windows = None
@@ -81,7 +81,7 @@ class Cut:
             raise typer.BadParameter("--last and --windows both cut the prompt; choose one")
 
     def pieces(self, lm: LanguageModel, prompts: list[str]) -> list[Piece]:
-        """The prompts, or what is read of each."""
+        """The prompts, or the part of each that is used."""
         from unembed.stream import last_tokens, prompt_windows
 
         if self.windows is not None:

@@ -240,7 +240,7 @@ class _Pass:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Store what is pending, if the cache still exists."""
+        """Store the pending positions, if the cache still exists."""
         cache = self.cache
         for block in self.blocks:
             if cache is not None:

@@ -118,7 +118,7 @@ class SubUpdates:
         return cls(labels, found.dominant.numpy(), found.saturation.numpy(), similarity)
 
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
-        """What is compared: (position, cluster) pairs, or each cluster once."""
+        """The features that are compared: (position, cluster) pairs, or each cluster once."""
         clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
             return clusters + self._offsets

@@ -153,7 +153,7 @@ def evaluate(
         samples: continuations of each prompt; more than one needs a seed.
         seed: sample with this seed; greedy without one.
         new_tokens: length of the continuations, exactly.
-        batch: prompts at a time; with a seed it is part of what is drawn.
+        batch: prompts at a time; with a seed, it affects the samples.
         clean_text: text for perplexity; none is measured without it.
         clean_tokens: how much of it.
         progress: called with the arm's name, prompts done and prompts in total.

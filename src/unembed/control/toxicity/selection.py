@@ -36,10 +36,11 @@ class Selection(Displayed):
 
     edits: tuple[Edit, ...]
     table: Table
-    """What each promotes; for the greedy choice, the curve: unwanted and wanted text and perplexity after each."""
+    """The tokens that each promotes; for the greedy choice, the curve: unwanted and wanted text and perplexity after
+    each."""
 
     def to_table(self) -> Table:
-        """What was selected: `table`."""
+        """The selected values: `table`."""
         return self.table
 
 
@@ -186,7 +187,8 @@ def greedy(
         clean: windows whose perplexity is the cost.
         wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.
         n: how many values at most.
-        budget: largest growth of the clean text's perplexity; 0.17 is what the paper's ten cost (21.7 to 25.3).
+        budget: largest growth of the clean text's perplexity; 0.17 is the cost of the paper's ten values (21.7 to
+            25.3).
         strengths: coefficients to try; a negative one makes a value push its tokens down, which the paper did not do.
         tried: candidates of the first-order ranking measured exactly at each step.
         progress: called with steps done and steps in total.

@@ -55,7 +55,7 @@ def debiased(
 
 
 class SelfDebiasing(LogitsProcessor):
-    """Corrects each step by what the same model predicts after the prefixes, with a separate cache.
+    """Corrects each step by the same model's predictions after the prefixes, with a separate cache.
 
     Works in any `transformers` generation, with batches (padded on the left), sampling and beams. One processor serves
     one generation at a time; a new prompt is detected and starts a new generation.

@@ -1,7 +1,7 @@
 """All values of a model grouped by direction: the tree, any cut of it, and a card for every cluster.
 
-What is clustered are the value vectors as they reach the stream (after the gain of a norm that follows the FFN; the
-plain rows of W_out where there is none), by cosine distance. Source: Geva et al. 2022, section 5.2, where 10,000
+The vectors that are clustered are the values as they reach the stream (after the gain of a norm that follows the FFN;
+the plain rows of W_out where there is none), by cosine distance. Source: Geva et al. 2022, section 5.2, where 10,000
 clusters of all values are cut from an average-linkage tree.
 """
 

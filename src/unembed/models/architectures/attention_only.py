@@ -74,13 +74,13 @@ class AttentionOnlyAttention(Attention):
         position_embeddings: Float[Tensor, "#batch pos d_model"],
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
-        """What the heads add to the stream, and the pattern where the implementation gives one."""
+        """The heads' output, and the pattern where the implementation returns one."""
         z, pattern = self.mixed(hidden_states + position_embeddings, hidden_states, **kwargs)
         return self.o_proj(z), pattern
 
 
 class AttentionOnlyLayer(nn.Module):
-    """One block: the stream plus what its heads write."""
+    """One block: the stream plus the heads' output."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the decoders of this package share: heads, the beginning of a forward pass, and its end in logits and a loss."""
+"""Common code of this package's decoders: heads, the beginning of a forward pass, and its end in logits and a loss."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Attention(nn.Module):
     v_proj: nn.Linear
 
     def __init__(self, config: PretrainedConfig, layer_idx: int, head_dim: int) -> None:
-        """What the attention functions of transformers read."""
+        """Attributes that the attention functions of transformers read."""
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx

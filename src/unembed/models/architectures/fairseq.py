@@ -80,7 +80,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
 
 @dataclass(frozen=True, eq=False)
 class FairseqModel:
-    """What a checkpoint and its dictionary open as."""
+    """A model opened from a checkpoint and its dictionary."""
 
     model: WikiLMForCausalLM
     tokenizer: PreTrainedTokenizerFast
@@ -234,7 +234,7 @@ def converted(
 
 @dataclass
 class _Reading:
-    """What is left to read of a checkpoint: taken tensors are removed, so that unused ones can be reported."""
+    """The tensors of a checkpoint that were not read yet, so that unused ones can be reported."""
 
     left: dict[str, Tensor]
     name: str
@@ -306,7 +306,7 @@ _UNDERSTOOD: dict[str, tuple[Any, ...]] = {
     "no_scale_embedding": (False,),
     "character_embeddings": (False,),
 }
-"""Training arguments that change what the tensors mean, with the values this reader understands."""
+"""Training arguments that change the meaning of the tensors, with the values that this reader supports."""
 
 
 def _check_arguments(reading: _Reading, arguments: Mapping[str, Any]) -> None:

@@ -72,7 +72,7 @@ class WikiLMConfig(PretrainedConfig):
             tie_adaptive_proj: whether the readout widens by the embedding's own projections.
             final_norm: whether there is a LayerNorm before the unembedding. The papers' model has none.
             activation_function: f of the memories.
-            layer_norm_eps: what every LayerNorm adds to the variance.
+            layer_norm_eps: epsilon of every LayerNorm.
             max_position_embeddings: the training length. Positions are sinusoids, so nothing is stored for it.
             initializer_range: standard deviation of random weights.
             use_cache: whether generation caches keys and values.
@@ -145,7 +145,7 @@ class WikiLMAttention(Attention):
     def forward(
         self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
-        """What the heads add to the stream, and the pattern where the implementation gives one."""
+        """The heads' output, and the pattern where the implementation returns one."""
         z, pattern = self.mixed(hidden_states, hidden_states, **kwargs)
         return self.out_proj(z), pattern
 

@@ -1,1 +1,1 @@
-"""What a decoder is made of, read off its module tree and checked by running it."""
+"""The structure of a decoder, derived from its module tree and checked by running it."""

@@ -50,11 +50,11 @@ def mixer_site(
 
     Args:
         probe: the model and its dry run.
-        source: the module that returned what the mixer writes, before a branch norm.
+        source: the module that returned the mixer's output, before a branch norm.
         raw: what it returned.
         output: the module whose return value is added to the stream.
         branch_norm: the norm between, if there is one.
-        multiplier: what the output is multiplied by.
+        multiplier: factor of the output.
         constant: a bias that the block adds after it.
     """
     attention_path = _attention_path(probe, path, source)
@@ -304,7 +304,7 @@ def _attention_path(probe: Probe, path: str, source: str) -> str:
 
 
 def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> tuple[str | None, nn.Module | None]:
-    """The projection inside the mixer that returned what it writes."""
+    """The projection inside the mixer that returned its output."""
     for name, part in reversed(called_linears(probe, path, module)):
         returned = probe.recording.returned(name)
         if same(returned, raw) or (returned is not None and same(returned.view(1, -1, returned.shape[-1]), raw)):

@@ -25,7 +25,7 @@ class DifferentialPattern:
 
     @property
     def factor(self) -> Float[Tensor, ""]:
-        """What the second softmax is multiplied by: exp(q1 . k1) - exp(q2 . k2) + a constant of the layer."""
+        """The factor of the second softmax: exp(q1 . k1) - exp(q2 . k2) + a constant of the layer."""
         module: Any = self.module
         q1, k1, q2, k2 = (self._learned(name) for name in _LEARNED)
         first, second = ((q * k).sum(dtype=torch.float32).exp().to(q.dtype) for q, k in ((q1, k1), (q2, k2)))

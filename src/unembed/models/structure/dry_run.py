@@ -1,6 +1,6 @@
 """One forward pass over a few random tokens with every module's input and output noted.
 
-What belongs to what is then decided by comparing tensors, not names: the norm whose output the MLP reads is the pre-MLP
+The roles of modules are then found by comparing tensors, not names: the norm whose output the MLP reads is the pre-MLP
 norm, regardless of its name.
 """
 
@@ -23,7 +23,7 @@ INPUT_NAMES = ("hidden_states", "x", "input", "inputs", "hidden_state")
 
 @dataclass
 class Call:
-    """What one module was given and what it returned in its last call."""
+    """The inputs and the output of a module in its last call."""
 
     given: Tensor | None = None
     returned: Tensor | None = None

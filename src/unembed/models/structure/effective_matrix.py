@@ -37,7 +37,7 @@ class EffectiveMatrix:
         return measured_matrix(module, self.d_in, self.dtype, self.device)
 
     def bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
-        """What the module adds, or None."""
+        """The bias of the module, or None."""
         if self.layout is not None:
             return own_bias(module)
         bias = measured_bias(module, self.d_in, self.dtype, self.device)
@@ -71,7 +71,7 @@ def measured_matrix(
 
 @torch.no_grad()
 def measured_bias(module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " d_out"]:
-    """What an affine module returns for a zero vector."""
+    """The output of an affine module for a zero vector."""
     return _output(module, torch.zeros(1, d_in, dtype=dtype, device=device))[0]
 
 

@@ -74,7 +74,7 @@ def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tu
 
 
 def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None, float, float | None]:
-    """The final norm, what the head's output is multiplied by, and its soft cap."""
+    """The final norm, the factor of the head's output, and its soft cap."""
     head_path = next(p for p, m in probe.hf.named_modules() if m is head)
     entered, out = probe.recording.given(head_path), probe.recording.returned(head_path)
     assert entered is not None and out is not None

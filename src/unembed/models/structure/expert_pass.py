@@ -18,7 +18,7 @@ from unembed.models.structure.experts import Experts, RoutedCoefficients
 def observed(
     experts: Experts, ffn: nn.Module, see: Callable[[RoutedCoefficients, Tensor], Tensor | None]
 ) -> Iterator[None]:
-    """While inside, `see` is called after every pass of the experts with their coefficients and what they write.
+    """While inside, `see` is called after every pass of the experts with their coefficients and outputs.
 
     The model's own forward runs. What the experts write is the FFN's output, or what a norm inside it is given.
 

@@ -20,7 +20,7 @@ Pairs = tuple[Int[Tensor, " pair"], Int[Tensor, " pair"], Float[Tensor, " pair"]
 
 @dataclass
 class ExpertPass:
-    """What one pass through the experts has shown so far."""
+    """Results of one pass through the experts so far."""
 
     chosen: Tensor | None = None
     weights: Tensor | None = None

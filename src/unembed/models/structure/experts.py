@@ -106,7 +106,7 @@ class SharedExpert:
 
     down_proj: nn.Module
     up_proj: nn.Module | None
-    """None where what the down-projection receives has no known formula."""
+    """None where the input of the down-projection has no known formula."""
     gate_proj: nn.Module | None
     """The same module as `up_proj` when both are fused in one weight."""
     gate_first: bool
@@ -143,12 +143,12 @@ class Experts:
     """How the weights of the routed experts lie."""
     d_model: int
     multiplier: float
-    """What the sum of the routed experts is multiplied by."""
+    """Factor of the sum of the routed experts."""
     shared: SharedExpert | None
     router: nn.Module | None
     """The module whose `weight` holds one direction for each expert."""
     bias: Float[Tensor, " d_model"] | None = None
-    """What the FFN adds at every position (JetMoE)."""
+    """A bias that the FFN adds at every position (JetMoE)."""
     inner_norm: nn.Module | None = None
     """The norm inside the FFN that is applied to the sum of the experts' outputs (AXK1)."""
 

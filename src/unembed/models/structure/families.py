@@ -1,11 +1,12 @@
 """The table of family facts: what the module tree and one dry run do not show.
 
 Structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
-found by `unembed.models.structure.resolver` on the live model, so most
-families need no row here at all. A row contains only facts that the module tree does not show, and why.
+found by `unembed.models.structure.resolver` on the live model, so most families need no row here at all. A row contains
+only facts that the module tree does not show, and why.
 
-Adding a family: try it first. If it is refused, the message names what was not understood; when the fact is one of the
-fields below, add a row keyed by the config's `model_type`, a tiny config in `tests/families.py`, and a changelog line.
+Adding a family: try it first. If it is refused, the message names the part that was not recognised; when the fact is
+one of the fields below, add a row keyed by the config's `model_type`, a tiny config in `tests/families.py`, and a
+changelog line.
 """
 
 from __future__ import annotations

@@ -50,11 +50,11 @@ def feed_forward_site(
 
     Args:
         probe: the model and its dry run.
-        raw: what the FFN computed.
+        raw: the output of the FFN.
         x: what entered the block.
         mid: the stream after attention.
         branch: the path of the norm on the FFN's output, if there is one.
-        multiplier: what its output is multiplied by.
+        multiplier: factor of its output.
         output: the module whose return value is added to the stream.
     """
     module = probe.hf.get_submodule(ffn_path)

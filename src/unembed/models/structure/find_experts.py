@@ -79,7 +79,7 @@ def _router(ffn: nn.Module, n_experts: int, d_model: int) -> nn.Module | None:
 def _shared_expert(
     probe: Probe, ffn_path: str, experts_path: str, target: Tensor, routed: Tensor, formula: Formula
 ) -> tuple[SharedExpert | None, float]:
-    """The expert that reads every position, if there is one, and what the routed experts' sum is multiplied by."""
+    """The expert that reads every position, if there is one, and the factor of the routed experts' sum."""
     ffn = probe.hf.get_submodule(ffn_path)
     linear = {
         n: m for n, m in ffn.named_modules() if n and is_linear(m) and not f"{ffn_path}.{n}".startswith(experts_path)
@@ -130,7 +130,7 @@ def _snapped(probe: Probe, number: float) -> float:
 def _error(
     experts: Experts, ffn: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], target: Tensor
 ) -> float:
-    """How far coefficients times values are from what the FFN returns, called again as in the dry run."""
+    """The error of coefficients times values against the FFN's output, called again as in the dry run."""
     found: list[Tensor] = []
 
     def see(coefficients: RoutedCoefficients, _output: Tensor) -> None:

@@ -46,7 +46,8 @@ def find_readings(
 ) -> ReadHeads | None:
     """What queries, keys and values read, for an attention whose values were found at `source`; None where unknown.
 
-    What is found gives the dry run's values by construction; queries and keys are judged by the caller, on the pattern.
+    The result reproduces the dry run's values by construction; queries and keys are judged by the caller, on the
+    pattern.
     """
     x = probe.recording.given(attention_path)
     if x is None or source.form not in ("heads", "latent"):

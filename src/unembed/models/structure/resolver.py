@@ -1,7 +1,8 @@
 """From a live model to its `Structure`, by one dry run and the comparison of tensors.
 
 Each question ("which norm does the MLP read through?", "is anything else added to the stream?") is answered by finding
-the tensor, and the answer is checked by recomputing the block's output. What is not understood is refused by name.
+the tensor, and the answer is checked by recomputing the block's output. A structure that is not recognised is refused,
+and the message names the part.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
 
 
 def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
-    """What the final norm reads, or the head where there is none."""
+    """The input of the final norm, or of the head where there is none."""
     entered = probe.recording.given(next(p for p, m in probe.hf.named_modules() if m is head))
     norm = probe.norm_returning(entered, "")
     last = probe.recording.given(norm) if norm else entered

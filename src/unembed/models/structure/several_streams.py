@@ -47,7 +47,7 @@ class Streams(ABC):
 
     @abstractmethod
     def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
-        """What the model's end makes of the streams: the vector that the final norm reads."""
+        """The model's combination of the streams after the last layer: the vector that the final norm reads."""
 
     @abstractmethod
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
@@ -111,7 +111,7 @@ class HyperConnections(Streams):
         return (t.flatten(-2) if self._flat else t), shape
 
     def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
-        """What the model's end makes of the streams."""
+        """The model's combination of the streams after the last layer."""
         given, shape = self._as_given(streams)
         return _called(self._head, given).reshape(*shape, streams.shape[-1])
 

@@ -77,7 +77,7 @@ def _branch(probe: Probe, path: str, source: str, norm: str | None) -> _Branch:
 
 
 def _read(probe: Probe, path: str, ffn_path: str) -> Tensor:
-    """What the FFN reads, before its norm where it has one."""
+    """The input of the FFN, before its norm where it has one."""
     read = probe.recording.given(ffn_path)
     assert read is not None
     read = read.view(1, -1, read.shape[-1])
@@ -111,7 +111,7 @@ def check_end(probe: Probe, streams: Streams, leaving: Tensor, last: Tensor) -> 
     """Refuse a model whose end does not put the streams together as described.
 
     Raises:
-        ModelNotUnderstood: the collapsed streams, or their weights, miss what the final norm reads.
+        ModelNotUnderstood: the collapsed streams, or their weights, differ from the input of the final norm.
     """
     each = streams.split(leaving)
     collapsed = streams.collapsed(each)

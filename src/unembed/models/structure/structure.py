@@ -1,4 +1,4 @@
-"""What a decoder is made of, as data: where each part lies in the live module tree and what is done around it.
+"""The structure of a decoder as data: where each part lies in the live module tree and what is done around it.
 
 `unembed.models.structure.resolver` finds a `Structure`; it is never written by hand. Everything that differs between
 families is a field here, so code above reads fields and never checks a family's name.
@@ -62,7 +62,7 @@ class ValueSource:
     n_kv_heads: int
     d_head: int
     factor: float
-    """What the mixed values are multiplied by on their way to z; 1 in most families."""
+    """Factor of the mixed values on their way to z; 1 in most families."""
     clip: float | None
     gate: str
     """What multiplies the mixed values on their way to z: "" where nothing does, "head" for one factor per position
@@ -113,7 +113,7 @@ class Latent:
     """Columns of the module's output."""
     norm: Norm | None
     factor: float
-    """What the normed latent is multiplied by (Dots 3)."""
+    """Factor of the normed latent (Dots 3)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class Writer:
 
     label: str
     module: nn.Module
-    """What this module returns, times `multiplier`, is added."""
+    """The module's output, times `multiplier`, is added to the stream."""
     multiplier: float
     each_stream: bool = False
     """True where it writes a different vector to each of several streams."""
@@ -179,7 +179,7 @@ class AttentionSite:
     path: str
     module: nn.Module
     output: nn.Module
-    """What this module returns, times `multiplier`, plus `constant`, is what the mixer adds to the stream."""
+    """The mixer adds this module's output, times `multiplier`, plus `constant`, to the stream."""
     out_projection: nn.Module | None
     head_layout: HeadLayout | None
     pre_norm: Norm | None
@@ -292,7 +292,7 @@ class FeedForwardSite:
     entry: nn.Module
     """The module that the stream enters first: the pre-norm where there is one."""
     output: nn.Module
-    """What this module returns, times `multiplier`, is what the FFN adds to the stream."""
+    """The FFN adds this module's output, times `multiplier`, to the stream."""
     down_proj: nn.Module | None
     up_proj: nn.Module | None
     gate_proj: nn.Module | None
@@ -307,11 +307,11 @@ class FeedForwardSite:
     memories_missing: str = ""
     """Why the FFN has no memories here; empty where it has."""
     channel_gate: nn.Module | None = None
-    """The projection whose sigmoid multiplies each channel of what the memories write, at each position (RWKV)."""
+    """The projection whose sigmoid multiplies each channel of the memories' output, at each position (RWKV)."""
 
     @property
     def reader(self) -> nn.Module:
-        """A module whose input is what the FFN reads: the stream, after the norm where there is one."""
+        """A module that has the same input as the FFN: the stream, after the norm where there is one."""
         return next((m for m in (self.gate_proj, self.up_proj) if m is not None), self.module)
 
     @property
@@ -364,18 +364,18 @@ class Block:
     late_writers: tuple[Writer, ...] = ()
     """Writers other than the FFN, parallel to it or after it."""
     entry_gain: float | Float[Tensor, " d_model"] = 1.0
-    """What the block multiplies resid_pre by before the mixer's output is added (a number, or one per channel)."""
+    """Factor of resid_pre before the mixer's output is added (a number, or one per channel)."""
     middle_gain: float | Float[Tensor, " d_model"] = 1.0
-    """What the block multiplies resid_mid by before the FFN's output is added."""
+    """Factor of resid_mid before the FFN's output is added."""
     exit_gain: float | Float[Tensor, " d_model"] = 1.0
-    """What the block multiplies its whole output by (Gemma 4's layer scalar)."""
+    """Factor of the block's whole output (Gemma 4's layer scalar)."""
 
     entry_norm: Norm | None = None
     """The norm that is applied to the stream itself before the mixer's output is added (MiniMax)."""
     middle_norm: Norm | None = None
     """The norm that is applied to the stream itself before the FFN's output is added."""
     handover: float = 1.0
-    """What the model multiplies the block's output by before the next block (RWKV); resid_post is behind it."""
+    """Factor of the block's output before the next block (RWKV); resid_post is behind it."""
     streams: Streams | None = None
     """How several streams are mixed, for a model that has more than one: then no resid_mid, and resid_pre and
     resid_post are the streams put together as at the model's end."""

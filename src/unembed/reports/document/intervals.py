@@ -1,8 +1,8 @@
 """A measured number with its interval: bootstrap over the units that were drawn at random, exact bounds for shares.
 
-What was drawn is resampled: examples where examples were drawn (all layers of an example together), keys where keys
-were drawn (their triggers are not independent draws), prefixes where prefixes were drawn. Values that belong to one
-drawn unit carry its number in `units`. Every function takes a seed, so that a report made twice is the same report.
+The sampling units are resampled: examples where examples were drawn (all layers of an example together), keys where
+keys were drawn (their triggers are not independent draws), prefixes where prefixes were drawn. Values that belong to
+one drawn unit carry its number in `units`. Every function takes a seed, so that a report made twice is the same report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the sections share: which layers count as lower and upper, the table of published numbers, the provenance."""
+"""Common code of the sections: lower and upper layers, the table of published numbers, the provenance."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What the sections of the report are made from.
+    """The measurements from which the report's sections are made.
 
     Attributes:
         corpus_fingerprint: of the text and its cut.
@@ -191,7 +191,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
 
 
 def with_index_settings(options: Options, index: Index) -> Options:
-    """The options with what an index decides: how triggers were chosen, and how many there are.
+    """The options, with those that the index determines: how triggers were chosen, and how many there are.
 
     Raises:
         InvalidInput: it holds fewer triggers for each key than are to be looked at for patterns.

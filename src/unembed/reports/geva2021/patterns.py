@@ -41,7 +41,7 @@ Feature = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Pattern:
-    """What some of the prefixes share."""
+    """A pattern shared by some of the prefixes."""
 
     kind: str
     """"shallow" or "semantic"."""
@@ -56,7 +56,7 @@ class Pattern:
 
 
 def surface(prefix: Prefix) -> set[Feature]:
-    """What a prefix ends with and the n-grams it contains."""
+    """The last tokens of a prefix and the n-grams that it contains."""
     ids = prefix.tolist()
     found: set[Feature] = {("ends with", tuple(ids[-n:])) for n in (1, 2, 3) if len(ids) >= n}
     for n in (2, 3, 4):

@@ -1,4 +1,4 @@
-"""What a key's coefficient loses when its triggers lose their first, last, or a random token (Fig. 3).
+"""How much a key's coefficient falls when its triggers lose their first, last, or a random token (Fig. 3).
 
 The coefficient is the one after the activation, at the end of the shortened prefix; its change is relative to that of
 the whole prefix, so that -1 means the key no longer fires (the floor for ReLU). Special tokens in front stay. Triggers

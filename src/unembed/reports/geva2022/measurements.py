@@ -41,7 +41,7 @@ _STAGES = 6
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What the sections and findings of the report are made from.
+    """The measurements from which the report's sections and findings are made.
 
     Attributes:
         sample: events and scores of these prefixes.

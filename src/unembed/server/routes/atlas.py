@@ -1,4 +1,4 @@
-"""The atlas of memories: the map of all values, and what a query finds on it."""
+"""The atlas of memories: the map of all values, and the matches of a query on it."""
 
 from __future__ import annotations
 

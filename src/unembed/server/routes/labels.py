@@ -151,7 +151,7 @@ async def get_item(
     per_layer: PerLayer = 10,
     random_per_layer: RandomPerLayer = 5,
 ) -> dict[str, Any]:
-    """What one item shows: 25 trigger prefixes of a key, or 30 tokens of a value with definitions."""
+    """The content of one item: 25 trigger prefixes of a key, or 30 tokens of a value with definitions."""
     corpus = state.require_index()
 
     def work() -> dict[str, Any]:

@@ -249,7 +249,7 @@ def _parts(state: ServerState, query: r.TraceRequest, edits: Sequence[Edit]) -> 
 
 
 def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
-    """Trace what is being typed while the queue is idle: it is likely to be requested next."""
+    """Trace the text being typed while the queue is idle: it is likely to be requested next."""
     cache_key, loop = _cache_key(query, state.trace_id(query.prompt, [])), asyncio.get_running_loop()
 
     def steps() -> Iterator[None]:

@@ -151,7 +151,7 @@ class TopLists:
         return nth_largest(allowed, self.top, sign).to(self.values.dtype)
 
     def _bounds_in_groups(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, "column key"]:
-        """While the lists are filling: what a column must reach to be among the best of its group so far."""
+        """While the lists are filling: the threshold for a column to be among the best of its group so far."""
         assert columns.within is not None and self.groups is not None and self.per_group is not None
         bounds = x.new_full(x.shape, -torch.inf, dtype=self.values.dtype)
         for group, members_of_group in columns.within:

@@ -63,7 +63,7 @@ def one_position(m: Measurements) -> list[Section]:
 
 
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
-    """What a head mostly does on repeated tokens, in words; empty where no score reaches `ROLE`."""
+    """The main behaviour of a head on repeated tokens, in words; empty where no score reaches `ROLE`."""
     best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
     if float(scores[best][layer, head]) >= ROLE:
         return _ROLES[best]

@@ -109,7 +109,7 @@ def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenan
 def virtual_weights_section(
     circuits: Circuits, part: str, top: int, basis: HeadBasis, provenance: Provenance
 ) -> Section:
-    """Who reads what one head or memory writes, and whose output it reads.
+    """Which parts read the output of one head or memory, and whose output it reads.
 
     Raises:
         InvalidInput: the name is neither of a head nor of a memory.

@@ -9,7 +9,7 @@ from unembed.results import Table
 
 
 def sections(m: Measurements) -> list[Section]:
-    """What the first layer's heads take off the loss of repeated and of new tokens, and which triples copy."""
+    """By how much the first layer's heads lower the loss on repeated and on new tokens, and which triples copy."""
     found = m.term_importance
     gains = [mean_of(side.numpy(), seed=m.seed) for side in (found.repeated_gain, found.new_gain)]
     losses = Table(
