@@ -126,9 +126,10 @@ def test_the_last_digit_and_the_bars_of_an_output_may_move() -> None:
     assert drift("sum +6.54   relative error 1e-07", "sum +6.54   relative error 3e-07") == []
 
 
-def test_the_first_command_comes_within_eighty_words() -> None:
-    before = README.read_text(encoding="utf-8").split("```text\nmake run\n```")[0]
+def test_the_first_two_commands_come_within_eighty_words() -> None:
+    before, block = README.read_text(encoding="utf-8").split("```text\n")[:2]
     assert len(before.split()) <= 80
+    assert [line.split("  ")[0] for line in block.split("```")[0].splitlines()] == ["make run", "make test"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
