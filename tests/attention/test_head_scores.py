@@ -6,9 +6,11 @@ import torch
 import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
+from tests.models.decoder_classes import tiny_model
 from unembed.attention import head_scores as room
 from unembed.attention.head_scores import KINDS, HeadScores, repeated_tokens
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
+from unembed.language_model import load
 from unembed.lens import final_scale
 from unembed.results import Provenance
 
@@ -53,6 +55,63 @@ def test_direct_effects_are_the_shares_of_attributions(name: str) -> None:
             rows = trace.attribution(token, against=against, by="head").rows
             shares = torch.tensor([r.contribution for r in rows if r.layer == layer and r.index is not None])
             torch.testing.assert_close(effects[token] - effects[against], shares, rtol=1e-4, atol=1e-4)
+
+
+def test_direct_effects_go_through_the_gains_of_later_layers() -> None:
+    lm = load(tiny_model("gemma4_text"))  # whose layers multiply the stream by a scalar
+    tokens, _ = repeated_tokens(lm, 1, 4, seed=4)
+    trace, run = lm.trace(tokens), lm.run(tokens, ("z", "resid_post"))
+    scale = final_scale(lm, run.at("resid_post", lm.n_layers - 1)[0, -1])
+    readouts = room._readouts(lm, torch.arange(lm.d_vocab))
+    rows = trace.attribution(3, against=50, by="head").rows
+    for layer in range(lm.n_layers):
+        z = run.at("z", layer)[0, -1:].expand(2, -1, -1)
+        effects = room._direct_effects(lm, layer, z, readouts[layer][[3, 50]][:, None].expand(-1, 4, -1)) / scale
+        shares = torch.tensor([r.contribution for r in rows if r.layer == layer and r.label.startswith("head")])
+        torch.testing.assert_close(effects[0] - effects[1], shares, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("model_type", "layers"), [("qwen3_next", [3]), ("granitemoehybrid", [1, 3]), ("lfm3", [2])])
+def test_a_layer_without_attention_has_no_score(model_type: str, layers: list[int], dtype: torch.dtype) -> None:
+    lm = load(tiny_model(model_type).to(dtype))
+    scores = unembed.circuits(lm).head_scores(seed=4, n_sequences=2, length=6)
+    for kind in KINDS:
+        assert (~scores[kind].isnan()).any(dim=1).nonzero()[:, 0].tolist() == layers
+        assert not scores[kind][layers].isnan().any() and not scores.interval(kind)[layers].isnan().any()
+        assert {layer for layer, _, _ in scores.top(kind, 100)} == set(layers)
+    table = scores.to_table()
+    assert table["layer"] == [n for n in layers for _ in range(4)] and None not in table["copying"]
+    assert f"(L{layers[0]}H" in repr(scores) or f"(L{layers[-1]}H" in repr(scores)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [
+        ("jetmoe", "chooses the query and output projections of its heads among experts"),
+        ("inkling_text", "goes through InklingShortConvolution"),
+        ("minimax", "the stream is normalised on its way"),
+        ("qwen4_exp", "streams, mixed differently"),
+    ],
+)
+def test_patterns_are_scored_where_the_effect_of_a_head_is_not_defined(model_type: str, why: str) -> None:
+    lm = load(tiny_model(model_type))
+    scores = unembed.circuits(lm).head_scores(seed=4, n_sequences=2, length=6)
+    tokens, _ = repeated_tokens(lm, 2, 6, seed=4)
+    run = lm.run(tokens, "pattern")
+    missing = room.effects_missing(lm)
+    assert tuple(missing) == lm.attention_layers and all(why in reason for reason in missing.values())
+    for layer in lm.attention_layers:
+        previous = run.at("pattern", layer).diagonal(-1, dim1=-2, dim2=-1).mean(dim=(0, -1))
+        torch.testing.assert_close(scores.previous_token[layer].float(), previous.float(), rtol=1e-4, atol=1e-6)
+    assert scores.copying.isnan().all() and scores.top("copying") == []
+    assert set(scores.to_table()["copying"]) == {None}
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "mamba2", "rwkv"])
+def test_a_model_without_attention_has_no_head_scores(model_type: str) -> None:
+    with pytest.raises(Unsupported, match=r"none of its layers has attention: what mixes positions is (Mamba|RWKV)"):
+        unembed.circuits(load(tiny_model(model_type))).head_scores()
 
 
 @pytest.mark.parametrize("name", ["attention-only", "gemma2"])

@@ -175,6 +175,21 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
         )
 
 
+def require_qk(lm: Decoder, layer: int) -> None:
+    """Refuse the QK circuits of a layer whose scores do not follow from queries and keys as they were understood.
+
+    Raises:
+        Unsupported: they do not, or the layer has no attention.
+    """
+    site = lm.structure.blocks[layer].attention
+    if not site.scores_understood:
+        raise Unsupported(
+            f"the QK circuit of layer {layer} of {lm.name}",
+            why=site.no_scores,
+            instead="Use OV circuits or captured patterns",
+        )
+
+
 def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[str]:
     """Notes on latents and gates that are needed to interpret a circuit of this layer."""
     notes = []

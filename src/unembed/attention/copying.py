@@ -5,25 +5,28 @@ Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from unembed.attention.composed_weights import require_ov
+from unembed.attention.by_layer import by_layer
+from unembed.attention.composed_weights import require_ov, require_qk
 from unembed.attention.folded_weights import (
     at_least_float32,
     embedding,
     ignores_logit_mean,
     reading_weights,
+    require_heads,
     unembedding,
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank, by_modulus
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.results import Displayed, Provenance, Table
@@ -34,30 +37,39 @@ _BLOCK = 8192
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectra(Displayed):
-    """Eigenvalues of one circuit for each head, largest modulus first."""
+    """Eigenvalues of one circuit for each head, largest modulus first; NaN where a layer has no such circuit."""
 
     eigenvalues: Complex[Tensor, "*head r"]
+    """NaN also behind the last eigenvalue of heads that have fewer than others."""
     provenance: Provenance
     axes: tuple[str, ...] = ("layer", "head")
     """Names of the axes before the last; none for a single head."""
+    missing: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Layers with attention whose heads have no such circuit, and why."""
 
     @property
     def score(self) -> Float[Tensor, "*head"]:
         """sum(lambda).real / sum(|lambda|), in [-1, 1]; +1 where all are positive real numbers."""
-        total = self.eigenvalues.abs().sum(dim=-1)
-        return self.eigenvalues.real.sum(dim=-1) / total.clamp_min(torch.finfo(total.dtype).tiny)
+        total = self.eigenvalues.abs().nansum(dim=-1)
+        score = self.eigenvalues.real.nansum(dim=-1) / total.clamp_min(torch.finfo(total.dtype).tiny)
+        return score.masked_fill(self._n_known == 0, math.nan)
 
     @property
     def positive_fraction(self) -> Float[Tensor, "*head"]:
         """The share of eigenvalues with a positive real part."""
-        return (self.eigenvalues.real > 0).double().mean(dim=-1)
+        return (self.eigenvalues.real > 0).sum(dim=-1).double() / self._n_known
+
+    @property
+    def _n_known(self) -> Int[Tensor, "*head"]:
+        return (~self.eigenvalues.isnan()).sum(dim=-1)
 
     def to_table(self) -> Table:
-        """One row for each head: its score and the fraction of eigenvalues with a positive real part."""
-        places = np.indices(self.score.shape).reshape(len(self.axes), self.score.numel())
+        """One row for each head with such a circuit: score, and the share of eigenvalues with a positive real part."""
+        known = (self._n_known > 0).flatten()
+        places = np.indices(self.score.shape).reshape(len(self.axes), self.score.numel())[:, known.cpu().numpy()]
         columns: dict[str, list] = {axis: place.tolist() for axis, place in zip(self.axes, places, strict=True)}
-        columns["score"] = self.score.flatten().tolist()
-        columns["positive_fraction"] = self.positive_fraction.flatten().tolist()
+        columns["score"] = self.score.flatten()[known].tolist()
+        columns["positive_fraction"] = self.positive_fraction.flatten()[known].tolist()
         return Table("Eigenvalues of a circuit, by head", columns, self.provenance)
 
 
@@ -76,14 +88,16 @@ def product_with_embedding(
     device = lm.weights.W_E.device
     total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=device)
     read, written = (torch.zeros(lm.d_model, dtype=torch.float64, device=device) for _ in range(2))
-    for ids in torch.arange(lm.d_vocab, device=device).split(_BLOCK):
+    # A token may go in that never comes out (Mllama's for pictures).
+    n = lm.d_vocab if circuit == "qk" else min(lm.d_vocab, lm.weights.W_U.shape[1])
+    for ids in torch.arange(n, device=device).split(_BLOCK):
         W_E = embedding(lm, basis, ids, centre=centre).to(dtype)
         left = unembedding(lm, basis, ids).to(dtype) if circuit == "ov" else W_E.T
         total += left @ W_E
         read += left.double().sum(dim=1)
         written += W_E.double().sum(dim=0)
     if centre and (circuit == "qk" or ignores_logit_mean(lm)):
-        total -= torch.outer(read, written / lm.d_vocab).to(dtype)
+        total -= torch.outer(read, written / n).to(dtype)
     return total
 
 
@@ -95,26 +109,42 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
         product: W_U W_E, from `product_with_embedding`.
 
     Returns:
-        Eigenvalues (layer, head, d_head), complex128; 0 in layers without attention.
+        Eigenvalues (layer, head, d_head), complex128; NaN in layers whose heads have no fixed OV circuit.
+
+    Raises:
+        Unsupported: no layer has one.
     """
-    cores = {}
-    for layer in lm.attention_layers:
+
+    def core(layer: int) -> Float[Tensor, "head r r"]:
         require_ov(lm, layer, basis)
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
         # One product for all heads of the layer; those of a group share their values.
         read = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
         read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
-        cores[layer] = W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)
-    return _spectra(lm, cores, basis)
+        return W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)
+
+    return _spectra(lm, core, basis)
 
 
-def _spectra(lm: Decoder, cores: dict[int, Float[Tensor, "head r r"]], basis: HeadBasis) -> Spectra:
-    """The eigenvalues of one matrix for each head of the layers that have them."""
-    found = by_modulus(torch.linalg.eigvals(torch.stack(list(cores.values())).double()))
-    every = found.new_zeros(lm.n_layers, *found.shape[1:])
-    every[list(cores)] = found
-    return Spectra(every, lm.provenance(basis=basis))
+def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basis: HeadBasis) -> Spectra:
+    """The eigenvalues of one matrix for each head, of the layers that have one.
+
+    Raises:
+        Unsupported: no layer has one; the reason is that of the first.
+    """
+    found: dict[int, Complex[Tensor, "head r"]] = {}
+    refused: dict[int, Unsupported] = {}
+    for layer in lm.attention_layers:
+        try:
+            found[layer] = by_modulus(torch.linalg.eigvals(core(layer).double()))
+        except Unsupported as error:
+            refused[layer] = error
+    if not found:
+        require_heads(lm, "eigenvalues")
+        raise next(iter(refused.values()))
+    missing = {layer: error.why for layer, error in refused.items()}
+    return Spectra(by_layer(lm.n_layers, found), lm.provenance(basis=basis), missing=missing)
 
 
 def queries_and_keys(
@@ -123,6 +153,7 @@ def queries_and_keys(
     """W_Q and W_K of every query head of a layer, rotated by an offset where positions are rotary.
 
     Raises:
+        Unsupported: the layer has no fixed QK circuit.
         InvalidInput: an offset is negative or not an integer, or none is given.
     """
     offsets, rotary = offsets_of(offset), lm.structure.blocks[layer].attention.rotary
@@ -154,12 +185,18 @@ def matching_spectra(
     Args:
         product: W_E' W_E, from `product_with_embedding`.
         offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
+
+    Raises:
+        InvalidInput: an offset is negative or not an integer, or none is given.
+        Unsupported: no layer has a fixed QK circuit.
     """
-    cores = {}
-    for layer in lm.attention_layers:
+
+    def core(layer: int) -> Float[Tensor, "head r r"]:
+        require_qk(lm, layer)
         W_Q, W_K = (w.to(product.dtype) for w in queries_and_keys(lm, layer, basis, offset))
-        cores[layer] = W_K.mT @ product @ W_Q
-    return _spectra(lm, cores, basis)
+        return W_K.mT @ product @ W_Q
+
+    return _spectra(lm, core, basis)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

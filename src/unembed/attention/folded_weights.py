@@ -28,6 +28,7 @@ from unembed.attention.composed_weights import check_part, composed_notes, compo
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
+from unembed.models.structure.mixer_names import mixer_kind
 from unembed.names import HEAD_BASES, HeadBasis
 from unembed.stream.run import run
 from unembed.validation import as_int, as_tuple
@@ -48,13 +49,20 @@ def check_basis(basis: HeadBasis) -> None:
 
 
 def require_heads(lm: Decoder, what: str) -> None:
-    """Refuse a question about heads to a model of no layers.
+    """Refuse a question about attention heads to a model without any.
 
     Raises:
-        Unsupported: the model has none.
+        Unsupported: the model has no layers, or none with attention.
     """
     if not lm.n_layers:
         raise Unsupported(f"{what} of {lm.name}", why="it has no layers, so no heads", instead="Use direct_path()")
+    if not lm.attention_layers:
+        mixers = dict.fromkeys(mixer_kind(b.mixer) for b in lm.structure.blocks if b.mixer is not None)
+        raise Unsupported(
+            f"{what} of {lm.name}",
+            why=f"none of its layers has attention: what mixes positions is {' or '.join(mixers)}",
+            instead="Use attributions by component",
+        )
 
 
 def default_basis(lm: Decoder) -> HeadBasis:

@@ -7,6 +7,7 @@ Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022, prefix-matchi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.attention.by_layer import by_layer
 from unembed.attention.folded_weights import require_heads
 from unembed.errors import InvalidInput
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.results import Displayed, Provenance, Table
-from unembed.stream.decomposition import attention_branch
+from unembed.stream.decomposition import attention_branch, directions, mixing_points
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
 from unembed.validation import as_int, positive_int, valid_seed
@@ -36,7 +38,8 @@ class HeadScores(Displayed):
     """One score of each kind for each head, the mean over sequences.
 
     Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
-    attends to most, above its mean effect on all tokens. Scores are 0 in layers without attention.
+    attends to most, above its mean effect on all tokens. Scores are NaN where a layer has no attention, `copying` also
+    in the layers of `effects_missing`.
     """
 
     previous_token: Float[Tensor, "layer head"]
@@ -63,21 +66,22 @@ class HeadScores(Displayed):
         means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
         return cls(**means, by_sequence=by_sequence, length=length, provenance=provenance)
 
+    def places(self) -> list[tuple[int, int]]:
+        """Layer and head of every head that attends, in the order of the model."""
+        layers, heads = (~self.induction.isnan()).nonzero(as_tuple=True)
+        return list(zip(layers.tolist(), heads.tolist(), strict=True))
+
     def to_table(self) -> Table:
-        """One row for each head, in the order of the model."""
-        layers, heads = self.induction.shape
-        columns: dict[str, list[Any]] = {
-            "layer": [n for n in range(layers) for _ in range(heads)],
-            "head": list(range(heads)) * layers,
-        }
-        columns |= {kind: self[kind].flatten().tolist() for kind in KINDS}
+        """One row for each head that attends, in the order of the model."""
+        places = self.places()
+        columns: dict[str, list[Any]] = {"layer": [n for n, _ in places], "head": [h for _, h in places]}
+        columns |= {kind: [number_or_none(self[kind][place]) for place in places] for kind in KINDS}
         title = f"Head scores, means of {self.by_sequence.shape[1]} sequences of 2 x {self.length} tokens"
         return Table(title, columns, self.provenance)
 
     def __repr__(self) -> str:
         """The largest head of each kind; the tensors themselves are long."""
-        best = {kind: self.top(kind, 1)[0] for kind in KINDS}
-        largest = [f"{kind} {score:.2f} (L{layer}H{head})" for kind, (layer, head, score) in best.items()]
+        largest = [f"{kind} {v:.2f} (L{layer}H{head})" for kind in KINDS for layer, head, v in self.top(kind, 1)]
         layers, heads = self.induction.shape
         return f"HeadScores({layers} layers of {heads} heads; largest: {', '.join(largest)})"
 
@@ -95,9 +99,34 @@ class HeadScores(Displayed):
     def top(self, kind: str, top: int = 5) -> list[tuple[int, int, float]]:
         """The heads with the largest scores of a kind: (layer, head, score)."""
         scores, top = self[kind], positive_int("top", top)
-        best = scores.flatten().topk(min(top, scores.numel()))
+        known = ~scores.isnan()
+        best = scores.masked_fill(~known, -torch.inf).flatten().topk(min(top, int(known.sum())))
         heads = scores.shape[1]
         return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
+
+
+def number_or_none(value: Tensor) -> float | None:
+    """A number of a tensor, None where it is NaN: where there is nothing that it would measure."""
+    return None if bool(value.isnan()) else float(value)
+
+
+def effects_missing(lm: Decoder) -> dict[int, str]:
+    """Layers with attention for whose heads there is no `copying` score on tokens, and why."""
+    missing: dict[int, str] = {}
+    for layer in lm.attention_layers:
+        site = lm.structure.blocks[layer].attention
+        if mixing_points(lm):
+            streams = lm.structure.streams
+            missing[layer] = (
+                "the stream is normalised on its way, at a scale of its own at every position"
+                if streams is None
+                else f"the model has {streams.count} streams, mixed differently at every position"
+            )
+        elif site.out_projection is None:
+            missing[layer] = site.heads_missing
+        elif site.out_projection in lm.structure.not_linear:
+            missing[layer] = lm.structure.not_linear[site.out_projection]
+    return missing
 
 
 def repeated_tokens(
@@ -152,7 +181,7 @@ def head_scores(
     Memory: the patterns of one layer over `_TOKENS` tokens.
 
     Raises:
-        Unsupported: the model's patterns cannot be had, or it has no layers.
+        Unsupported: the model's patterns cannot be had, or no layer has attention.
     """
     require_heads(lm, "head scores")
     front, drawn = 0, tokens is None
@@ -167,9 +196,9 @@ def head_scores(
     at_once = max(1, _TOKENS // tokens.shape[1])
     # The sequences hold few of the vocabulary's tokens, and a head's effect is computed for these alone.
     known, rows = tokens.unique(return_inverse=True)
-    readout = _centred_unembedding(lm, known)
+    readouts = _readouts(lm, known)
     batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)
-    parts = [_scores_of(lm, some, rows_of, front, length, readout) for some, rows_of in batches]
+    parts = [_scores_of(lm, some, rows_of, front, length, readouts) for some, rows_of in batches]
     notes = {"sequences": len(tokens), "length": length}
     provenance = lm.provenance(seed=seed if drawn else None, notes=notes)
     return HeadScores.of(torch.cat(parts, dim=1).cpu(), length, provenance)
@@ -178,14 +207,14 @@ def head_scores(
 class _Pass:
     """One batch of sequences under way: scores as the layers come by."""
 
-    def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readout: Tensor) -> None:
-        """Room for the scores of every kind; `rows` are the tokens' rows of the readout."""
-        self.lm, self.rows, self.length, self.readout = lm, rows, length, readout
-        batch, pos = rows.shape
+    def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]) -> None:
+        """No scores yet; `rows` are the tokens' rows of the readouts."""
+        self.lm, self.rows, self.length, self.readouts = lm, rows, length, readouts
+        pos = rows.shape[1]
         self.second = torch.arange(front + length, pos, device=rows.device)
         self.after_first = torch.arange(1, pos, device=rows.device)
-        self.scores = torch.zeros(len(KINDS), batch, lm.n_layers, lm.n_heads, dtype=torch.float64, device=rows.device)
-        self.effects = torch.zeros(lm.n_layers, batch, len(self.second), lm.n_heads, device=rows.device)
+        self.scores: dict[int, Float[Tensor, "kind batch head"]] = {}
+        self.effects: dict[int, Float[Tensor, "batch dst head"]] = {}
         self.z: dict[int, Tensor] = {}
         self.scale: Tensor | None = None
 
@@ -196,27 +225,35 @@ class _Pass:
     def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
         second, later = self.second, self.after_first
         places = {0: (later, later - 1), 1: (second, second - self.length), 2: (second, second - self.length + 1)}
+        scores = pattern.new_full((len(KINDS), *pattern.shape[:2]), torch.nan, dtype=torch.float64)
         for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later)), 5: (later, later)}.items():
-            self.scores[kind, :, layer] = pattern[:, :, dst, src].double().mean(dim=-1)
+            scores[kind] = pattern[:, :, dst, src].double().mean(dim=-1)
+        self.scores[layer] = scores
+        if layer not in self.readouts:
+            return
         most = pattern[:, :, second].argmax(dim=-1)  # (batch, head, dst)
         rows = self.rows.gather(1, most.flatten(1)).view(most.shape).transpose(1, 2)
-        for n, z in enumerate(self.z.pop(layer)):
-            self.effects[layer, n] = _direct_effects(self.lm, layer, z, self.readout[rows[n]])
+        readout, z = self.readouts[layer], self.z.pop(layer)
+        effects = [_direct_effects(self.lm, layer, one, readout[row]) for one, row in zip(z, rows, strict=True)]
+        self.effects[layer] = torch.stack(effects)
 
     def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
         """The last stream gives the scale of the final norm; nothing later is needed."""
         self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
 
     def result(self) -> Float[Tensor, "kind sequence layer head"]:
+        """The scores of all layers, NaN where there are none."""
         assert self.scale is not None
-        self.scores[3] = (self.effects / self.scale[None, :, :, None]).double().mean(dim=2).transpose(0, 1)
-        return self.scores
+        for layer, effects in self.effects.items():
+            self.scores[layer][KINDS.index("copying")] = (effects / self.scale[:, :, None]).double().mean(dim=1)
+        heads_first = {layer: scores.movedim(2, 0) for layer, scores in self.scores.items()}
+        return by_layer(self.lm.n_layers, heads_first).movedim((2, 3), (0, 1))
 
 
 def _scores_of(
-    lm: Decoder, tokens: Tensor, rows: Tensor, front: int, length: int, readout: Tensor
+    lm: Decoder, tokens: Tensor, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]
 ) -> Float[Tensor, "kind sequence layer head"]:
-    current = _Pass(lm, rows, front, length, readout)
+    current = _Pass(lm, rows, front, length, readouts)
 
     def end(resid: Tensor) -> None:
         current.end(resid)
@@ -224,12 +261,22 @@ def _scores_of(
 
     taps: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): end}
     for layer in lm.attention_layers:
-        taps["z", layer] = partial(current.mixed, layer)
+        if layer in readouts:
+            taps["z", layer] = partial(current.mixed, layer)
         taps["pattern", layer] = partial(current.attended, layer)
     guard = memory_guard(f"the patterns of {tokens.numel()} tokens")
     with guard, attach_hooks(lm, taps) as under_way, suppress(Stop):
         lm.hf(tokens, **forward_arguments(lm, torch.ones_like(tokens)), **under_way.arguments)
     return current.result()
+
+
+def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor, "token d_model"]]:
+    """By layer, `_centred_unembedding` pulled back to what attention writes: later blocks may rescale the stream."""
+    missing = effects_missing(lm)
+    if missing.keys() == set(lm.attention_layers):
+        return {}
+    pulled = directions(lm, _centred_unembedding(lm, ids))
+    return {n: pulled.steps[n]["attn_out"] for n in lm.attention_layers if n not in missing}
 
 
 def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:

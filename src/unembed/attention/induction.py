@@ -174,7 +174,7 @@ def source_effects(
         OutOfRange: there is no such head or position.
     """
     lm = circuits.lm
-    layer, head, target = lm.layer(layer), lm.head(head), lm.single_token(token)
+    (layer, head), target = lm.layer_and_head(layer, head), lm.single_token(token)
     frozen = frozen_run(lm, tokens)
     one = frozen.layers[layer]
     position = position_of(frozen.run, position)

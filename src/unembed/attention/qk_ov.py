@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.attention import composition as _composition
 from unembed.attention import copying as _copying
-from unembed.attention.composed_weights import require_ov
+from unembed.attention.composed_weights import require_ov, require_qk
 from unembed.attention.folded_weights import (
     at_least_float32,
     check_basis,
@@ -25,7 +25,6 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank
-from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
 from unembed.results import Records
@@ -99,12 +98,7 @@ class HeadMatrices:
         """
         layer, head = self.resolve_head(layer, head, basis)
         site = self.lm.structure.blocks[layer].attention
-        if not site.scores_understood:
-            raise Unsupported(
-                f"the QK circuit of layer {layer} of {self.lm.name}",
-                why=site.no_scores,
-                instead="Use OV circuits or captured patterns",
-            )
+        require_qk(self.lm, layer)
         offsets = _copying.offsets_of(offset)
         W_Q = reading_weights(self.lm, layer, "q", basis, part=part)[head]
         W_K = reading_weights(self.lm, layer, "k", basis, grouped=True, part=part)[head // site.queries_per_kv]
@@ -177,7 +171,7 @@ class HeadMatrices:
             InvalidInput: there is no such basis.
         """
         check_basis(basis)
-        return self.lm.layer(layer), self.lm.head(head)
+        return self.lm.layer_and_head(layer, head)
 
     def known_basis(self, basis: HeadBasis | None) -> HeadBasis:
         """The basis itself, or the one of reports and commands when None: "folded" where the model has norms.

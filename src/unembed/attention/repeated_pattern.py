@@ -47,7 +47,7 @@ def repeated_pattern(lm: Decoder, layer: int, head: int, length: int, seed: int 
         OutOfRange: there is no such head.
         InvalidInput: the text is a single token, so nothing follows its earlier occurrence.
     """
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     if lm.n_ctx is not None:
         length = max(2, min(length, lm.n_ctx // 2 - 2))
     ids, front = repeated_tokens(lm, 1, length, seed)

@@ -79,7 +79,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
         Unsupported: the model's scores were not understood when it was opened, or it clips queries and keys.
         SumNotProved: the softmax of the sum is not the model's pattern.
     """
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     site = lm.structure.blocks[layer].attention
     what = f"the scores of L{layer}H{head} of {lm.name}"
     if not site.scores_understood:

@@ -16,6 +16,7 @@ from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.loading import Opened
 from unembed.models.offload import device_of
 from unembed.models.structure.dry_run import vocabulary_size
+from unembed.models.structure.mixer_names import mixer_name
 from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
@@ -106,6 +107,10 @@ class Decoder:
         """The layers with attention; other token mixers have no attention weights."""
         mixers = [block.mixer for block in self.structure.blocks]
         return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
+
+    def mixer_name(self, layer: int) -> str:
+        """What a layer does before its FFN, such as "attention" or "mixer (Mamba)"; empty where nothing."""
+        return mixer_name(self.structure.blocks[layer])
 
     def __reduce__(self) -> str:
         """Refuse pickling, which the hooks on the live model do not allow.
@@ -260,6 +265,16 @@ class Decoder:
         if not site.n_heads:
             _ = site.out_proj  # raises with the reason
         return self._within("head", head, site.n_heads)
+
+    def layer_and_head(self, layer: int, head: int) -> tuple[int, int]:
+        """A layer and a head of it, counted from 0, checked.
+
+        Raises:
+            OutOfRange: there is no such layer, or it has no such head.
+            Unsupported: the layer has no heads.
+        """
+        layer = self.layer(layer)
+        return layer, self.head(head, layer)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
         """A memory's layer and number in it, checked.

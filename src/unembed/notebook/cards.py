@@ -14,7 +14,7 @@ from unembed.notebook.result_drawings import heat
 from unembed.results import visible_html
 from unembed.schemas.heads import DEFINITIONS
 from unembed.schemas.memory import memory_view
-from unembed.schemas.numbers import numbers
+from unembed.schemas.numbers import numbers, numbers_or_none
 from unembed.validation import positive_int
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def pattern_card(trace: Trace, layer: int, head: int) -> Card:
         OutOfRange: the head does not exist.
         PointMissing: the model does not return attention patterns.
     """
-    layer, head = trace.lm.layer(layer), trace.lm.head(head)
+    layer, head = trace.lm.layer_and_head(layer, head)
     pattern = trace.run_with(("pattern",)).at("pattern", layer)[0, head]
     weights: list[list[float]] = [numbers(row[: i + 1]) for i, row in enumerate(pattern)]
     tokens = trace.token_strings
@@ -77,10 +77,10 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     """
     if kind not in DEFINITIONS:
         raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(DEFINITIONS)}")
-    found: list[list[float]] = numbers(scores[kind])
+    found: list[list[float | None]] = numbers_or_none(scores[kind])
     note = f"{DEFINITIONS[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
     data = {"schema": "unembed.heads/2", "scores": found, "definition": DEFINITIONS[kind], "note": note}
-    rows = [[str(n), *(f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
+    rows = [[str(n), *("" if x is None else f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
     names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
     return Card(data, _table(html.escape(note), names, rows))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unembed.schemas.numbers import numbers
+from unembed.schemas.numbers import numbers, numbers_or_none
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,7 +132,7 @@ def memory_effects(result: MemoryEffects) -> dict[str, Any]:
 def head_scores(result: HeadScores, kind: str = "induction") -> dict[str, Any]:
     """One score of every head."""
     note = f"{kind.replace('_', ' ')}; {result.to_table().title}"
-    return {"schema": "unembed.heads/2", "scores": numbers(result[kind]), "definition": kind, "note": note}
+    return {"schema": "unembed.heads/2", "scores": numbers_or_none(result[kind]), "definition": kind, "note": note}
 
 
 def heat(

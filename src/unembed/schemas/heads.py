@@ -12,7 +12,7 @@ from unembed.attention.low_rank_topk import Entries
 from unembed.attention.repeated_pattern import repeated_pattern
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.schemas.numbers import lower_triangle, numbers
+from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none
 from unembed.schemas.tokens import scored
 from unembed.schemas.trace import Scored
 
@@ -43,12 +43,13 @@ class HeadsView:
     length: int
     seed: int
     definitions: dict[str, str]
-    scores: dict[str, list[list[float]]]
-    """By kind: [layer][head]."""
-    intervals: dict[str, list[list[float]]]
+    scores: dict[str, list[list[float | None]]]
+    """By kind: [layer][head]; None where a layer has no attention, or its heads have no such score."""
+    intervals: dict[str, list[list[float | None]]]
     """Half the width of the 95 % confidence interval."""
-    eigenvalues: list[list[float]] | None
-    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies."""
+    eigenvalues: list[list[float | None]] | None
+    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies. None as in `scores`, and
+    as a whole where no head has such a circuit."""
     roles: list[list[str | None]]
     """The score that names a head, by layer and head; None where no score is large enough."""
     role_threshold: float
@@ -93,7 +94,7 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         length = max(2, min(length, lm.n_ctx // 2 - 2))
     found = circuits.head_scores(seed, n_sequences=n_sequences, length=length)
     try:
-        eigenvalues = numbers(circuits.copying_scores())
+        eigenvalues = numbers_or_none(circuits.copying_scores())
     except Unsupported:
         eigenvalues = None
     return HeadsView(
@@ -103,8 +104,8 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         length,
         seed,
         DEFINITIONS,
-        {kind: numbers(found[kind]) for kind in DEFINITIONS},
-        {kind: numbers(found.interval(kind)) for kind in DEFINITIONS},
+        {kind: numbers_or_none(found[kind]) for kind in DEFINITIONS},
+        {kind: numbers_or_none(found.interval(kind)) for kind in DEFINITIONS},
         eigenvalues,
         _roles(found),
         ROLE_THRESHOLD,
@@ -147,8 +148,7 @@ def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed:
     found = repeated_pattern(lm, layer, head, length, seed, text)
     return InductionView(
         SCHEMA_INDUCTION,
-        lm.layer(layer),
-        lm.head(head),
+        *lm.layer_and_head(layer, head),
         lm.token_strings(found.tokens),
         found.length,
         lower_triangle(found.pattern),
@@ -168,7 +168,7 @@ def head_view(
         NotOneToken: a text is not a single token.
     """
     lm = circuits.lm
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     src, dst = lm.single_token(source), lm.single_token(destination)
     notes: list[str] = []
     ov = circuits.ov_full(layer, head)

@@ -15,6 +15,13 @@ def numbers(tensor: Tensor | np.ndarray[Any, Any]) -> list[Any]:
     return tensor.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
+def numbers_or_none(tensor: Tensor) -> list[Any]:
+    """The values of a tensor as nested lists, None in place of NaN: where there is nothing to measure."""
+    if tensor.dim() > 1:
+        return [numbers_or_none(part) for part in tensor]
+    return [None if value != value else value for value in numbers(tensor)]
+
+
 def lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
     """Each destination's row, over the sources up to it."""
     return [numbers(row[: i + 1]) for i, row in enumerate(matrix)]

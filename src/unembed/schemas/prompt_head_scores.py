@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from unembed.attention.circuits import Circuits
+from unembed.attention.folded_weights import require_heads
 from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
 from unembed.models.decoder import Decoder
-from unembed.schemas.numbers import lower_triangle, numbers
+from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none
 from unembed.schemas.tokens import most_likely, question_tokens
 from unembed.schemas.trace import Candidate, Token
 from unembed.stream.run import position_of
@@ -47,7 +48,7 @@ def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternVie
     Raises:
         OutOfRange: the head does not exist.
     """
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     run = trace.run_with(POINTS)
     both = run.at("pattern", layer)[0, head], contribution_norms(lm, run, layer)[head]
     weights, norms = map(lower_triangle, both)
@@ -63,23 +64,24 @@ class PatternsView:
     side: int
     """Rows and columns of each picture: one for each token, or the largest weight of a block of tokens."""
     patterns: list[list[str]]
-    """By layer and head: the weights in 256ths, row by row, one byte each, as base64."""
+    """By layer and head: the weights in 256ths, row by row, one byte each, as base64. Empty without attention."""
 
 
 def patterns_view(lm: Decoder, trace: Trace) -> PatternsView:
     """The patterns of all heads on a trace's prompt, in at most 24 rows and columns.
 
     Raises:
-        Unsupported: a layer of the family has no attention weights.
+        Unsupported: no layer has attention weights.
     """
+    require_heads(lm, "attention patterns")
     n = len(trace.token_strings)
     side = min(n, _SIDE)
     run = trace.run_with(("pattern",))
-    found: list[list[str]] = []
-    for layer in range(lm.n_layers):
+    found: list[list[str]] = [[] for _ in range(lm.n_layers)]
+    for layer in lm.attention_layers:
         small = torch.nn.functional.adaptive_max_pool2d(run.at("pattern", layer)[0].float().cpu(), side)
         levels = (small * 255).round().clamp(0, 255).to(torch.uint8)
-        found.append([base64.b64encode(bytes(numbers(head.flatten()))).decode() for head in levels])
+        found[layer] = [base64.b64encode(bytes(numbers(head.flatten()))).decode() for head in levels]
     return PatternsView(SCHEMA_PATTERNS, n, side, found)
 
 
@@ -113,7 +115,7 @@ def head_sources_view(
         SumNotProved: the contributions of all writers do not add up to the logit.
         Unsupported: the family's heads cannot be split by source.
     """
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     position = position_of(trace.run, position)
     found = trace.attribution(question.token, position, question.against, by="source")
     contributions = [0.0] * (position + 1)
@@ -149,8 +151,8 @@ class PromptHeadsView:
     prediction: list[Candidate]
     """The most likely next tokens."""
     definitions: dict[str, str]
-    scores: dict[str, list[list[float]]]
-    """By kind: [layer][head]."""
+    scores: dict[str, list[list[float | None]]]
+    """By kind: [layer][head]; None in layers without attention."""
 
 
 def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:
@@ -173,7 +175,7 @@ def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: i
         found.logit,
         most_likely(lm, trace.logits(found.position), _CANDIDATES),
         {kind: line.format(question=quantity, position=found.position) for kind, line in DEFINITIONS.items()},
-        {kind: numbers(scores) for kind, scores in kinds.items()},
+        {kind: numbers_or_none(scores) for kind, scores in kinds.items()},
     )
 
 

@@ -344,16 +344,17 @@ def mixing_points(lm: Decoder) -> tuple[str, ...]:
 
 
 def directions(
-    lm: Decoder, u: Float[Tensor, "*pos d_model"], run: Run, column: int | slice = slice(None)
+    lm: Decoder, u: Float[Tensor, "*pos d_model"], run: Run | None = None, column: int | slice = slice(None)
 ) -> Directions:
     """The direction `u` at the end of the stream, pulled back to every point at which a writer adds to it.
 
     Args:
         u: the direction, after the last block and before the final norm.
-        run: a run that captured `mixing_points(lm)`; its first row is used.
+        run: a run that captured `mixing_points(lm)`; its first row is used. None where these are none.
         column: the position, or all of them: then directions have positions in front where they differ.
     """
-    if lm.structure.streams is not None:
+    assert run is not None or not mixing_points(lm)
+    if lm.structure.streams is not None and run is not None:
         return _through_streams(lm, lm.structure.streams, u, run, column)
     steps: list[dict[str, Tensor]] = []
     constants: list[tuple[int, Tensor]] = []
@@ -363,12 +364,12 @@ def directions(
         end.append(u)
         u = late = _pulled(_pulled(u, block.handover), block.exit_gain)
         u = _pulled(u, block.middle_gain)
-        if block.middle_norm is not None:
+        if block.middle_norm is not None and run is not None:
             before = run.at("resid_mid", layer)[0, column]
             u = _through_norm(block.middle_norm, u, before, layer, constants)
         early = u
         u = _pulled(u, block.entry_gain)
-        if block.entry_norm is not None:
+        if block.entry_norm is not None and run is not None:
             before = run.at("resid_pre", layer)[0, column]
             u = _through_norm(block.entry_norm, u, before, layer, constants)
         steps.append({s.point: late if s.late else early for s in steps_of(block)})

@@ -41,6 +41,7 @@ async def get_models(state: State) -> dict[str, Any]:
                 "memories": [lm.n_memories_of(n) for n in range(lm.n_layers)],
                 "memories_a_layer": lm.memories_a_layer,
                 "experts": {n: found for n in range(lm.n_layers) if (found := lm.experts_of(n)) is not None},
+                "mixers": [lm.mixer_name(n) for n in range(lm.n_layers)],
                 "n_heads": lm.n_heads,
                 "n_kv_heads": lm.n_kv_heads,
                 "d_vocab": lm.d_vocab,

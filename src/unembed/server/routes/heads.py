@@ -165,8 +165,7 @@ async def post_examples(
 
     One pass over the corpus serves all heads of a layer; its results are cached.
     """
-    state.lm.layer(layer)
-    state.lm.head(head)
+    state.lm.layer_and_head(layer, head)
 
     def key(n: int) -> str:
         return f"examples {layer} {n} {query.windows} {query.length}"

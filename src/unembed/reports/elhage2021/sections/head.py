@@ -23,7 +23,7 @@ def head_sections(
 ) -> list[Section]:
     """Everything the weights show about one head."""
     lm = circuits.lm
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     own = circuits.own_token(layer, head, basis, seed=seed)
     copying, matching = circuits.copying(basis), circuits.matching(basis, offset=offset)
     facts = circuits.ov(layer, head, basis).notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.composition import MODES
-from unembed.attention.head_scores import KINDS, HeadScores
+from unembed.attention.head_scores import KINDS, HeadScores, effects_missing, number_or_none
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import InductionEvidence
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
 from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.document.numbers import as_written
@@ -34,8 +36,13 @@ def all_heads(m: Measurements) -> list[Section]:
 
 def copying(m: Measurements) -> list[Section]:
     """Eigenvalues of the heads that copy most and least."""
-    order = m.copying.score.flatten().argsort(descending=True).tolist()
-    shown = [divmod(i, m.lm.n_heads) for i in dict.fromkeys([*order[:3], *order[-1:]])]
+    try:
+        score = m.copying.score
+    except Unsupported as refused:
+        return [Section("Copying", (f"Not available: {refused.why}.",))]
+    known = (~score.isnan()).sum()
+    order = score.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:known].tolist()
+    shown = [divmod(i, score.shape[1]) for i in dict.fromkeys([*order[:3], *order[-1:]])]
     return [eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")]
 
 
@@ -71,10 +78,14 @@ def role_of(scores: HeadScores, layer: int, head: int) -> str:
 
 
 def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
-    """Every head: what it attends to on repeated tokens, and whether its circuits copy and match."""
-    copying, matching = circuits.copying(basis), circuits.matching(basis)
-    layers = circuits.lm.attention_layers
-    places = [(layer, head) for layer in layers for head in range(circuits.lm.n_heads)]
+    """Every head: what it attends to on repeated tokens, and whether its circuits copy and match.
+
+    A cell is empty where a layer has no such number; the section's text states why.
+    """
+    places = scores.places()
+    by_circuit, missing = _by_circuit(circuits, basis, places)
+    if without := effects_missing(circuits.lm):
+        missing["What heads add to logits"] = without
     columns: dict[str, list[Any]] = {
         "layer": [layer for layer, _ in places],
         "head": [head for _, head in places],
@@ -85,22 +96,25 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
     for kind in KINDS:
         mean, half = scores[kind], scores.interval(kind)
         table_of_kind = copied if kind == "copying" else columns
-        table_of_kind[kind] = [float(mean[place]) for place in places]
-        table_of_kind[f"{kind}_low"] = [float(mean[place] - half[place]) for place in places]
-        table_of_kind[f"{kind}_high"] = [float(mean[place] + half[place]) for place in places]
-    by_weights["copying_score"] = [float(copying.score[place]) for place in places]
-    by_weights["positive_eigenvalues"] = [float(copying.positive_fraction[place]) for place in places]
-    by_weights["matching_score"] = [float(matching.score[place]) for place in places]
-    by_weights["positive_matching"] = [float(matching.positive_fraction[place]) for place in places]
+        for name, values in ((kind, mean), (f"{kind}_low", mean - half), (f"{kind}_high", mean + half)):
+            table_of_kind[name] = [number_or_none(values[place]) for place in places]
+    by_weights |= by_circuit
     n, length = scores.by_sequence.shape[1], scores.length
     note = (
         f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying and matching "
         "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
         f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on."
     )
-    if len(layers) < circuits.lm.n_layers:
-        others = ", ".join(str(n) for n in range(circuits.lm.n_layers) if n not in layers)
-        note += f" Layers without attention have no attention weights, so these scores do not exist there: {others}."
+    if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
+        note += (
+            f" Layers without attention have no attention weights, so these scores do not exist there: "
+            f"{', '.join(others)}."
+        )
+    absent = tuple(
+        f"{what}: not available in {_layers(of, circuits.lm)}, because {why}."
+        for what, reasons in missing.items()
+        for why, of in _by_reason(reasons).items()
+    )
     table = Table("What heads attend to on repeated random tokens", columns, provenance)
     logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
     weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)
@@ -131,7 +145,7 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
         y_range=(0, 1), percent=True, published=NO_NUMBERS,
     )  # fmt: skip
     edges = [i / 5 for i in range(-5, 6)]
-    known = [float(s) for s in by_weights["copying_score"]]
+    known = [s for s in by_circuit["copying_score"] if s is not None]
     counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
     histogram = Table(
         "How many heads have which copying score",
@@ -149,7 +163,45 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
         Exhibit("heads_copying", logits, folded=True),
         Exhibit("copying_histogram", histogram, folded=True),
     )
-    return Section("Heads", (note,), exhibits, (*heat, scatter, bars))
+    return Section("Heads", (note, *absent), exhibits, (*heat, scatter, bars))
+
+
+def _by_circuit(
+    circuits: Circuits, basis: HeadBasis, places: Sequence[tuple[int, int]]
+) -> tuple[dict[str, list[float | None]], dict[str, Mapping[int, str]]]:
+    """What circuits copy and match, by column, and by circuit the layers without it and why."""
+    columns: dict[str, list[float | None]] = {}
+    missing: dict[str, Mapping[int, str]] = {}
+    for what, spectra_of, names in (
+        ("Copying", circuits.copying, ("copying_score", "positive_eigenvalues")),
+        ("Matching", circuits.matching, ("matching_score", "positive_matching")),
+    ):
+        try:
+            spectra = spectra_of(basis)
+        except Unsupported as refused:
+            columns |= {name: [None] * len(places) for name in names}
+            missing[what] = dict.fromkeys(circuits.lm.attention_layers, refused.why)
+            continue
+        for name, values in zip(names, (spectra.score, spectra.positive_fraction), strict=True):
+            columns[name] = [number_or_none(values[place]) for place in places]
+        if spectra.missing:
+            missing[what] = spectra.missing
+    return columns, missing
+
+
+def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
+    """The layers of each reason."""
+    found: dict[str, list[int]] = {}
+    for layer, why in reasons.items():
+        found.setdefault(why, []).append(layer)
+    return found
+
+
+def _layers(numbers: Sequence[int], lm: Decoder) -> str:
+    """Layers in words."""
+    if len(numbers) == len(lm.attention_layers):
+        return "any layer"
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def eigenvalue_section(

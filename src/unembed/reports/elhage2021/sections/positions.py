@@ -31,7 +31,7 @@ def offsets_section(
         Unsupported: positions have no part in its scores.
     """
     lm = circuits.lm
-    layer, head = lm.layer(layer), lm.head(head)
+    layer, head = lm.layer_and_head(layer, head)
     offsets = list(range(to + 1 if lm.n_ctx is None else min(to + 1, lm.n_ctx)))
     scores = circuits.scores_by_offset(layer, head, offsets, basis)
     columns: dict[str, list] = {"offset": offsets, "score": scores.tolist()}

@@ -42,7 +42,7 @@ def look_section(
     at = position_of(seen, position)
     target = int(seen.logits[0, at].argmax()) if token is None else token
     effects = circuits.source_effects(seen.tokens, layer, head, at, target)
-    return effects_section(lm, seen.tokens[0], effects, f"L{lm.layer(layer)}H{lm.head(head)}", provenance)
+    return effects_section(lm, seen.tokens[0], effects, _name(lm, layer, head), provenance)
 
 
 def effects_section(
@@ -120,7 +120,7 @@ def score_terms_section(
     seen = run(lm, prompt, logits=False)
     position = position_of(seen, position)
     found = circuits.score_terms(seen.tokens, layer, head)
-    name, n = f"L{lm.layer(layer)}H{lm.head(head)}", position + 1
+    name, n = _name(lm, layer, head), position + 1
     columns = {
         "position": list(range(n)),
         "token": lm.token_strings(seen.tokens[0, :n]),
@@ -218,3 +218,8 @@ def moved_section(
     )
     exhibits = (Exhibit("virtual_pattern", sources, percent=("attention",)), Exhibit("virtual_effect", logits))
     return Section("On a prompt", (), exhibits, figures)
+
+
+def _name(lm: Decoder, layer: int, head: int) -> str:
+    layer, head = lm.layer_and_head(layer, head)
+    return f"L{layer}H{head}"

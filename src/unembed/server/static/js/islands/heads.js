@@ -1,9 +1,9 @@
 /**
  * Squares for every head of every layer, shaded by a score; and the pattern of one head as a triangle.
  *
- * matrix(el, {scores: [[number]], chosen: [layer, head], definition, top, names}, {onpick(layer, head)}): only the
- * `top` largest are
- *   shown; `names(layer, head)` is a head's label
+ * matrix(el, {scores: [[number or null]], chosen: [layer, head], definition, top, names, mixers}, {onpick(layer,
+ * head)}): only the `top` largest are shown; `names(layer, head)` is a head's label; `mixers` name what layers without
+ *   any score have instead of attention
  * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format`
  * writes a weight
  */
@@ -11,7 +11,7 @@ import { fill, h, moveFocus, s } from "./nodes.js";
 import { visible } from "./tokens.js";
 
 export function matrix(el, data, options = {}) {
-  const flat = data.scores.flat();
+  const flat = data.scores.flat().filter((x) => x !== null);
   const most = Math.max(...flat.map(Math.abs), 1e-9);
   const signed = flat.some((x) => x < -0.1 * most);
   const size = (x) => (signed ? Math.abs(x) : x);
@@ -25,7 +25,9 @@ export function matrix(el, data, options = {}) {
       "div",
       { class: "line", role: "row" },
       h("span", { role: "rowheader" }, `L${layer}`),
+      row.every((score) => score === null) && h("em", { role: "gridcell" }, data.mixers?.[layer] || "none"),
       row.map((score, head) => {
+        if (score === null) return row.some((x) => x !== null) && h("span", { role: "gridcell" }, "–");
         const here = layer0 === layer && head0 === head;
         const rank = order.indexOf(size(score));
         const shown = rank < (data.top ?? flat.length);
@@ -52,7 +54,8 @@ export function matrix(el, data, options = {}) {
       }),
     ),
   );
-  const columns = data.scores[0].map((_, head) => h("span", { role: "columnheader" }, `H${head}`));
+  const widest = Math.max(...data.scores.map((row) => row.length));
+  const columns = Array.from({ length: widest }, (_, head) => h("span", { role: "columnheader" }, `H${head}`));
   fill(el, h("div", { class: "line", role: "row" }, h("span", {}), columns), lines.reverse());
   el.onkeydown = moveFocus;
 }
@@ -60,12 +63,12 @@ export function matrix(el, data, options = {}) {
 /**
  * The patterns of all heads as small pictures, a row for each layer.
  *
- * thumbnails(el, {patterns: [[base64]], side, chosen: [layer, head], name(layer, head)}, {onpick(layer, head)})
+ * thumbnails(el, {patterns: [[base64]], side, chosen: [layer, head], name(layer, head), mixers}, {onpick(layer, head)})
  */
 export function thumbnails(el, data, options = {}) {
   if (!el.isConnected) return; // another screen is open now, and elements outside the page have no computed colours
   const { patterns, side, chosen } = data;
-  el.className = patterns[0]?.length > 12 ? "thumbs small" : "thumbs";
+  el.className = Math.max(...patterns.map((heads) => heads.length)) > 12 ? "thumbs small" : "thumbs";
   const probe = h("span", { class: "map-0", hidden: true });
   fill(el, probe);
   const [r, g, b] = getComputedStyle(probe).backgroundColor.match(/\d+/g).map(Number);
@@ -77,6 +80,7 @@ export function thumbnails(el, data, options = {}) {
           "div",
           { class: "line" },
           h("span", {}, `L${layer}`),
+          !heads.length && h("em", {}, data.mixers?.[layer] || "none"),
           heads.map((packed, head) => {
             const canvas = h("canvas", { width: side, height: side, "aria-hidden": "true" });
             const pen = canvas.getContext("2d");

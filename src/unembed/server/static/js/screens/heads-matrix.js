@@ -21,12 +21,15 @@ const EIGENVALUES =
   "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does " +
   "the opposite";
 
+/** Whether a layer's mixer, by name, is attention, alone or beside another. */
+const attends = (mixer) => mixer.startsWith("attention");
+
 const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
 
 /** `{el, grid, draw}`: the matrix of the selected score. */
 export function matrixPane(t) {
   const { model } = t;
-  const total = model.n_layers * model.n_heads;
+  const total = model.n_heads * model.mixers.filter(attends).length;
   let kind = "induction";
   const grid = h("div", {}, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
   const noteLine = h("p", { class: "faint" });
@@ -50,7 +53,7 @@ export function matrixPane(t) {
     const top = Number(few.value);
     fill(many, `${top} of ${total}`);
     const names = (layer, index) => nameOf({ layer, index }, "head");
-    matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names }, { onpick: choose });
+    matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names, mixers: model.mixers }, { onpick: choose });
     fill(
       noteLine,
       top < total && `Top ${top} of ${total} heads: `,
@@ -63,11 +66,17 @@ export function matrixPane(t) {
       table,
       asTable("As a table", ["head", "score", "± 95 %"], () =>
         rows.flatMap((row, layer) =>
-          row.map((x, index) => [
-            [idOf({ layer, index }, "head"), names(layer, index)].join(" "),
-            x,
-            of.intervals?.[kind]?.[layer][index] ?? "",
-          ]),
+          row.flatMap((x, index) =>
+            x === null
+              ? []
+              : [
+                  [
+                    [idOf({ layer, index }, "head"), names(layer, index)].join(" "),
+                    x,
+                    of.intervals?.[kind]?.[layer][index] ?? "",
+                  ],
+                ],
+          ),
         ),
       ),
     );
@@ -103,7 +112,7 @@ export function thumbnailPane(t) {
         { prompt: t.text, edits: activeEdits() },
         { channel: "patterns" },
       );
-      thumbnails(pictures, { ...found, chosen: t.chosen, name: t.calledBy }, { onpick: choose });
+      thumbnails(pictures, { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers }, { onpick: choose });
       fill(
         note,
         found.n_tokens > found.side &&

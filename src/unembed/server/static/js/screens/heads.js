@@ -105,9 +105,10 @@ export function render(root, page) {
     await pane(all.grid, async () => {
       t.scores = await api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });
       if (wanted) return;
-      const flat = t.scores.scores.induction.flat();
-      const at = flat.indexOf(Math.max(...flat));
-      t.chosen = [Math.floor(at / model.n_heads), at % model.n_heads];
+      const rows = t.scores.scores.induction;
+      const most = Math.max(...rows.flat().filter((x) => x !== null));
+      const layer = rows.findIndex((row) => row.includes(most));
+      t.chosen = [layer, rows[layer].indexOf(most)];
     });
     await Promise.all([onPrompt(), one.open(), repeat.draw(), call(), small.draw()]);
     examples.draw(); // last, because it is slow and nothing depends on it
@@ -145,7 +146,7 @@ export function render(root, page) {
         rows: [
           ["kind", "layer", "head", "score"],
           ...Object.entries({ ...t.scores.scores, ...t.here?.scores }).flatMap(([k, rows]) =>
-            rows.flatMap((row, l) => row.map((x, n) => [k, l, n, x])),
+            rows.flatMap((row, l) => row.flatMap((x, n) => (x === null ? [] : [[k, l, n, x]]))),
           ),
         ],
       },

@@ -1,0 +1,75 @@
+"""Sections about heads leave out what a layer does not have, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.models.decoder_classes import tiny_model
+from unembed.attention import Circuits
+from unembed.language_model import load
+from unembed.names import HeadBasis
+from unembed.reports.elhage2021.sections.heads import heads_section
+
+BY_PATTERN = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("model_type", "basis", "copies", "matches", "why"),
+    [
+        (
+            "deepseek_v3",
+            "folded",
+            True,
+            False,
+            "Matching: not available in any layer, because the content part of a key",
+        ),
+        ("deepseek_v3", "raw", True, True, ""),
+        ("qwen3_next", "folded", False, True, "Copying: not available in any layer, because a gate of each position"),
+        ("qwen3_next", "raw", True, True, ""),
+        ("gemma4_text", "folded", False, False, "Copying: not available in any layer, because its values"),
+        ("granitemoehybrid", "folded", True, True, ""),
+    ],
+)
+def test_only_what_needs_the_missing_circuit_is_missing(
+    model_type: str, basis: HeadBasis, copies: bool, matches: bool, why: str, dtype: torch.dtype
+) -> None:
+    lm = load(tiny_model(model_type).to(dtype))
+    circuits = Circuits(lm)
+    section = heads_section(circuits, circuits.head_scores(n_sequences=2, length=6), basis, lm.provenance(basis=basis))
+    tables = {exhibit.name: exhibit.table for exhibit in section.exhibits}
+    weights = tables["heads_by_weights"]
+    heads = [(n, h) for n in lm.attention_layers for h in range(4)]
+    for name, table in tables.items():
+        if name != "copying_histogram":
+            assert list(zip(table["layer"], table["head"], strict=True)) == heads
+    for exists, columns in (
+        (copies, ("copying_score", "positive_eigenvalues")),
+        (matches, ("matching_score", "positive_matching")),
+    ):
+        for column in columns:
+            assert all((value is not None) == exists for value in weights[column])
+    for kind in BY_PATTERN:
+        assert all(value is not None and math.isfinite(value) for value in tables["heads"][kind])
+    assert all(value is not None and math.isfinite(value) for value in tables["heads_copying"]["copying"])
+    assert any(line.startswith(why) for line in section.text) and (bool(why) or len(section.text) == 1)
+    if not copies:
+        assert sum(tables["copying_histogram"]["heads"]) == 0
+
+
+def test_the_command_writes_null_where_a_circuit_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unembed.cli import option_groups
+    from unembed.cli.circuits.command import app
+
+    lm = load(tiny_model("qwen3_next"))
+    monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
+    result = CliRunner().invoke(app, ["heads", "--sequences", "2", "--length", "6", "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["tables"]["heads_by_weights"]["rows"]
+    assert [row["copying_score"] for row in rows] == [None] * 4
+    assert all(row["matching_score"] is not None for row in rows)
