@@ -112,7 +112,11 @@ export function thumbnailPane(t) {
         { prompt: t.text, edits: activeEdits() },
         { channel: "patterns" },
       );
-      thumbnails(pictures, { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers }, { onpick: choose });
+      thumbnails(
+        pictures,
+        { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers },
+        { onpick: choose },
+      );
       fill(
         note,
         found.n_tokens > found.side &&
