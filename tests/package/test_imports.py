@@ -61,6 +61,19 @@ def test_answers_that_need_no_model_load_no_torch(
     assert not came & {"torch", "transformers", "pyarrow", "duckdb"}
 
 
+def test_a_build_into_a_folder_of_other_files_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("a text")
+    arguments = ["index", "build", "--out", str(tmp_path), "--corpus", str(tmp_path / "notes.txt")]
+    assert not modules_after(command(arguments)) & {"torch", "transformers", "pyarrow"}
+
+
+def test_an_index_is_built_without_pandas(tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("A short text.")
+    came = modules_after(command(["index", "build", "--out", str(tmp_path / "index"), "--corpus", str(corpus)]))
+    assert "pyarrow" in came and "pandas" not in came
+
+
 def test_a_trace_loads_only_what_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))  # no index there
     came = modules_after(command(["trace", "The lake is 15", "--json"]) + "\nimport gc\nassert gc.isenabled()")

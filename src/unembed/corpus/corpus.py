@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from unembed.corpus.batches import bucketed
 from unembed.corpus.hub import PREFIX, HubData
 from unembed.corpus.markup import detokenized
 from unembed.corpus.moses import moses_tokenized
 from unembed.corpus.readers import SHIPPED, Reading, documents_of, paths_of
-from unembed.corpus.segmentation import sentence_segments, window_segments
-from unembed.corpus.segments import Batch, Document, Encoder, Segment
 from unembed.errors import CorpusUnreadable, InvalidInput
 from unembed.validation import as_str, as_tuple, one_of, positive_int
+
+if TYPE_CHECKING:  # a corpus is opened without torch
+    from unembed.corpus.segments import Batch, Document, Encoder, Segment
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Corpus:
         Raises:
             CorpusUnreadable: a file cannot be read or decoded, or there is no text at all.
         """
+        from unembed.corpus.segments import Document
+
         number, begin = 0, 0.0
         for name, text, end in islice(self._named_texts(), self.max_documents):
             end = end if self.max_documents is None else (number + 1) / self.max_documents
@@ -80,6 +83,8 @@ class Corpus:
             documents: the documents of this corpus, where the caller iterates over them itself; `documents()` when
                 None.
         """
+        from unembed.corpus.segmentation import sentence_segments, window_segments
+
         cut = sentence_segments if self.segmentation == "sentences" else window_segments
         return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
 
@@ -90,6 +95,8 @@ class Corpus:
             tokens: columns times rows of a batch, at most; one long segment can exceed it.
             ahead: the number of batches whose segments are sorted by length together; more means less padding.
         """
+        from unembed.corpus.batches import bucketed
+
         return bucketed(self.segments(encoder), positive_int("tokens", tokens), positive_int("ahead", ahead))
 
     @cached_property

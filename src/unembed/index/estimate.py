@@ -13,13 +13,14 @@ import torch
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
 from unembed.index.settings import IndexSettings
-from unembed.memories.values import value_ends
+from unembed.lens import read_ends
+from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer
 from unembed.sweeps.forward import feed_reducers
 
-_SAMPLE, _SWEPT = 20_000, 3_000
-"""Tokens to tokenise, and tokens to run."""
+_SAMPLE, _SWEPT, _VALUES = 20_000, 3_000, 256
+"""Tokens to tokenise, tokens to run, and values to read."""
 # Bytes: a trigger is 8 in arrays and about 8 in Parquet, a value token 12 and about 5; the rest as on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
@@ -74,16 +75,18 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     scale = 1.0 if is_exact else _times(corpus, sample[-1])
     reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
     a_token = _run(lm, sample, reducers, settings.fast, tokens_per_batch)
+    some = written_values(lm, first, slice(0, _VALUES))
+    hidden = lm.unlisted
     began = _Stopwatch()
-    value_ends(lm, settings.top_tokens, layers=[first])
-    a_layer = began.spent(_threads(lm))
+    read_ends(lm, some, settings.top_tokens, hidden=hidden)
+    a_value = began.spent(_threads(lm)) / len(some)
     keys = sum(lm.n_memories_of(n) for n in layers)
     both = settings.poles == "both" or (settings.poles == "auto" and site.is_gated)
     slots = keys * settings.top * (2 if both else 1)
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)
     size = slots * _TRIGGER + keys * settings.top_tokens * _VALUE_TOKEN + segments * _SEGMENT
     size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(sample))) * _SEARCHED
-    quiet, busy = all_tokens * (a_token + cutting) + a_layer * (keys / lm.n_memories_of(first)) + slots * 2e-6
+    quiet, busy = all_tokens * (a_token + cutting) + a_value * keys + slots * 2e-6
     return Estimate(all_tokens, segments, keys, float(quiet), float(busy), round(size), slots * 12, is_exact)
 
 

@@ -6,17 +6,18 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unembed.corpus import Corpus
 from unembed.errors import IndexFault, InvalidInput, Unsupported
 from unembed.index.arrays import SUPPRESSED
 from unembed.index.lock import NAME as LOCK_NAME
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.index.settings import IndexSettings
-from unembed.models.decoder import Decoder
-from unembed.models.fingerprint import weights_fingerprint
+
+if TYPE_CHECKING:  # a folder is checked before torch is imported
+    from unembed.corpus import Corpus
+    from unembed.models.decoder import Decoder
 
 
 def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
@@ -26,6 +27,8 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
         Unsupported: the model has no memories.
         InvalidInput: a setting makes no sense.
     """
+    from unembed.models.fingerprint import weights_fingerprint
+
     if not lm.memory_layers:
         lm.feed_forward(0)
         raise Unsupported(f"an index of {lm.name}", why="it has no memories (FFN neurons)")

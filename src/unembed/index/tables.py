@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unembed.index.arrow_columns import numbers, texts
 from unembed.index.passages import Passages
 
 NAMES = ("triggers", "values", "statistics", "vocabulary", "documents")
@@ -84,19 +85,19 @@ def _trigger_rows(
     segment = passages.segment(at)
     whole = pa.int32() if len(passages.token) <= np.iinfo(np.int32).max else pa.int64()
     following = passages.next_tokens(at)
-    names = pa.array(list(poles))
+    names = texts(list(poles))
     return pa.table(
         {
-            "layer": pa.array(layer[key], pa.int16()),
-            "index": pa.array(index[key], pa.int32()),
-            "pole": pa.DictionaryArray.from_arrays(pa.array(joined["pole"]), names),
-            "rank": pa.array(joined["rank"], pa.int16()),
-            "coefficient": pa.array(joined["coefficient"], pa.float32()),
-            "document": pa.array(np.asarray(passages.document)[segment], pa.int32()),
-            "sentence": pa.array(np.asarray(passages.sentence)[segment], pa.int32()),
-            "position": pa.array(at - np.asarray(passages.origin)[segment], whole),
-            "token_id": pa.array(np.asarray(passages.token)[at], pa.int32()),
-            "next_token_id": pa.array(following, pa.int32(), mask=following < 0),
+            "layer": numbers(layer[key], pa.int16()),
+            "index": numbers(index[key], pa.int32()),
+            "pole": pa.DictionaryArray.from_arrays(numbers(joined["pole"]), names),
+            "rank": numbers(joined["rank"], pa.int16()),
+            "coefficient": numbers(joined["coefficient"], pa.float32()),
+            "document": numbers(np.asarray(passages.document)[segment], pa.int32()),
+            "sentence": numbers(np.asarray(passages.sentence)[segment], pa.int32()),
+            "position": numbers(at - np.asarray(passages.origin)[segment], whole),
+            "token_id": numbers(np.asarray(passages.token)[at], pa.int32()),
+            "next_token_id": numbers(following, pa.int32(), missing=following < 0),
         }
     )
 
@@ -110,11 +111,11 @@ def write_values(path: Path, token: np.ndarray, score: np.ndarray, layers: Seque
         n = len(layer[rows])
         return pa.table(
             {
-                "layer": pa.array(np.repeat(layer[rows], k), pa.int16()),
-                "index": pa.array(np.repeat(index[rows], k), pa.int32()),
-                "rank": pa.array(np.tile(np.arange(1, k + 1, dtype=np.int16), n), pa.int16()),
-                "token_id": pa.array(np.asarray(token[rows]).reshape(-1), pa.int32()),
-                "score": pa.array(np.asarray(score[rows]).reshape(-1), pa.float32()),
+                "layer": numbers(np.repeat(layer[rows], k), pa.int16()),
+                "index": numbers(np.repeat(index[rows], k), pa.int32()),
+                "rank": numbers(np.tile(np.arange(1, k + 1, dtype=np.int16), n), pa.int16()),
+                "token_id": numbers(np.asarray(token[rows]).reshape(-1), pa.int32()),
+                "score": numbers(np.asarray(score[rows]).reshape(-1), pa.float32()),
             }
         )
 
@@ -124,16 +125,16 @@ def write_values(path: Path, token: np.ndarray, score: np.ndarray, layers: Seque
 def write_statistics(path: Path, columns: Mapping[str, np.ndarray], layers: Sequence[int]) -> None:
     """Write the table of statistics: one row for each key, one column for each (keys,) array."""
     layer, index = key_columns(layers)
-    table = {"layer": pa.array(layer, pa.int16()), "index": pa.array(index, pa.int32())}
-    _write(path, iter([pa.table(table | {name: pa.array(np.asarray(column)) for name, column in columns.items()})]))
+    table = {"layer": numbers(layer, pa.int16()), "index": numbers(index, pa.int32())}
+    _write(path, iter([pa.table(table | {name: numbers(np.asarray(column)) for name, column in columns.items()})]))
 
 
 def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
     """Write the text of every token."""
-    ids = pa.array(np.arange(len(strings), dtype=np.int32))
+    ids = numbers(np.arange(len(strings), dtype=np.int32))
     # Lone surrogates represent bytes in some tokenizers; Parquet holds UTF-8 only.
-    texts = [text.encode("utf-8", "backslashreplace").decode() for text in strings]
-    _write(path, iter([pa.table({"token_id": ids, "token": pa.array(texts, pa.string())})]))
+    spelled = [text.encode("utf-8", "backslashreplace").decode() for text in strings]
+    _write(path, iter([pa.table({"token_id": ids, "token": texts(spelled)})]))
 
 
 def write_documents(path: Path, names: Sequence[str], document: np.ndarray, origin: np.ndarray) -> None:
@@ -143,11 +144,11 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
         document: the document of each segment.
         origin: the position at which the document of each segment starts.
     """
-    numbers = pa.array(np.arange(len(names), dtype=np.int32))
+    document_ids = numbers(np.arange(len(names), dtype=np.int32))
     start = np.full(len(names), -1, dtype=np.int64)
     start[np.asarray(document)] = np.asarray(origin)
-    starts = pa.array(start, mask=start < 0)
-    _write(path, iter([pa.table({"document": numbers, "name": pa.array(list(names), pa.string()), "start": starts})]))
+    starts = numbers(start, missing=start < 0)
+    _write(path, iter([pa.table({"document": document_ids, "name": texts(names), "start": starts})]))
 
 
 def read_column(path: Path, name: str) -> list[Any]:

@@ -1,0 +1,30 @@
+"""Columns of Arrow from arrays and text; `pa.array` would import pandas (0.3 s) to look at what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+
+def numbers(values: np.ndarray, kind: pa.DataType | None = None, *, missing: np.ndarray | None = None) -> pa.Array:
+    """Numbers as a column.
+
+    Args:
+        values: (rows,) numbers.
+        kind: the type of the column; that of the array when None. The numbers must fit it.
+        missing: (rows,) booleans, True where the column is null; nowhere when None.
+    """
+    kind = pa.from_numpy_dtype(values.dtype) if kind is None else kind
+    data = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(data)])
+
+
+def texts(values: Sequence[str]) -> pa.Array:
+    """Texts as a column; each must be Unicode without lone surrogates."""
+    encoded = [text.encode() for text in values]
+    ends = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    return pa.Array.from_buffers(pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
