@@ -16,10 +16,10 @@ def numbers(values: np.ndarray, kind: pa.DataType | None = None, *, missing: np.
         kind: the type of the column; that of the array when None. The numbers must fit it.
         missing: (rows,) booleans, True where the column is null; nowhere when None.
     """
-    kind = pa.from_numpy_dtype(values.dtype) if kind is None else kind
-    data = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    column: pa.DataType = pa.from_numpy_dtype(values.dtype) if kind is None else kind
+    data = np.ascontiguousarray(values, column.to_pandas_dtype())
     valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(data)])
+    return pa.Array.from_buffers(column, len(data), [valid, pa.py_buffer(data)])
 
 
 def texts(values: Sequence[str]) -> pa.Array:
