@@ -22,7 +22,7 @@ JANUARY = Candidate(9, " January", 0.34, 12.2)
 HOSTILE = Candidate(8, "\x1b[31m<b>[red]\u202e", 0.08, 10.9)
 THE = Candidate(7, " the", 0.05, 9.1)
 CHANGE = "Layer 5 FFN changes the probability of ·January most (× 8.9): from 3.8 % to 34 %."
-MEMORY = "Memory L5M733 adds most of 6,144 memories to the lead of ·January over ·the: +1.58."
+MEMORY = "Of 6,144 memories, L5M733 adds most to the lead of ·January over ·the: +1.58."
 RISE = "Layer 4 FFN: ·January rises from rank 12 to 1 and stays there (saturation)."
 FALL = "Layer 1 FFN: ␛[31m<b>[red]⟨U+202E⟩ falls from rank 1 to 14 (elimination)."
 

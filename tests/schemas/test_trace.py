@@ -111,7 +111,7 @@ def test_a_finding_names_the_expert_of_a_memory(tokens: torch.Tensor) -> None:
     view, _ = trace_view(lm, SETTINGS, layer=None, memories=5, token=None, point=None, tracing=tracing)
     (finding,) = (one for one in view.findings if one.kind == "memory")
     assert finding.index is not None
-    assert re.search(r"Memory L\d(E\d+|S)M\d+ adds most", finding.sentence)
+    assert re.search(r"memories, L\d(E\d+|S)M\d+ adds most", finding.sentence)
     assert lm.memory_name(finding.layer, finding.index) in finding.sentence
 
 

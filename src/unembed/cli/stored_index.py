@@ -75,8 +75,8 @@ def _build(opening: Opening, lm: LanguageModel) -> Index | None:
     from unembed.results import visible
 
     print(
-        f"No index of {lm.name} is ready: finding the text on which each memory fires (once; about half a minute on an "
-        f"idle machine; {VARIABLE}=never does without)",
+        f"No index of {lm.name} is ready: building it, to show the text on which each memory (FFN neuron) fires "
+        f"(once; about half a minute on an idle machine; {VARIABLE}=never skips this)",
         file=sys.stderr,
     )
     report = Report()

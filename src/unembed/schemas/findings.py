@@ -122,7 +122,7 @@ def _memory(trace: Trace, effects: MemoryEffects, compared: str) -> Finding | No
         return None
     layer, index, effect = effects.most
     name = trace.lm.memory_name(layer, index)
-    sentence = f"Memory {name} adds most of {effects.memories:,} memories to {compared}: {effect:+.2f}."
+    sentence = f"Of {effects.memories:,} memories, {name} adds most to {compared}: {effect:+.2f}."
     return Finding("memory", sentence, DEFINITIONS["memory"], effect, layer, "resid_post", index)
 
 
@@ -136,7 +136,7 @@ def _writer(trace: Trace, question: Question, position: int, compared: str) -> F
     if contribution <= 0:
         return None
     kind = attribution.kinds[int(attribution.kind[best])]
-    name = f"Layer {layer} {'FFN' if kind == 'ffn' else kind}"
-    sentence = f"{name} adds most of all {int(counted.sum()):,} updates to {compared}: {contribution:+.2f}."
+    name = f"the {'FFN' if kind == 'ffn' else kind} of layer {layer}"
+    sentence = f"Of {int(counted.sum()):,} updates, {name} adds most to {compared}: {contribution:+.2f}."
     point = "resid_post" if kind == "ffn" else "resid_mid"
     return Finding("writer", sentence, DEFINITIONS["writer"], contribution, layer, point, None)

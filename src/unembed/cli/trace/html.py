@@ -138,7 +138,7 @@ def _layers(view: TraceView) -> str:
     hidden = "" if view.show_unlearned else " Tokens the model never learned are left out."
     here = character_at([token.token for token in view.tokens], view.position)
     return (
-        f"<section><h2>Layers at {view.position} {visible_html(here)}</h2>"
+        f"<section><h2>Layers at position {view.position} {visible_html(here)}</h2>"
         f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}</p>"
         "<table><thead><tr><th class='n'>layer</th><th>before</th><th>after attention</th><th>after FFN</th>"
         f"<th class='n'>rank of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"

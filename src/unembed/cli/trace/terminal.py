@@ -149,11 +149,11 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
             cells.append(_signs(layer.events, view.target.id))
         table.add_row(*cells)
     here = character_at([token.token for token in view.tokens], view.position)
-    where = Text.assemble(" at ", (str(view.position), "bold"), " ", _token(here))
-    basis = {"final": "through the final norm", "raw": "readout alone", "frozen": "final norm, scale of the run"}[
+    where = Text.assemble(" at position ", (str(view.position), "bold"), " ", _token(here))
+    basis = {"final": "through the final norm", "raw": "unembedding alone", "frozen": "final norm at the run's scale"}[
         view.basis
     ]
-    shown = ", unlearned tokens too" if view.show_unlearned else ""
+    shown = ", including unlearned tokens" if view.show_unlearned else ""
     return Group(_heading("Layers", basis + shown, where), table)
 
 

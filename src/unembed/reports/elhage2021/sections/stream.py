@@ -131,10 +131,10 @@ def expansion_section(
         },
         provenance,
     )
-    kind = "exact" if found.exact else "patterns and norm scales frozen, FFN outputs taken as given"
+    kind = "exact" if found.exact else "patterns, norm scales and FFN outputs fixed at their values in the run"
     text = (
         f"The logit of `{name_of_token}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum "
-        f"over paths ({kind}) all logits are met with a relative error of {found.error:.0e}.",
+        f"over paths ({kind}) all logits are reproduced with a relative error of {found.error:.0e}.",
     )
     figures = (
         Figure(
