@@ -49,7 +49,7 @@ def check_basis(basis: HeadBasis) -> None:
 
 
 def require_heads(lm: Decoder, what: str) -> None:
-    """Refuse a question about attention heads to a model without any.
+    """Refuse analyses of attention heads for a model without any.
 
     Raises:
         Unsupported: the model has no layers, or none with attention.
@@ -60,7 +60,7 @@ def require_heads(lm: Decoder, what: str) -> None:
         mixers = dict.fromkeys(mixer_kind(b.mixer) for b in lm.structure.blocks if b.mixer is not None)
         raise Unsupported(
             f"{what} of {lm.name}",
-            why=f"none of its layers has attention: what mixes positions is {' or '.join(mixers)}",
+            why=f"its layers have no attention but {' or '.join(mixers)}",
             instead="Use attributions by component",
         )
 
