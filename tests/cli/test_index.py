@@ -179,7 +179,7 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
         (("index", "export", folder, tmp_path / "out.xlsx"), "export as 'xlsx'"),
         (("index", "firing", folder, "a", "--model", "attn-2l"), "was not built for attn-2l"),
         ((*build, folder, "--corpus", corpus, "--top", 9), "another top"),
-        ((*build, tmp_path, "--corpus", corpus), "holds other files"),
+        ((*build, tmp_path, "--corpus", corpus), "contains other files"),
         ((*build, tmp_path / "x", "--corpus", tmp_path / "empty.txt"), "no text"),
         ((*build, tmp_path / "x", "--corpus", tmp_path / "gone.txt"), "gone.txt"),
         ((*build, tmp_path / "x", "--corpus", tmp_path / "latin.txt"), "byte 3: 0xe9 is not UTF-8 here. "),
