@@ -95,7 +95,7 @@ def test_the_change_is_listed_by_predicted_token() -> None:
     at = torch.tensor([name == token for name in lm.token_strings(found.tokens)])
     assert table["times"][0] == int(at.sum()) >= 4
     assert table["loss_change"][0] == pytest.approx(float(found.changes[0, at].mean()))
-    with pytest.raises(InvalidInput, match="was not made"):
+    with pytest.raises(InvalidInput, match="was not computed"):
         found.by_token("L9H9")
 
 

@@ -251,8 +251,8 @@ def _same_weights() -> Any:
         ("L1H0", "L0H1.q", InvalidInput, "no receiver reads the stream after"),
         ("L0H0", "L0H1.q", InvalidInput, "no receiver reads the stream after"),
         ("L0H9", "logits", OutOfRange, "head 9"),
-        ("head 3", "logits", InvalidInput, "names nothing that writes"),
-        ("L0H1", "L1H1.z", InvalidInput, "names nothing that reads"),
+        ("head 3", "logits", InvalidInput, "it is not the name of a writer"),
+        ("L0H1", "L1H1.z", InvalidInput, "it is not the name of a reader"),
         ([], "logits", InvalidInput, "not names"),
     ],
 )
