@@ -68,5 +68,5 @@ def test_alibi_falls_by_its_slope_and_models_without_positions_are_refused() -> 
     with pytest.raises(Unsupported, match="no table of positions"):
         position_scores(unembed.circuits(lm), 0, 0)
     smol = tiny("smollm3")  # its second layer has no positions
-    with pytest.raises(Unsupported, match="no part in them"):
+    with pytest.raises(Unsupported, match="do not depend on positions"):
         scores_by_offset(unembed.circuits(smol), 1, 0, [1])

@@ -260,12 +260,12 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     for change, message in (
         ({"normalize_activations": "layer_norm"}, "normalize_activations"),
         ({"architecture": "temporal"}, "'temporal' is not known"),
-        ({"metadata": {"hook_name": "blocks.1.attn.hook_z"}}, "no capture point"),
+        ({"metadata": {"hook_name": "blocks.1.attn.hook_z"}}, "not a capture point"),
     ):
         (folder / "cfg.json").write_text(json.dumps(config | change))
         with pytest.raises(Unsupported, match=message):
             open_dictionary(folder)
-    with pytest.raises(InvalidInput, match="holds neither"):
+    with pytest.raises(InvalidInput, match="contains neither"):
         open_dictionary(tmp_path)
     with pytest.raises(ModelUnavailable, match="no such folder"):
         open_dictionary(tmp_path / "none")
