@@ -11,6 +11,8 @@ from playwright.sync_api import expect
 import unembed
 from tests.browser.conftest import Served
 from tests.cli.conftest import save_model
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 
 SCREENS = [
     "trace",
@@ -23,6 +25,10 @@ SCREENS = [
 ]
 
 
+HYBRIDS = ["granitemoehybrid", "mamba2"]
+"""Models with layers that have no attention: half of them, or all."""
+
+
 @pytest.fixture(scope="module")
 def explorer_of(tmp_path_factory) -> Iterator[Callable[[str], Served]]:
     """An explorer of a model by its family, or of a shipped one by its name; each is opened once."""
@@ -30,6 +36,9 @@ def explorer_of(tmp_path_factory) -> Iterator[Callable[[str], Served]]:
 
     def open_one(name: str) -> Served:
         if name not in found:
+            if name in HYBRIDS:
+                found[name] = Served(unembed.load(tiny_model(name), tokenizer=lettered("gpt2").tokenizer))
+                return found[name]
             folder = name if name.startswith("attn") else save_model(tmp_path_factory.mktemp("models") / name, name)
             found[name] = Served(unembed.load(folder))
         return found[name]
@@ -39,7 +48,7 @@ def explorer_of(tmp_path_factory) -> Iterator[Callable[[str], Served]]:
         served.stop()
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "attn-2l"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "attn-2l", "granitemoehybrid"])
 @pytest.mark.parametrize("screen", SCREENS)
 def test_every_screen_of_every_kind_of_model_opens_without_a_failure(opened, explorer_of, name, screen):
     page = opened(f"#/{screen}", at=explorer_of(name).address)
@@ -64,6 +73,40 @@ def test_a_model_without_feed_forward_layers_is_described_by_its_attention(opene
     expect(model).not_to_contain_text("FFN")
     expect(page.get_by_role("gridcell", name=re.compile("^Layer 1 after attention, position 4 "))).to_be_visible()
     expect(page.locator(".legend")).not_to_contain_text("saturation")
+
+
+def test_layers_with_another_mixer_than_attention_are_called_by_its_name(opened, explorer_of):
+    page = opened("#/trace?prompt=five+tokens&layer=2&stages=both", at=explorer_of("granitemoehybrid").address)
+    expect(page.locator(".model-chip")).to_contain_text("4 attention heads, 8 Mamba heads")
+    model = page.get_by_role("group", name="Where in the model")
+    for layer, name in enumerate(["mixer (Mamba)", "Attention"] * 2):
+        part = model.get_by_role("button", name=re.compile(rf"^Layer {layer} {re.escape(name)} adds [+−][0-9.]*[1-9]"))
+        expect(part).to_be_visible()
+    expect(
+        page.get_by_role("gridcell", name=re.compile(r"^Layer 2 after mixer \(Mamba\), position 1 "))
+    ).to_be_visible()
+    expect(page.get_by_role("gridcell", name=re.compile("^Layer 3 after attention, position 1 "))).to_be_visible()
+    model.get_by_role("button", name=re.compile("^Layer 2 mixer")).click()
+    inspector = page.get_by_role("complementary", name="Selected cell")
+    expect(inspector.get_by_role("heading", name="Layer 2, mixer (Mamba)")).to_be_visible()
+    page = opened("#/layer?prompt=five+tokens&layer=2", at=explorer_of("granitemoehybrid").address)
+    expect(page.get_by_role("heading", name="Before, after mixer (Mamba), after FFN")).to_be_visible()
+
+
+def test_heads_are_those_of_layers_with_attention_and_the_others_are_named(opened, explorer_of):
+    page = opened("#/heads?prompt=five+tokens", at=explorer_of("granitemoehybrid").address)
+    matrix = page.get_by_role("region", name="All heads").get_by_role("grid")
+    expect(matrix.get_by_role("button").or_(matrix.locator("button"))).to_have_count(8)
+    expect(matrix.get_by_text("mixer (Mamba)")).to_have_count(2)
+    pictures = page.get_by_role("region", name="Patterns on the prompt")
+    expect(pictures.locator("canvas")).to_have_count(8)
+    expect(pictures.get_by_text("mixer (Mamba)")).to_have_count(2)
+
+
+def test_a_model_without_attention_says_so_where_heads_would_be(opened, explorer_of):
+    opened.allowed += ["409 (Conflict)", "422"]
+    page = opened("#/heads?prompt=five+tokens", at=explorer_of("mamba2").address)
+    expect(page.get_by_text(re.compile("none of its layers has attention")).first).to_be_visible()
 
 
 def test_what_needs_an_index_explains_once_how_to_build_one_and_its_cost(opened, explorer_of):

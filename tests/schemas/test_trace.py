@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
+from unembed.cli.trace import html, terminal
 from unembed.control.steering import ranked_values_table
 from unembed.language_model import LanguageModel, load
 from unembed.memories.token_ranking import promoting
@@ -125,3 +128,73 @@ def test_an_explanation_splits_a_logit_by_every_kind_of_part_that_the_model_has(
     view, _ = explain_view(lm, SETTINGS, token=None, by=None, writers=5)
     assert [one.by for one in view.attributions] == kinds
     assert ("80 to 160 memories a layer" in view.sizes) == ("memory" in kinds)
+
+
+def _words(view: Any) -> str:
+    """What the terminal and the page draw of a trace's layers, and its sentences."""
+    out = io.StringIO()
+    Console(file=out, width=150).print(terminal._layers(view, 140, True, 1))
+    told = [*(f.sentence + f.definition for f in view.findings), *(m.sentence for m in view.moves)]
+    return "\n".join([out.getvalue(), html._layers(view), *told, *(e.sentence for n in view.layers for e in n.events)])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes", "heading", "mixers"),
+    [
+        ("llama", "4 layers · 4 heads", "after attention", ["attention"] * 4),
+        ("rwkv", "4 layers · no heads", "after mixer (RWKV)", ["mixer (RWKV)"] * 4),
+        ("mamba2", "4 layers · 8 heads", "before → after", ["mixer (Mamba-2)"] * 4),
+        (
+            "granitemoehybrid",
+            "4 layers · 4 attention heads, 8 Mamba heads",
+            "after mixer",
+            ["mixer (Mamba)", "attention"] * 2,
+        ),
+        (
+            "qwen3_next",
+            "4 layers · 4 attention heads, 4 gated DeltaNet heads",
+            "after mixer",
+            ["mixer (gated DeltaNet)"] * 3 + ["attention"],
+        ),
+        ("lfm3", "4 layers · 4 attention heads", "after mixer", None),
+        ("falcon_h1", "4 layers · 4 heads", "after attention and mamba", ["attention and mamba"] * 4),
+    ],
+)
+def test_what_is_no_attention_is_not_called_attention(
+    model_type: str, sizes: str, heading: str, mixers: list[str] | None
+) -> None:
+    lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    assert view.sizes.startswith(sizes) and sizes.split(" · ")[1] in repr(lm)
+    if mixers is not None:
+        assert [layer.mixer for layer in view.layers] == mixers
+    shown = _words(view)
+    assert heading in shown
+    if not lm.attention_layers:
+        assert "attention" not in shown.lower()
+    for event in (*view.moves, *(e for layer in view.layers for e in layer.events)):
+        if event.cause in ("attention", "mixer"):
+            assert (event.cause == "attention") is (event.layer in lm.attention_layers)
+            assert event.place == f"layer {event.layer} {lm.mixer_name(event.layer)}"
+    if 0 < len(lm.attention_layers) < lm.n_layers:
+        (first, *_), others = lm.attention_layers, set(range(lm.n_layers)) - set(lm.attention_layers)
+        assert f"attention in layer{'s' * (len(lm.attention_layers) > 1)} {first}" in shown.lower()
+        assert any(f"{lm.mixer_name(n)} in layer".lower() in shown.lower() for n in others)
+
+
+def test_events_and_rank_changes_of_another_mixer_are_its_own() -> None:
+    """Over many prompts; the ranks themselves are tested in `tests/trace`."""
+    lm = load(tiny_model("granitemoehybrid"), tokenizer=lettered("gpt2").tokenizer)
+    found = [
+        change for text in ("five tokens", "a garden in May", "the year") for change in lm.trace(text).rank_changes()
+    ]
+    causes = {(change.cause, change.layer in lm.attention_layers) for change in found if change.cause != "ffn"}
+    assert causes == {("mixer", False), ("attention", True)}
+
+
+def test_the_writer_that_adds_most_is_named_by_its_kind() -> None:
+    lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    (writer,) = (one for one in view.findings if one.kind == "writer")
+    assert re.match(r"Of 4 updates, the mixer \(Mamba-2\) of layer \d adds most", writer.sentence)
+    assert writer.definition.startswith("The token mixer or FFN that adds most")

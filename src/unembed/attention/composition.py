@@ -118,6 +118,8 @@ def compositions(
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
     """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer; 0 elsewhere.
 
+    Layers without attention have no heads of either kind.
+
     Args:
         modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
 
@@ -130,23 +132,31 @@ def compositions(
     for mode in modes:
         if mode not in MODES:
             raise InvalidInput(f"composition {mode!r}", why=f"it is not one of {', '.join(MODES)}")
-    n, heads = lm.n_layers, lm.n_heads
+    layers, heads = list(lm.attention_layers), lm.n_heads
+    n = len(layers)
     out = {mode: torch.zeros(n, heads, n, heads, dtype=torch.float64) for mode in modes}
     at_once = max(1, _HEADS // heads)
     for first in range(1, n, at_once):
         reading_layers = range(first, min(first + at_once, n))
         for start in range(0, reading_layers[-1], at_once):
             writing_layers = range(start, min(start + at_once, reading_layers[-1]))
-            a = writers(lm, writing_layers, basis)
-            sides = [readers(lm, reading_layers, mode, basis) for mode in modes]
+            a = writers(lm, [layers[i] for i in writing_layers], basis)
+            sides = [readers(lm, [layers[i] for i in reading_layers], mode, basis) for mode in modes]
             squares = inner_products(a, sides, _earlier(reading_layers, writing_layers, heads))
             for mode, b, square in zip(modes, sides, squares, strict=True):
                 norms = a.norms()[:, None] * b.norms()
                 ratio = square.clamp_min(0).sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)
                 block = ratio.view(len(writing_layers), heads, len(reading_layers), heads).cpu()
                 out[mode][start : writing_layers.stop, :, first : reading_layers.stop] = block
-    layers = torch.arange(n)
-    return {mode: found * (layers[:, None] < layers)[:, None, :, None] for mode, found in out.items()}
+    order = torch.arange(n)
+    found = {mode: ratios * (order[:, None] < order)[:, None, :, None] for mode, ratios in out.items()}
+    if n == lm.n_layers:
+        return found
+    every = {mode: torch.zeros(lm.n_layers, heads, lm.n_layers, heads, dtype=torch.float64) for mode in modes}
+    at = torch.tensor(layers)
+    for mode, ratios in found.items():
+        every[mode][at[:, None], :, at] = ratios.transpose(1, 2)
+    return every
 
 
 def _earlier(reading: range, writing: range, heads: int) -> list[tuple[int, int]]:

@@ -264,7 +264,7 @@ class HeadMatrices:
         chance = self.random_composition(seed) if baseline else 0.0
         found = []
         for mode, ratios in self.compositions(basis).items():
-            for other in range(self.lm.n_layers):
+            for other in self.lm.attention_layers:
                 if other == layer:
                     continue
                 relation = "reads" if other < layer else "is read by"

@@ -21,7 +21,7 @@ from typing import Literal
 from jaxtyping import Int
 from torch import Tensor
 
-Cause = Literal["ffn", "attention", "embedding"]
+Cause = Literal["ffn", "attention", "mixer", "embedding"]
 
 MIN_RANK_RATIO = 2
 """Smallest factor between a token's ranks before and after an update that counts as a rank change."""
@@ -38,7 +38,8 @@ class Event:
     rank_before: int
     rank_after: int
     cause: Cause
-    """The update between the two ranks; "embedding" if the token ranked first before any update."""
+    """The update between the two ranks ("mixer" where a layer has another one than attention); "embedding" if the token
+    ranked first before any update."""
 
 
 def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor, " ..."]:

@@ -16,7 +16,7 @@ from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.loading import Opened
 from unembed.models.offload import device_of
 from unembed.models.structure.dry_run import vocabulary_size
-from unembed.models.structure.mixer_names import mixer_name
+from unembed.models.structure.mixer_names import heads_in_words, mixer_name
 from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
@@ -76,7 +76,7 @@ class Decoder:
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.name}: {self.structure.family}, {self.n_layers} layers, "
-            f"d_model {self.d_model}, {self.n_heads} heads, {self.memories_a_layer} memories a layer, "
+            f"d_model {self.d_model}, {self.heads_a_layer}, {self.memories_a_layer} memories a layer, "
             f"{self.d_vocab} tokens, {self.dtype_name})"
         )
 
@@ -111,6 +111,11 @@ class Decoder:
     def mixer_name(self, layer: int) -> str:
         """What a layer does before its FFN, such as "attention" or "mixer (Mamba)"; empty where nothing."""
         return mixer_name(self.structure.blocks[layer])
+
+    @property
+    def heads_a_layer(self) -> str:
+        """The heads of a layer in writing, by kind of mixer where layers differ."""
+        return heads_in_words(self.structure.blocks)
 
     def __reduce__(self) -> str:
         """Refuse pickling, which the hooks on the live model do not allow.

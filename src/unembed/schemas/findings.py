@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
 from unembed.results import visible
 from unembed.schemas.trace import EventView, Finding, LayerView
 
@@ -64,11 +66,17 @@ def findings(
     found.append(_writer(trace, question, position, lead) if effects is None else _memory(trace, effects, lead))
     dropped = events.get("elimination")
     same = settled is not None and settled.id == target and change == (settled.layer, _point(settled))
-    last = [] if change is None or same else [_change(*change, steps[change], text, layers)]
+    last = [] if change is None or same else [_change(trace.lm, *change, steps[change], text, layers)]
     if dropped is not None:
         last.append(_of_event(dropped, _elimination_loss(dropped, layers[dropped.layer])))
     found += sorted(last, key=_weight, reverse=True)[:1]
     return sorted((one for one in found if one is not None), key=_weight, reverse=True)
+
+
+def _definition(kind: str, lm: Decoder) -> str:
+    """A definition, in which attention stands for what mixes tokens, in the words of the model."""
+    only_attention = all(block.mixer is None or block.mixer.is_attention for block in lm.structure.blocks)
+    return DEFINITIONS[kind] if only_attention else DEFINITIONS[kind].replace("attention or FFN", "token mixer or FFN")
 
 
 def _weight(finding: Finding) -> float:
@@ -76,7 +84,7 @@ def _weight(finding: Finding) -> float:
 
 
 def _point(event: EventView) -> str:
-    return {"ffn": "resid_post", "attention": "resid_mid"}.get(event.cause, "resid_pre")
+    return {"ffn": "resid_post", "attention": "resid_mid", "mixer": "resid_mid"}.get(event.cause, "resid_pre")
 
 
 def _of_event(event: EventView, nats: float) -> Finding:
@@ -96,17 +104,17 @@ def _steps(layers: Sequence[LayerView]) -> dict[tuple[int, str], float]:
     return steps
 
 
-def _change(layer: int, point: str, nats: float, text: str, layers: Sequence[LayerView]) -> Finding:
+def _change(lm: Decoder, layer: int, point: str, nats: float, text: str, layers: Sequence[LayerView]) -> Finding:
     one = layers[layer]
     before, after = one.probability_before, one.probability_after
     if one.probability_middle is not None:
         before, after = (before, one.probability_middle) if point == "resid_mid" else (one.probability_middle, after)
-    what = "attention" if point == "resid_mid" else "FFN" if one.probability_middle is not None else "as a whole"
+    what = one.mixer if point == "resid_mid" else "FFN" if one.probability_middle is not None else "as a whole"
     sentence = (
         f"Layer {layer} {what} changes the probability of {visible(text)} most (× {math.exp(nats):.2g}): "
         f"from {100 * before:.2g} % to {100 * after:.2g} %."
     )
-    return Finding("change", sentence, DEFINITIONS["change"], nats, layer, point, None)
+    return Finding("change", sentence, _definition("change", lm), nats, layer, point, None)
 
 
 def _elimination_loss(event: EventView, layer: LayerView) -> float:
@@ -127,16 +135,17 @@ def _memory(trace: Trace, effects: MemoryEffects, compared: str) -> Finding | No
 
 
 def _writer(trace: Trace, question: Question, position: int, compared: str) -> Finding | None:
-    """The attention or FFN that adds most to the question."""
+    """The attention, other mixer or FFN that adds most to the question."""
     attribution = trace.attribution(question.token, position, question.against)
-    of = [n for n, kind in enumerate(attribution.kinds) if kind in ("attention", "ffn")]
+    of = [n for n, kind in enumerate(attribution.kinds) if kind in ("attention", "mixer", "ffn")]
     counted = torch.isin(attribution.kind, torch.tensor(of))
     best = int(torch.where(counted, attribution.contribution, -torch.inf).argmax())
     contribution, layer = float(attribution.contribution[best]), int(attribution.layer[best])
     if contribution <= 0:
         return None
     kind = attribution.kinds[int(attribution.kind[best])]
-    name = f"the {'FFN' if kind == 'ffn' else kind} of layer {layer}"
+    site = trace.lm.structure.blocks[layer].mixer
+    name = f"the {'FFN' if kind == 'ffn' or site is None else site_name(site)} of layer {layer}"
     sentence = f"Of {int(counted.sum()):,} updates, {name} adds most to {compared}: {contribution:+.2f}."
     point = "resid_post" if kind == "ffn" else "resid_mid"
-    return Finding("writer", sentence, DEFINITIONS["writer"], contribution, layer, point, None)
+    return Finding("writer", sentence, _definition("writer", trace.lm), contribution, layer, point, None)

@@ -5,6 +5,7 @@ Ranks count from 1, the top.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +16,6 @@ from unembed.trace.described_memories import DescribedMemory
 SCHEMA_TRACE = "unembed.trace/3"
 SCHEMA_EXPLAIN = "unembed.explain/3"
 """Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
-
-
-_UPDATES = {"ffn": "FFN", "attention": "attention"}
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,17 @@ class EventView:
     rank_before: int
     rank_after: int
     cause: str
-    """"ffn", "attention" or, for a token that ranked first before any update, "embedding"."""
+    """"ffn", "attention", "mixer" (another token mixer) or, for a token that ranked first before any update,
+    "embedding"."""
     sentence: str = ""
     """All of it in words."""
+    update: str = "FFN"
+    """The cause in words, such as "FFN" or "mixer (Mamba)"."""
 
     @property
     def place(self) -> str:
         """Where it happened."""
-        return "embedding" if self.cause == "embedding" else f"layer {self.layer} {_UPDATES[self.cause]}"
+        return "embedding" if self.cause == "embedding" else f"layer {self.layer} {self.update}"
 
     @property
     def happened(self) -> str:
@@ -141,6 +142,24 @@ class LayerView:
     """The rank in the middle, or before where there is none, of every candidate after."""
     heads: list[HeadUpdate] = field(default_factory=list[HeadUpdate])
     """What the layer's heads add; empty unless requested."""
+    mixer: str = "attention"
+    """What writes before the FFN, in words, such as "attention" or "mixer (Mamba)"."""
+
+
+def mixer_of_all(layers: Sequence[LayerView]) -> str:
+    """What the mixers of layers are called: "attention", or "mixer" where layers differ."""
+    names = {layer.mixer for layer in layers if layer.mixer}
+    return names.pop() if len(names) == 1 else "mixer"
+
+
+def mixers_in_words(layers: Sequence[LayerView]) -> str:
+    """Which layers have which mixer, where they differ: "attention in layers 1, 3; mixer (Mamba) in layers 0, 2"."""
+    by_name: dict[str, list[str]] = {}
+    for layer in layers:
+        by_name.setdefault(layer.mixer or "no mixer", []).append(str(layer.layer))
+    if len(by_name) < 2:
+        return ""
+    return "; ".join(f"{name} in layer{'s' * (len(of) > 1)} {', '.join(of)}" for name, of in by_name.items())
 
 
 @dataclass(frozen=True)
@@ -196,7 +215,8 @@ class Finding:
     """Its weight: nats of a token's log-probability, or of its logit."""
     layer: int
     point: str
-    """The stream after the update: resid_mid after attention, resid_post after the FFN; resid_pre for the embedding."""
+    """The stream after the update: resid_mid after attention or another mixer, resid_post after the FFN; resid_pre
+    for the embedding."""
     index: int | None
     """Of the memory, where it is one."""
 

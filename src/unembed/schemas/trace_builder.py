@@ -276,6 +276,7 @@ class _Position:
                 probability_before=p_before[n],
                 probability_middle=None if p_middle is None else p_middle[n],
                 probability_after=p_after[n],
+                mixer=self.trace.lm.mixer_name(n),
             )
             for n in layers
         ]
@@ -352,7 +353,7 @@ class _Position:
 
 def sizes_of(lm: Decoder) -> str:
     """A model's sizes in one line."""
-    parts = [f"{lm.n_layers} layers", f"{lm.n_heads} heads"]
+    parts = [f"{lm.n_layers} layers", lm.heads_a_layer]
     parts += [f"{lm.memories_a_layer} memories a layer"] if lm.memory_layers else []
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])
 
@@ -386,11 +387,12 @@ def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
 def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
     """Events with their tokens' texts, and in words."""
     texts = lm.token_strings([event.token for event in events])
-    return [_event_view(event, text) for event, text in zip(events, texts, strict=True)]
+    return [_event_view(lm, event, text) for event, text in zip(events, texts, strict=True)]
 
 
-def _event_view(e: Event, text: str) -> EventView:
-    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause)
+def _event_view(lm: Decoder, e: Event, text: str) -> EventView:
+    update = {"ffn": "FFN", "embedding": "embedding"}.get(e.cause) or lm.mixer_name(e.layer)
+    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause, update=update)
     kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
     sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
     return dataclasses.replace(plain, sentence=sentence)

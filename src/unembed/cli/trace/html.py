@@ -7,7 +7,16 @@ from html import escape
 
 from unembed.cli.bars import Scale, decimals, percent, signed
 from unembed.results import character_at, visible, visible_html
-from unembed.schemas.trace import AttributionView, Candidate, EventView, LayerView, SubUpdateView, TraceView
+from unembed.schemas.trace import (
+    AttributionView,
+    Candidate,
+    EventView,
+    LayerView,
+    SubUpdateView,
+    TraceView,
+    mixer_of_all,
+    mixers_in_words,
+)
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -132,26 +141,30 @@ def _grid_cell(view: TraceView, position: int, cell: Sequence[Candidate]) -> str
 
 
 def _layers(view: TraceView) -> str:
-    rows = "".join(_layer_row(layer, view.target.id) for layer in view.layers)
+    has_middle = any(layer.middle is not None for layer in view.layers)
+    rows = "".join(_layer_row(layer, view.target.id, has_middle) for layer in view.layers)
+    names = ["before", f"after {mixer_of_all(view.layers)}", "after FFN"] if has_middle else ["before", "after"]
     events = "".join(_event(event, view.target.id) for layer in view.layers for event in layer.events)
     target = f'<span class="target">{visible_html(view.target.token)}</span>'
     hidden = "" if view.show_unlearned else " Tokens the model never learned are left out."
     here = character_at([token.token for token in view.tokens], view.position)
+    mixers = mixers_in_words(view.layers)
+    mixers = f" {escape(mixers[0].upper() + mixers[1:])}." if mixers else ""
     return (
         f"<section><h2>Layers at position {view.position} {visible_html(here)}</h2>"
-        f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}</p>"
-        "<table><thead><tr><th class='n'>layer</th><th>before</th><th>after attention</th><th>after FFN</th>"
+        f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}{mixers}</p>"
+        f"<table><thead><tr><th class='n'>layer</th>{''.join(f'<th>{escape(name)}</th>' for name in names)}"
         f"<th class='n'>rank of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
     )
 
 
-def _layer_row(layer: LayerView, target: int) -> str:
-    middle = "" if layer.middle is None else _candidates(layer.middle, target)
+def _layer_row(layer: LayerView, target: int, has_middle: bool) -> str:
+    middle = f"<td>{_candidates(layer.middle or [], target)}</td>" if has_middle else ""
     ranks = [layer.rank_before, layer.rank_middle, layer.rank_after]
     shown = " → ".join(f"{rank:,}" for rank in ranks if rank is not None)
     return (
         f"<tr><td class='n'>{layer.layer}</td><td>{_candidates(layer.before[:1], target)}</td>"
-        f"<td>{middle}</td><td>{_candidates(layer.after, target)}</td><td class='n'>{shown}</td></tr>"
+        f"{middle}<td>{_candidates(layer.after, target)}</td><td class='n'>{shown}</td></tr>"
     )
 
 

@@ -22,6 +22,8 @@ from unembed.schemas.trace import (
     MemoriesView,
     SubUpdateView,
     TraceView,
+    mixer_of_all,
+    mixers_in_words,
 )
 
 _ACCENT = "bold green"
@@ -125,7 +127,9 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
     has_middle = any(layer.middle is not None for layer in view.layers)
     ranks = [_ranks(layer, has_middle) for layer in view.layers]
     digits = [max(len(f"{row[i]:,}") for row in ranks) for i in range(len(ranks[0]))]
-    head = "before → attn → FFN" if has_middle else "before → after"
+    mixer = mixer_of_all(view.layers)
+    short = "attn" if mixer == "attention" else "mixer"
+    head = f"before → {short} → FFN" if has_middle else "before → after"
     of_ranks = max(len(head), sum(digits) + 3 * (len(digits) - 1))
     # What is left for the tokens, in two or three columns; a token that does not fit is cut with an ellipsis.
     columns = 3 if has_middle else 2
@@ -133,7 +137,7 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
     several = lines == 1 and room >= 44
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
-    for name in ("before", "after attention", "after FFN") if has_middle else ("before", "after"):
+    for name in ("before", f"after {mixer}", "after FFN") if has_middle else ("before", "after"):
         # The names break between words where the terminal is narrow.
         table.add_column(name, no_wrap=room >= len(name), max_width=room)
     title = Text.assemble("rank of ", _token(view.target.token, _ACCENT, cells=of_ranks - 8), "\n", head)
@@ -154,7 +158,9 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
         view.basis
     ]
     shown = ", including unlearned tokens" if view.show_unlearned else ""
-    return Group(_heading("Layers", basis + shown, where), table)
+    mixers = mixers_in_words(view.layers)
+    named = [Text(f"{mixers[0].upper()}{mixers[1:]}.", style="dim")] if mixers else []
+    return Group(_heading("Layers", basis + shown, where), *named, table)
 
 
 def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, several: bool) -> Text:

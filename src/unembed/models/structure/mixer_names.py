@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unembed.models.structure.structure import AttentionSite, Block
 
 _KINDS = {
@@ -25,8 +27,27 @@ def mixer_kind(site: AttentionSite) -> str:
     return "attention" if site.is_attention else next((k for part, k in _KINDS.items() if part in of_class), of_class)
 
 
+def site_name(site: AttentionSite) -> str:
+    """A mixer in words: "attention", or its kind, such as "mixer (Mamba)"."""
+    return "attention" if site.is_attention else f"mixer ({mixer_kind(site)})"
+
+
 def mixer_name(block: Block) -> str:
-    """What a block does before its FFN: "attention", "mixer (Mamba)", "attention and mamba"; empty where nothing."""
-    site = block.mixer
-    own = "" if site is None else "attention" if site.is_attention else f"mixer ({mixer_kind(site)})"
-    return " and ".join(filter(None, [own, *(writer.label for writer in block.early_writers)]))
+    """What writes before a block's FFN reads: "attention", "mixer (Mamba)", "attention and mamba"; empty if nothing."""
+    own = [] if block.mixer is None else [site_name(block.mixer)]
+    return " and ".join([*own, *(writer.label for writer in block.early_writers)])
+
+
+def heads_in_words(blocks: Sequence[Block]) -> str:
+    """The heads of a layer, such as "4 heads"; where layers differ, "4 attention heads, 8 Mamba heads"."""
+    by_kind: dict[str, set[int]] = {}
+    for site in (block.mixer for block in blocks if block.mixer is not None):
+        by_kind.setdefault(mixer_kind(site), set())
+        if site.n_heads:
+            by_kind[mixer_kind(site)].add(site.n_heads)
+    parts = []
+    for kind, numbers in sorted(by_kind.items(), key=lambda entry: entry[0] != "attention"):
+        if numbers:
+            several = f" to {max(numbers)}" if len(numbers) > 1 else ""
+            parts.append(f"{min(numbers)}{several}{'' if len(by_kind) == 1 else f' {kind}'} heads")
+    return ", ".join(parts) or "no heads"

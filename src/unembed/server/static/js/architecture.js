@@ -1,21 +1,25 @@
 /**
- * A small diagram of the model (embedding, attention and FFN of each layer, unembedding): the position of one part, and
- * what each part adds.
+ * A small diagram of the model (embedding, attention or other mixer and FFN of each layer, unembedding): the position of
+ * one part, and what each part adds.
  */
 import { fill, fixed, h, places } from "./dom.js";
 import { asText } from "./question.js";
 import { turn } from "./state.js";
 
-/** A layer's parts: name in the API, name, and the point after it. A model without FFNs has one.
- * @type {(model: any) => [string, string, string][]}
+/** A layer's parts, its mixer and its FFN if it has both: kind, short name, full name, and the point after it.
+ * @type {(model: any, layer: number) => [string, string, string, string][]}
  */
-const partsOf = (model) =>
-  model.can.events
-    ? [
-        ["attention", "Attention", "mid"],
-        ["ffn", "FFN", "post"],
-      ]
-    : [["attention", "Attention", "post"]];
+function partsOf(model, layer) {
+  const mixer = model.mixers[layer];
+  const short = mixer === "attention" ? "Attention" : "Mixer";
+  const parts = [];
+  if (mixer) parts.push(["mixer", short, mixer === "attention" ? short : mixer, model.ffns[layer] ? "mid" : "post"]);
+  if (model.ffns[layer]) parts.push(["ffn", "FFN", "FFN", "post"]);
+  return parts;
+}
+
+/** What the rows of an attribution by component are called, by kind of part. */
+const ROWS = { mixer: /^(attention|mixer)\b/, ffn: /^ffn\b/ };
 
 /** One of six shades for a contribution: blue where it promotes the target, orange where it suppresses it. */
 const shade = (x, most) => {
@@ -30,10 +34,10 @@ const shade = (x, most) => {
 export function architecture(el, { model, at = null, view = null }) {
   const rows = view?.attributions[0].rows ?? [];
   const sum = (of) => rows.filter(of).reduce((total, row) => total + row.contribution, 0);
-  const added = (n, part) => sum((row) => row.layer === n && row.label.startsWith(part));
+  const added = (n, part) => sum((row) => row.layer === n && ROWS[part].test(row.label));
   const start = sum((row) => row.layer === null);
-  const parts = partsOf(model);
-  const all = Array.from({ length: model.n_layers }, (_, n) => parts.map(([part]) => added(n, part)));
+  const parts = Array.from({ length: model.n_layers }, (_, n) => partsOf(model, n));
+  const all = parts.map((of, n) => of.map(([part]) => added(n, part)));
   const numbers = [...all.flat(), start];
   const most = Math.max(...numbers.map(Math.abs), 1e-9);
   const digits = places(numbers);
@@ -41,8 +45,8 @@ export function architecture(el, { model, at = null, view = null }) {
   const short = (x) => fixed(x, Math.max(0, digits - 1), true).replace(/\b0\./, "."); // shown where the window is narrow
   const number = (x) => view && !dense && h("small", { data: { short: short(x) } }, fixed(x, digits, true));
   const here = (n, part) => at !== null && at.layer === n && at.part === part;
-  const box = (n, [part, name, stage], x) => {
-    const spokenLabel = `Layer ${n} ${name}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
+  const box = (n, [part, name, full, stage], x) => {
+    const spokenLabel = `Layer ${n} ${full}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
     const props = {
       class: `part ${view ? shade(x, most) : ""}${here(n, part) ? " on" : ""}`,
       title: spokenLabel,
@@ -68,7 +72,7 @@ export function architecture(el, { model, at = null, view = null }) {
         h(
           "div",
           { class: "block" },
-          parts.map((part, i) => box(n, part, xs[i])),
+          parts[n].map((part, i) => box(n, part, xs[i])),
           h("span", { class: "faint" }, dense && !view ? "" : String(n)),
         ),
       ),

@@ -137,7 +137,10 @@ const running = ({ dtype, device, index }) =>
   [`${dtype} on ${device}`, index ? `index ${index}` : "no index", `unembed ${page.version}`].join(" · ");
 
 function sizes(m) {
-  const parts = [many(m.n_layers, "layer"), many(m.n_heads, "head")];
+  const parts = [
+    many(m.n_layers, "layer"),
+    m.heads_a_layer === `${m.n_heads} heads` ? many(m.n_heads, "head") : m.heads_a_layer,
+  ];
   if (m.can.memories) parts.push(`${m.memories_a_layer} memories a layer`);
   return parts.join(" · ");
 }

@@ -31,6 +31,15 @@ export async function load() {
 /** Whether an index is open, which stores labels and triggers. */
 export const indexed = () => open;
 
+/** What writes last in a layer: its FFN, or its mixer where it has none. */
+export const lastUpdate = (model, layer) => (model.ffns[layer] ? "FFN" : model.mixers[layer]);
+
+/** What the mixers of a model are called: "attention", or "mixer" where layers differ. */
+export function mixersOf(model) {
+  const names = new Set(model.mixers.filter(Boolean));
+  return names.size === 1 ? [...names][0] : "mixer";
+}
+
 /** The newest label of a memory or head; else a memory's automatic description; else undefined. */
 export const nameOf = (one, kind) => at(idOf(one, kind));
 

@@ -58,6 +58,7 @@ function writer(row) {
   const kind = row.label.split(" ")[0];
   const names = {
     attention: "Attention",
+    mixer: "Mixer",
     ffn: "FFN",
     embedding: "Embedding",
     positions: "Positions",

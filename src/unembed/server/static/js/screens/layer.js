@@ -2,7 +2,7 @@
 import { architecture } from "../architecture.js";
 import { button, fill, h, many, percent, segmented, selectBox, within } from "../dom.js";
 import { mount as strip, token } from "../islands/tokens.js";
-import { isLabelled } from "../names.js";
+import { isLabelled, lastUpdate } from "../names.js";
 import {
   about,
   asTable,
@@ -51,6 +51,7 @@ export function render(root, page) {
   let view = null;
   let wanted = 20;
   const title = h("h1", {});
+  const between = h("span", {}, "Before and after");
   const crumbs = h("div", { class: "soft" });
   const tokens = h("div", { "aria-label": "Positions" });
   const three = h("div", { class: "sandwich wide" });
@@ -103,12 +104,7 @@ export function render(root, page) {
         h(
           "div",
           { class: "stack" },
-          card(
-            model.can.events ? "Before, after attention, after FFN" : "Before and after",
-            null,
-            three,
-            about("between"),
-          ),
+          card(between, null, three, about("between")),
           card("Logit attribution", null, attributionBox),
         ),
       ),
@@ -155,6 +151,7 @@ export function render(root, page) {
     page.tokens = data.tokens.map((t) => t.token);
     page.crumbs();
     title.textContent = `Layer ${one.layer}`;
+    between.textContent = one.middle ? `Before, after ${model.mixers[one.layer]}, after FFN` : "Before and after";
     fill(
       crumbs,
       "at ",
@@ -166,7 +163,7 @@ export function render(root, page) {
     architecture(where, {
       model,
       view,
-      at: { layer: one.layer, part: partOf() === "heads" ? "attention" : "ffn" },
+      at: { layer: one.layer, part: partOf() === "heads" ? "mixer" : "ffn" },
     });
     strip(
       tokens,
@@ -178,9 +175,9 @@ export function render(root, page) {
       three,
       column("Before", one.before, null, one.rank_before),
       one.middle
-        ? column("After attention", one.middle, one.middle_from, one.rank_middle)
-        : model.can.events && written(h("p", { class: "note" }), "parallel"),
-      column(model.can.events ? "After FFN" : "After attention", one.after, one.after_from, one.rank_after),
+        ? column(`After ${model.mixers[one.layer]}`, one.middle, one.middle_from, one.rank_middle)
+        : model.ffns[one.layer] && model.mixers[one.layer] && written(h("p", { class: "note" }), "parallel"),
+      column(`After ${lastUpdate(model, one.layer)}`, one.after, one.after_from, one.rank_after),
     );
     function column(name, now, from, rank) {
       return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));

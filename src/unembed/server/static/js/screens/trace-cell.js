@@ -1,6 +1,7 @@
 /** The inspector's content: one cell in detail, or the joint update of several layers. */
 import { button, fill, h, many, num, signed, tickBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
+import { lastUpdate, mixersOf } from "../names.js";
 import { candidates } from "../parts.js";
 import { inWords } from "../question.js";
 import { go, state, turn } from "../state.js";
@@ -33,7 +34,7 @@ function head({ data, view }, title) {
 
 /** The joint update of several layers at the position. */
 export function drawSpan(el, t, [a, b]) {
-  const { view } = t;
+  const { view, model } = t;
   const layers = view.layers.slice(a, b + 1);
   const [low, high] = [layers[0], layers.at(-1)];
   const { rows: writers, logit, others } = view.attributions[0];
@@ -71,7 +72,7 @@ export function drawSpan(el, t, [a, b]) {
       h("b", {}, num(logit)),
       ", ",
       inWords(view),
-      `, their attention adds ${signed(given(false))}, their FFNs ${signed(given(true))}`,
+      `, their ${mixersOf(model) === "attention" ? "attention adds" : "mixers add"} ${signed(given(false))}, their FFNs ${signed(given(true))}`,
       others ? ", counting the writers listed." : ".",
     ),
     layers.flatMap((one) => one.events).map((e) => h("p", { class: "warn" }, e.sentence)),
@@ -93,7 +94,7 @@ export function drawCell(el, t, n, mid) {
   const before = mid || !one.middle ? one.before : one.middle;
   fill(
     el,
-    head(t, `Layer ${one.layer}, ${mid || !model.can.events ? "attention" : "FFN"}`),
+    head(t, `Layer ${one.layer}, ${mid ? model.mixers[one.layer] : lastUpdate(model, one.layer)}`),
     h(
       "div",
       { class: "sandwich" },

@@ -2,6 +2,7 @@
 import { button, fill, h, percent, segmented, shownRank } from "../dom.js";
 import * as ranks from "../islands/ranks.js";
 import { visible } from "../islands/tokens.js";
+import { mixersOf } from "../names.js";
 import { asTable, card } from "../parts.js";
 import { state, turn } from "../state.js";
 
@@ -11,7 +12,7 @@ import { state, turn } from "../state.js";
 const LANES = [
   ["◆", "saturation", (e) => e.kind === "saturation"],
   ["✕", "elimination", (e) => e.kind === "elimination"],
-  ["", "attention", (e) => e.cause === "attention"],
+  ["", "mixer", (e) => e.cause === "attention" || e.cause === "mixer"],
   ["", "FFN", () => true],
 ];
 
@@ -104,8 +105,8 @@ export function race(t, { layer, trajectories }) {
         return here.length
           ? h(
               "div",
-              { class: "lane", role: "group", "aria-label": name },
-              h("span", { class: "faint" }, name),
+              { class: "lane", role: "group", "aria-label": name === "mixer" ? mixersOf(t.model) : name },
+              h("span", { class: "faint" }, name === "mixer" ? mixersOf(t.model) : name),
               here.map((e) =>
                 h(
                   "button",

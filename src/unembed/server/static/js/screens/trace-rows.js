@@ -1,6 +1,7 @@
 /** The grid's rows from a trace: text, shade, marks and name of each cell. Sends no request and draws nothing. */
 import { num, percent, shownRank } from "../dom.js";
 import { visible } from "../islands/tokens.js";
+import { lastUpdate } from "../names.js";
 import { edits, state } from "../state.js";
 
 export const METRICS = [
@@ -68,8 +69,8 @@ export function rowsOf(t, seen, only) {
       const other = n < 0 ? plain?.embedding : plain?.stages.find((x) => x.point === one.point);
       const ranks = one.rank_of_prediction[i];
       const label = n < 0 ? "Embedding" : `Layer ${n}`;
-      const sub = post || n < 0 ? "" : "after attention";
-      const title = label + (post ? ` after ${model.can.events ? "FFN" : "attention"}` : sub && ` ${sub}`);
+      const sub = post || n < 0 ? "" : `after ${model.mixers[n]}`;
+      const title = label + (post ? ` after ${lastUpdate(model, n)}` : sub && ` ${sub}`);
       const cells = data.tokens.map((t0, p) => {
         const id = one.ids[i][p][0];
         const prob = one.probabilities[i][p][0];

@@ -240,7 +240,7 @@ export function render(root, page) {
   function drawInspector() {
     aside.place();
     const mid = state().stage === "mid";
-    const part = mid || !t.model.can.events ? "attention" : "ffn";
+    const part = mid || !t.model.ffns[lens.layer()] ? "mixer" : "ffn";
     architecture(model, { model: t.model, view: t.view, at: { layer: lens.layer(), part } });
     const together = span(t);
     if (together) drawSpan(inspector, t, /** @type {[number, number]} */ (together));
