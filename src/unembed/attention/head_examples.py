@@ -54,7 +54,7 @@ class Example:
     next_token: str | None
     prompt: str | None
     """A text that the model tokenises in the same way up to the destination: a little longer than they are where the
-    destination is part of a word; None where no beginning of the window is read so."""
+    destination is part of a word; None where no beginning of the window is tokenised in this way."""
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ def head_scores(
 
 
 class _Pass:
-    """One batch of sequences under way: scores as the layers come by."""
+    """One batch of sequences during its pass: scores, computed layer by layer."""
 
     def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]) -> None:
         """No scores yet; `rows` are the tokens' rows of the readouts."""

@@ -105,7 +105,7 @@ class IndexQueries(IndexFiles):
         return self.table(f"Values that promote {self.strings[number]!r}, {len(found):,} in all", columns)
 
     def search(self, text: str, top: int = 20, *, pole: Pole = "positive", context: int | None = None) -> Table:
-        """Triggers whose text holds words: full-text search, the strongest triggers first.
+        """Triggers whose text contains the words: full-text search, the strongest triggers first.
 
         Args:
             text: words, all required; "quoted phrases"; `begin*` for beginnings of words.

@@ -55,7 +55,7 @@ def device_of(module: nn.Module) -> torch.device | None:
 
 
 def is_offloaded(hf: PreTrainedModel) -> bool:
-    """Whether any parameter lies elsewhere than in its module."""
+    """Whether any parameter is stored outside its module."""
     return any(own.is_meta for own in hf.parameters())
 
 

@@ -3,7 +3,7 @@
 Both measures are of the CPython and glibc runtimes, and each has one measured effect:
 
 - `gc.freeze`: a full garbage collection over everything that torch and transformers import takes half a second, and
-  it ran in the middle of answers.
+  it ran in the middle of requests.
 - `malloc_trim`: traces are tensors of all sizes that are freed in another order than they were made. glibc retains the
   holes, so the memory of a server rose for hundreds of traces; a trim takes a few milliseconds.
 """

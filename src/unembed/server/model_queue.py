@@ -71,7 +71,7 @@ class ModelQueue:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Run jobs on a thread of the queue's own."""
+        """Run jobs on the queue's own thread."""
         self._thread = threading.Thread(target=self.run_jobs, name="unembed-model", daemon=True)
         self._thread.start()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unembed.reports import Exhibit, Figure, Report
 
 SCHEMA = "unembed.circuits/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 _ROWS = 40
 _BAR = 8
 _PLOT_ROWS = 10

@@ -319,7 +319,7 @@ def _figure(stored: Mapping[str, Any]) -> Figure:
 
 
 SCHEMA = "unembed.report/2"
-"""Name of the JSON form; the number rises when a field changes its meaning or goes."""
+"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 
 QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 

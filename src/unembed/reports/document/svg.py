@@ -15,7 +15,7 @@ Real = int | float
 
 WIDTH, HEIGHT = 460, 280
 LETTER = 7
-"""About the width of a letter."""
+"""Approximate width of a letter."""
 SERIES = 7
 """Colours there are; a drawing with more series begins again."""
 

@@ -45,7 +45,7 @@ class ModelReference:
 
 
 def serialize_model(lm: Decoder) -> SerializedModel | ModelReference:
-    """Everything another process needs to open the model.
+    """Everything that another process needs to open the model.
 
     Raises:
         Unsupported: the model is spread over devices and was not opened by name or from a folder.

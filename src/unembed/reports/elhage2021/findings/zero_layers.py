@@ -10,7 +10,7 @@ from unembed.reports.elhage2021.measurements import Measurements
 PARTIAL = 0.05
 """Partial rank correlation of the direct path with bigrams; random embeddings give 0."""
 BIGRAM_GAIN = 0.5
-"""Share of what bigrams gain on token frequencies that a model of the bigram table must reach."""
+"""Share of the gain of bigrams over token frequencies that a model of the bigram table must reach."""
 
 
 _BIGRAMS = "Zero-layer transformers"

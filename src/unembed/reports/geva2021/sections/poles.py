@@ -87,7 +87,7 @@ def _rate(a: Agreement, layer: int, seed: int) -> Measured:
 
 
 def _perturbation(m: Measurements) -> Exhibit:
-    """What shortening does to the most negative coefficients of the same keys."""
+    """The effect of shortening on the most negative coefficients of the same keys."""
     assert m.changes_negative is not None
     table = Table(
         "Relative change of negative coefficients by layer, triggers of the negative pole shortened",
