@@ -87,16 +87,23 @@ def kl() -> Metric:
 
 
 def bound(
-    lm: Decoder, metric: Metric | MetricFunction | None, reference: Float[Tensor, " d_vocab"]
+    lm: Decoder,
+    metric: Metric | MetricFunction | None,
+    reference: Float[Tensor, " d_vocab"],
+    corrupted: Float[Tensor, " d_vocab"] | None = None,
 ) -> tuple[MetricFunction, str]:
-    """A metric as a function of logits, with its label; None means the reference run's two most probable tokens.
+    """A metric as a function of logits, with its label.
+
+    None means the logit of the reference run's prediction minus that of the corrupted run's; minus that of the
+    runner-up where the two are equal or there is no corrupted run.
 
     Raises:
         InvalidInput: the metric is not callable, or does not return one number a row.
     """
     if metric is None:
         first, second = reference.topk(2).indices.tolist()
-        metric = Metric("logit_difference", first, second)
+        other = first if corrupted is None else int(corrupted.argmax())
+        metric = Metric("logit_difference", first, second if other == first else other)
     if isinstance(metric, Metric):
         return metric.bind(lm, reference), metric.label(lm)
     if not callable(metric):

@@ -169,8 +169,8 @@ def patch(
         corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
         points: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and position), z or pattern (by head),
             coefficients (by memory: at each layer and position the `top` whose sub-updates differ most).
-        metric: of the logits after the last token; the clean run's two most probable tokens' logit difference by
-            default.
+        metric: of the logits after the last token; by default, the logit of the clean run's prediction minus that of
+            the corrupted run's (of the runner-up where both predict the same token).
         positions: positions of the patched run to patch; all of them if not given. With z and pattern, heads are
             patched at all positions together unless positions are given, and then at each of them.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
@@ -291,7 +291,7 @@ def plan_patching(
     if points not in PATCH_POINTS:
         raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
     pair = patched_pair(lm, clean, corrupted, (points,), alignment, direction, positions, edits)
-    function, label = bound(lm, metric, pair.clean.reference)
+    function, label = bound(lm, metric, pair.clean.reference, pair.corrupted.reference)
     ends = pair.ends(function, label)
     each, top = positions is not None, positive_int("top", top)
     rows, shape, indices = _rows(lm, pair.source, pair.target, points, pair.pairs, each, top)

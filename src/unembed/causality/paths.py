@@ -111,8 +111,7 @@ def patch_paths(
         senders: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2"; "heads" for all heads.
         receivers: "L1H4.q", "L1H4.k", "L1H4.v", "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits";
             "heads" for queries, keys and values of all heads.
-        metric: of the logits after the last token; the clean run's two most probable tokens' logit difference by
-            default.
+        metric: of the logits after the last token; by default as in `patch`.
         positions: positions of the patched run at which the sender is replaced; all corresponding ones if not given.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         direction: "denoising": the sender's clean activation into the corrupted run; "noising": the reverse.
@@ -147,7 +146,7 @@ def patch_paths(
     if any(r.kind == "logits" for r in to):
         points.add("resid_post")
     pair = patched_pair(lm, clean, corrupted, sorted(points), alignment, direction, positions, edits)
-    function, label = bound(lm, metric, pair.clean.reference)
+    function, label = bound(lm, metric, pair.clean.reference, pair.corrupted.reference)
     ends = pair.ends(function, label)
     paths = _Paths(lm, pair.source, pair.target, pair.pairs, from_, batch)
     values = torch.full((len(from_), len(to)), float("nan"), dtype=torch.float64)

@@ -88,7 +88,8 @@ def screen(
 
     Args:
         prompt: one prompt; the clean one where there are two.
-        metric: of the logits after the last token; the two most probable tokens' logit difference by default.
+        metric: of the logits after the last token; by default as in `patch`, and without a second prompt the logit of
+            the prediction minus that of the runner-up.
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         top: how many are replaced for real; 0 leaves the estimates unchecked.
@@ -114,7 +115,7 @@ def screen(
     else:
         points = [p for p in _POINTS if any(has_point(lm, p, n) for n in range(lm.n_layers))]
         pair = patched_pair(lm, prompt, corrupted, points, alignment, "denoising", None, edits)
-        function, label = bound(lm, metric, pair.clean.reference)
+        function, label = bound(lm, metric, pair.clean.reference, pair.corrupted.reference)
         pair.ends(function, label)
         target, pairs, words = pair.corrupted.ids, pair.pairs, "the clean run"
         given = {(p, n): pair.clean.activation(p, n) for p in points for n in range(lm.n_layers) if has_point(lm, p, n)}

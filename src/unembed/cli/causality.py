@@ -36,7 +36,11 @@ Answer = Annotated[
 ]
 Against = Annotated[
     str | None,
-    typer.Option(help="Measure the answer's logit minus this token's; default: the runner-up.", show_default=False),
+    typer.Option(
+        help="Measure the answer's logit minus this token's. Without --answer: minus that of the corrupted prompt's "
+        "prediction, or of the runner-up.",
+        show_default=False,
+    ),
 ]
 
 

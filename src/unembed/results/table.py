@@ -9,7 +9,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -17,6 +17,7 @@ from typing import Any, overload
 from unembed.errors import ExtraMissing, InvalidInput
 from unembed.results.column_widths import column_blocks, column_widths
 from unembed.results.files import write_whole
+from unembed.results.number_format import column_format
 from unembed.results.provenance import Provenance
 from unembed.results.token_text import visible_html, visible_rich
 from unembed.validation import as_path, positive_int
@@ -272,11 +273,11 @@ class Table:
 
     def fragment(self, stop: int = _SHOWN_ROWS) -> str:
         """The first rows as an HTML table, and the provenance under it: a part of a page."""
-        numeric = self._numeric(stop)
+        numeric, numbers = self._numeric(stop), self._number_formats(stop)
         head = "".join(_html_cell("th", visible_html(name, prose=True), name in numeric) for name in self.column_names)
         body = "".join(
             "<tr>"
-            + "".join(_html_cell("td", self._html_value(name, row[name]), name in numeric) for name in row)
+            + "".join(_html_cell("td", self._html_value(name, row[name], numbers[name]), name in numeric) for name in row)
             + "</tr>"
             for row in self._rows(stop)
         )
@@ -288,13 +289,13 @@ class Table:
             f'<p class="provenance">{visible_html(self.provenance.line(), prose=True)}</p>'
         )
 
-    def _html_value(self, name: str, value: object) -> str:
+    def _html_value(self, name: str, value: object, number: Callable[[object], str]) -> str:
         prose = not _holds_tokens(name)
         if isinstance(value, str | bytes):
             return visible_html(value, prose=prose)
         if isinstance(value, list | tuple):
-            return " ".join(self._html_value(name, item) for item in value)
-        return html.escape(_number(value))
+            return " ".join(self._html_value(name, item, number) for item in value)
+        return html.escape(number(value))
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """Title, first rows and provenance as rich draws them."""
@@ -302,7 +303,11 @@ class Table:
         from rich.table import Table as RichTable
 
         headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
-        rows = [{name: self._rich_value(name, value) for name, value in row.items()} for row in self._rows(_SHOWN_ROWS)]
+        numbers = self._number_formats(_SHOWN_ROWS)
+        rows = [
+            {name: self._rich_value(name, value, numbers[name]) for name, value in row.items()}
+            for row in self._rows(_SHOWN_ROWS)
+        ]
         texts = [[heading, *(row[name].plain for row in rows)] for name, heading in headings.items()]
         natural = [max(map(len, column)) for column in texts]
         least = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
@@ -334,15 +339,15 @@ class Table:
             yield visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True)
         yield visible_rich(self.provenance.line(), prose=True, style="dim")
 
-    def _rich_value(self, name: str, value: object) -> Any:
+    def _rich_value(self, name: str, value: object, number: Callable[[object], str]) -> Any:
         from rich.text import Text
 
         prose = not _holds_tokens(name)
         if isinstance(value, str | bytes):
             return visible_rich(value, prose=prose)
         if isinstance(value, list | tuple):
-            return Text(" ").join(self._rich_value(name, item) for item in value)
-        return Text(_number(value))
+            return Text(" ").join(self._rich_value(name, item, number) for item in value)
+        return Text(number(value))
 
     def to_text(self, width: int = 200) -> str:
         """The table as the terminal shows it, without colour, at most `width` columns wide."""
@@ -362,6 +367,11 @@ class Table:
         first = self if len(self) <= _REPR_ROWS else self[:_REPR_ROWS]
         more = f"\n... {len(self) - _REPR_ROWS:,} more rows" if len(self) > _REPR_ROWS else ""
         return f"{size}\n{first.to_text(width=100).rstrip()}{more}"
+
+    def _number_formats(self, stop: int) -> dict[str, Callable[[object], str]]:
+        """How the numbers of each column are written, by those in the rows that are shown."""
+        rows = list(self._rows(stop))
+        return {name: column_format(row[name] for row in rows) for name in self.column_names}
 
     def _numeric(self, stop: int) -> set[str]:
         """Columns to align right: numbers in every row looked at."""
@@ -397,14 +407,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
 
 
 def _csv_cell(value: Any) -> Any:

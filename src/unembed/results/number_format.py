@@ -1,0 +1,44 @@
+"""How the numbers of a column are written: with equal decimals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+SIGNIFICANT = 4
+"""Digits of the largest number in a column."""
+
+
+def column_format(values: Iterable[object]) -> Callable[[object], str]:
+    """A function that writes the numbers of a column, lists of numbers included.
+
+    Every float gets the decimals that give the largest of them four significant digits, fewer where all would end in
+    zeros. One that would be written as zero and is not has two significant digits of its own.
+    """
+    floats = [value for value in _floats(values) if math.isfinite(value)]
+    largest = max(map(abs, floats), default=0.0)
+    places = max(0, SIGNIFICANT - 1 - math.floor(math.log10(largest))) if largest else 0
+    if largest and not 1e-4 <= largest < 1e6:
+        return lambda value: _written(value, f".{SIGNIFICANT}g")
+    while places and all(f"{value:.{places}f}"[-1] == "0" for value in floats):
+        places -= 1
+    return lambda value: _written(value, f".{places}f")
+
+
+def _written(value: object, form: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    text = format(value, form)
+    if value and not text.strip("-0."):
+        text = f"{value:.2g}"
+    return text.replace("-", "−", 1) if value < 0 else text
+
+
+def _floats(values: Iterable[object]) -> Iterator[float]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _floats(value)
+        elif isinstance(value, float):
+            yield value
