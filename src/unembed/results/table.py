@@ -277,7 +277,9 @@ class Table:
         head = "".join(_html_cell("th", visible_html(name, prose=True), name in numeric) for name in self.column_names)
         body = "".join(
             "<tr>"
-            + "".join(_html_cell("td", self._html_value(name, row[name], numbers[name]), name in numeric) for name in row)
+            + "".join(
+                _html_cell("td", self._html_value(name, row[name], numbers[name]), name in numeric) for name in row
+            )
             + "</tr>"
             for row in self._rows(stop)
         )
