@@ -381,7 +381,11 @@ def require_point(lm: Decoder, point: str, layer: int) -> None:
     block = lm.structure.blocks[layer]
     if point == "coefficients" and block.feed_forward is not None:
         lm.feed_forward(layer)  # raises with the reason
-    why, instead = ("it has no attention", "") if point in OF_WEIGHTS else capture_point(point).missing(block)
+    if point in OF_WEIGHTS:
+        kind = "" if block.mixer is None else f": it is a {type(block.mixer.module).__name__}"
+        why, instead = f"it has no attention{kind}", ""
+    else:
+        why, instead = capture_point(point).missing(block)
     raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
 
 

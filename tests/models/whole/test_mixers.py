@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import unembed
-from tests.models.decoder_classes import tiny_model
+from tests.models.decoder_classes import PAGE, decoder_classes, tiny_model
 from tests.sweeps.recorder import lettered
 from unembed.attention import Circuits
 from unembed.errors import ModelNotUnderstood, PointMissing, UnembedError, Unsupported
@@ -121,6 +121,9 @@ def test_a_model_that_mixes_dense_and_expert_layers_can_be_traced(model_type: st
         ("cpmant", "prompt before the tokens"),
         ("hrm_text", "recurrent in depth"),
         ("modernbert-decoder", "an activation"),
+        ("inkling2_text", "mixture of what earlier groups of layers left"),
+        ("longcat_flash", "holds two attentions"),
+        ("openai-gpt", "normalise the stream itself"),
     ],
 )
 def test_models_of_other_shapes_are_refused_and_not_crashed(model_type: str, why: str) -> None:
@@ -158,18 +161,34 @@ def test_linear_attention_has_no_pattern_whatever_its_name(tokens: torch.Tensor)
     assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("model_type", "why"),
-    [
-        ("deepseek_v4", "what the heads mix is rotated back"),
-        ("jetmoe", "chooses the query and output projections of its heads among experts"),
-    ],
-)
+NOT_BY_SOURCE = {
+    "deepseek_v4": "what the heads mix is rotated back",
+    "jetmoe": "chooses the query and output projections of its heads among experts",
+    "inkling_text": "goes through InklingShortConvolution",
+    "mamba": "MambaMixer does not end in a projection over heads",
+    "mamba2": "it is a Mamba2Mixer",
+    "falcon_mamba": "FalconMambaMixer does not end in a projection over heads",
+    "rwkv": "RwkvSelfAttention does not end in a projection over heads",
+    "xlstm": "it is a xLSTMLayer",
+    "zamba": "it is a Zamba",
+    "zamba2": "it is a Zamba2",
+}
+"""Every open class without attributions by source, and the part of its architecture that forbids them."""
+
+
+@pytest.mark.parametrize(("model_type", "why"), NOT_BY_SOURCE.items())
 def test_a_refusal_of_sources_names_the_part_of_the_architecture(
     model_type: str, why: str, tokens: torch.Tensor
 ) -> None:
     with pytest.raises(UnembedError, match=why):
         attribution(_lm(model_type), tokens, 11, by="source")
+
+
+def test_every_class_without_sources_is_among_the_tested_refusals() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text().splitlines() if "| " in line]
+    by_name = decoder_classes()
+    without = {by_name[row[0]] for row in rows if row[0] in by_name and row[1] == "yes" and row[3] in ("no", "–")}
+    assert without == set(NOT_BY_SOURCE)
 
 
 def test_values_of_which_half_come_from_the_position_before_give_sources(tokens: torch.Tensor) -> None:

@@ -102,7 +102,10 @@ def _scatter(figure: Figure, report: Report, width: int) -> Text:
     from rich.text import Text
 
     columns = report.exhibits[figure.table].table.columns
-    points = list(zip(columns[figure.x], columns[figure.y[0]], strict=True))
+    pairs = zip(columns[figure.x], columns[figure.y[0]], strict=True)
+    points = [(x, y) for x, y in pairs if x is not None and y is not None]
+    if not points:
+        return Text("not available", style="dim")
     largest = max((abs(number) for point in points for number in point), default=0.0) or 1.0
     half = min(_PLOT_ROWS, (width - 2) // 4)
     counts = Counter((round(x / largest * 2 * half), round(y / largest * half)) for x, y in points)

@@ -13,6 +13,7 @@ from tests.models.decoder_classes import tiny_model
 from unembed.attention import Circuits
 from unembed.language_model import load
 from unembed.names import HeadBasis
+from unembed.reports.elhage2021.sections.head import head_sections
 from unembed.reports.elhage2021.sections.heads import heads_section
 
 BY_PATTERN = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
@@ -73,3 +74,23 @@ def test_the_command_writes_null_where_a_circuit_does_not_exist(monkeypatch: pyt
     rows = json.loads(result.stdout)["tables"]["heads_by_weights"]["rows"]
     assert [row["copying_score"] for row in rows] == [None] * 4
     assert all(row["matching_score"] is not None for row in rows)
+    shown = CliRunner().invoke(app, ["heads", "--sequences", "2", "--length", "6"])
+    assert shown.exit_code == 0, shown.output
+    assert "Copying: not available in any layer" in " ".join(shown.output.split()) and "nan" not in shown.output.split()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layer", "there", "missing"),
+    [
+        ("qwen3_next", 3, "Matching score of its QK circuit", "Not available: the folded OV circuits of layer 3"),
+        ("deepseek_v3", 0, "Copying score", "Not available: the whole keys of layer 0"),
+        ("granitemoehybrid", 3, "Copying score", ""),
+    ],
+)
+def test_one_head_is_shown_by_the_circuits_that_it_has(model_type: str, layer: int, there: str, missing: str) -> None:
+    lm = load(tiny_model(model_type))
+    sections = head_sections(Circuits(lm), layer, 1, 5, "folded", 0, lm.provenance(basis="folded"))
+    text = sections[0].text
+    assert text[0].startswith(there) and any(line.startswith(missing) for line in text)
+    names = [exhibit.name for exhibit in sections[0].exhibits]
+    assert names == ([] if "OV" in missing else ["ov_entries"]) + ([] if "keys" in missing else ["qk_entries"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.attention.circuits import Circuits
+from unembed.errors import Unsupported
 from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Section
 from unembed.reports.elhage2021.sections.heads import eigenvalue_section, full_circuit_exhibits
@@ -21,26 +22,53 @@ def head_sections(
     provenance: Provenance,
     offset: int = 0,
 ) -> list[Section]:
-    """Everything the weights show about one head."""
+    """Everything the weights show about one head: a circuit that it does not have is left out, with the reason.
+
+    Raises:
+        OutOfRange: there is no such head.
+        Unsupported: it has neither circuit.
+    """
     lm = circuits.lm
     layer, head = lm.layer_and_head(layer, head)
-    own = circuits.own_token(layer, head, basis, seed=seed)
-    copying, matching = circuits.copying(basis), circuits.matching(basis, offset=offset)
-    facts = circuits.ov(layer, head, basis).notes
-    understood = lm.structure.blocks[layer].attention.scores_understood
-    notes = tuple(dict.fromkeys((*facts, *(circuits.qk(layer, head, offset, basis).notes if understood else ()))))
+    scores, own_logit, refused = [], "", []
+    notes: dict[str, None] = {}
+    try:
+        notes |= dict.fromkeys(circuits.ov(layer, head, basis).notes)
+        own = circuits.own_token(layer, head, basis, seed=seed)
+        copying = circuits.copying(basis)
+        share = f"{float(copying.positive_fraction[layer, head]):.0%}"
+        scores.append(f"copying score {float(copying.score[layer, head]):+.2f}, {share} of eigenvalues positive")
+        own_logit = (
+            f" A token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's "
+            f"top {own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens."
+        )
+    except Unsupported as error:
+        refused.append(error)
+    has_ov = not refused
+    try:
+        notes |= dict.fromkeys(circuits.qk(layer, head, offset, basis).notes)
+        matching = float(circuits.matching(basis, offset=offset).score[layer, head])
+        scores.append(f"matching score of its QK circuit {matching:+.2f}")
+    except Unsupported as error:
+        refused.append(error)
+    if not scores:
+        raise refused[0]
+    line = "; ".join(scores)
     text = (
-        f"Copying score {float(copying.score[layer, head]):+.2f}, {float(copying.positive_fraction[layer, head]):.0%} "
-        f"of eigenvalues positive; matching score of its QK circuit {float(matching.score[layer, head]):+.2f}. A "
-        f"token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's top "
-        f"{own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens.",
+        f"{line[0].upper()}{line[1:]}.{own_logit}",
+        *(f"Not available: {error}" for error in refused),
         *((f"Note: {'; '.join(notes)}.",) if notes else ()),
     )
     exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)
-    partners = _partners(circuits, layer, head, basis, seed, top, provenance)
-    summary = Section("Circuits", text, tuple(exhibits))
-    made = [summary, eigenvalue_section(circuits, [(layer, head)], basis, provenance)]
-    return [*made, Section("Partners", (), (partners,))] if lm.n_layers > 1 else made
+    made = [Section("Circuits", text, tuple(exhibits))]
+    if has_ov:
+        made.append(eigenvalue_section(circuits, [(layer, head)], basis, provenance))
+    if len(lm.attention_layers) < 2:
+        return made
+    try:
+        return [*made, Section("Partners", (), (_partners(circuits, layer, head, basis, seed, top, provenance),))]
+    except Unsupported as error:
+        return [*made, Section("Partners", (f"Not available: {error}",))]
 
 
 def _partners(

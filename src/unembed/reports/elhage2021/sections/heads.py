@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -342,10 +343,7 @@ def induction_section(
 def full_circuit_exhibits(
     circuits: Circuits, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
-    """The largest entries of a head's full OV circuit and, where scores are understood, of its full QK circuit.
-
-    Between tokens that the model learned.
-    """
+    """The largest entries of a head's full OV and QK circuits, of those that it has, between tokens that it learned."""
     lm, exhibits = circuits.lm, []
 
     def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
@@ -360,9 +358,10 @@ def full_circuit_exhibits(
         )
         exhibits.append(Exhibit(name, table))
 
-    ov = shown_entries(lm, circuits.ov_full(layer, head, basis), top)
-    listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
-    if lm.structure.blocks[lm.layer(layer)].attention.scores_understood:
+    with suppress(Unsupported):
+        ov = shown_entries(lm, circuits.ov_full(layer, head, basis), top)
+        listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
+    with suppress(Unsupported):
         qk = shown_entries(lm, circuits.qk_full(layer, head, offset, basis), top)
         listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
     return exhibits
