@@ -133,9 +133,9 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 """What a class needs beside the general sizes."""
 
 _TOO_LARGE = {
-    "blt": "the configs of its patcher and local models have no small form here; `load` refuses it by name",
-    "gemma4_assistant": "a drafter, which runs only beside another model; `load` refuses it by name",
-    "gemma4_unified_assistant": "a drafter, which runs only beside another model; `load` refuses it by name",
+    "blt": "the configs of its patcher and local models have no small test version; `load` refuses it by name",
+    "gemma4_assistant": "a draft model, which runs only together with another model; `load` refuses it by name",
+    "gemma4_unified_assistant": "a draft model, which runs only together with another model; `load` refuses it by name",
 }
 """Classes that are not built, with the reason."""
 

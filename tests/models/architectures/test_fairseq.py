@@ -207,7 +207,7 @@ def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path):
         ({"decoder.adaptive_softmax.tail.0.2.weight": torch.zeros(20, D // 4)}, "should repeat the embedding"),
         ({"decoder.adaptive_softmax.tail.0.0.weight": torch.zeros(D, D // 4)}, "repeat the embedding's projection"),
         ({"decoder.layers.0.fc2.weight": torch.zeros(D, 3)}, r"shape \(32, 3\), not \(32, 40\)"),
-        ({"encoder.layers.0.fc1.weight": torch.zeros(3)}, "also holds encoder.layers.0.fc1.weight"),
+        ({"encoder.layers.0.fc1.weight": torch.zeros(3)}, "also contains encoder.layers.0.fc1.weight"),
         (
             {
                 "decoder.embed_tokens.embeddings.0.0.weight": None,

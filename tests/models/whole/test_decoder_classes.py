@@ -32,7 +32,7 @@ REFUSED = {
     "ModernBertDecoderForCausalLM": "a prediction head with an activation",
     "HrmTextForCausalLM": "recurrent in depth",
     "LongcatFlashForCausalLM": "two attentions, two FFNs",
-    "Inkling2ForCausalLM": "mixture of what earlier groups of layers left",
+    "Inkling2ForCausalLM": "mixture of the outputs of earlier groups of layers",
     "OpenAIGPTLMHeadModel": "post-norm",
 }
 
@@ -66,7 +66,7 @@ def test_a_refusal_names_the_part_of_the_architecture(name: str, support) -> Non
     assert support[name].state == "refused" and REFUSED[name] in support[name].answers["opens"]
 
 
-@pytest.mark.parametrize(("model_type", "why"), [("blt", "encoder"), ("gemma4_unified_assistant", "drafter")])
+@pytest.mark.parametrize(("model_type", "why"), [("blt", "encoder"), ("gemma4_unified_assistant", "draft model")])
 def test_classes_that_have_no_tiny_model_are_refused_by_name_too(model_type: str, why: str) -> None:
     from transformers import CONFIG_MAPPING
 

@@ -40,7 +40,9 @@ class FamilyFacts:
 
 
 _ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a decoder"
-_DRAFTER = "it is a drafter: it reads the hidden states and keys of another model, so it predicts nothing on its own"
+_DRAFTER = (
+    "it is a draft model: it reads the hidden states and keys of another model, so it predicts nothing on its own"
+)
 _STATE = "its recurrent state also takes in the positions that the mask hides"
 _POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
 
@@ -49,9 +51,9 @@ FAMILIES: dict[str, FamilyFacts] = {
     "codegen": FamilyFacts(rotary_in_buffer=True),
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
     "deepseek_v4": FamilyFacts(
-        no_values="its keys, rotated, are its values as well; later layers append entries that stand for several "
-        "positions, and what the heads mix is rotated back",
-        reads_left_padding="the entries that stand for several positions also take in those that the mask hides",
+        no_values="its keys, rotated, are its values as well; later layers append entries that summarise several "
+        "positions, and the heads' output is rotated back",
+        reads_left_padding="the entries that summarise several positions also take in those that the mask hides",
     ),
     "recurrent_gemma": FamilyFacts(reads_left_padding=_STATE),
     "rwkv": FamilyFacts(reads_left_padding=_STATE),
@@ -69,10 +71,10 @@ FAMILIES: dict[str, FamilyFacts] = {
     ),
     "openai-gpt": FamilyFacts(refused=_POST_NORM),
     "cpmant": FamilyFacts(
-        refused="it puts a learned prompt before the tokens, so that its stream has more positions than the prompt"
+        refused="it puts a learned prompt before the tokens, so its stream has more positions than the prompt"
     ),
     "hrm_text": FamilyFacts(
-        refused="it is recurrent in depth: two stacks of layers run again and again, so that a layer has no one stream"
+        refused="it is recurrent in depth: two stacks of layers run again and again, so a layer has several streams"
     ),
     "modernbert-decoder": FamilyFacts(
         refused="a prediction head with an activation comes before the unembedding, so that no logit is a sum over "
@@ -82,12 +84,12 @@ FAMILIES: dict[str, FamilyFacts] = {
         refused="it reads bytes in patches through an encoder, so that its stream has no token at each position"
     ),
     "longcat_flash": FamilyFacts(
-        refused="each of its blocks holds two attentions, two FFNs and experts on a shortcut around them, so that a "
+        refused="each of its blocks contains two attentions, two FFNs and experts on a shortcut around them, so that a "
         "block is not one layer"
     ),
     "inkling2_text": FamilyFacts(
-        refused="each branch reads an attention-weighted mixture of what earlier groups of layers left, instead of the "
-        "stream"
+        refused="each branch reads an attention-weighted mixture of the outputs of earlier groups of layers, not "
+        "the stream"
     ),
     "gemma4_assistant": FamilyFacts(refused=_DRAFTER),
     "gemma4_unified_assistant": FamilyFacts(refused=_DRAFTER),

@@ -409,7 +409,7 @@ def _convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
 
 def _convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:
     """An FFN whose memories do not reach the stream at their own position alone."""
-    reason = f"what its memories write goes through {kind}, which mixes positions, before it reaches the stream"
+    reason = f"the output of its memories goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(site, down_proj=None, experts=None, memories_missing=reason)
 
 
