@@ -121,8 +121,8 @@ def test_a_model_that_mixes_dense_and_expert_layers_can_be_traced(model_type: st
         ("cpmant", "prompt before the tokens"),
         ("hrm_text", "recurrent in depth"),
         ("modernbert-decoder", "an activation"),
-        ("inkling2_text", "mixture of what earlier groups of layers left"),
-        ("longcat_flash", "holds two attentions"),
+        ("inkling2_text", "mixture of the outputs of earlier groups of layers"),
+        ("longcat_flash", "contains two attentions"),
         ("openai-gpt", "normalise the stream itself"),
     ],
 )
@@ -162,7 +162,7 @@ def test_linear_attention_has_no_pattern_whatever_its_name(tokens: torch.Tensor)
 
 
 NOT_BY_SOURCE = {
-    "deepseek_v4": "what the heads mix is rotated back",
+    "deepseek_v4": "and the heads' output is rotated back",
     "jetmoe": "chooses the query and output projections of its heads among experts",
     "inkling_text": "goes through InklingShortConvolution",
     "mamba": "MambaMixer does not end in a projection over heads",
