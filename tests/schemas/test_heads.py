@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.attention import Circuits
+from unembed.errors import Unsupported
 from unembed.language_model import load
 from unembed.notebook import heads_card
-from unembed.schemas.heads import heads_view
-from unembed.schemas.prompt_head_scores import patterns_view, prompt_heads_view
+from unembed.schemas.heads import head_view, heads_view
+from unembed.schemas.prompt_head_scores import pattern_view, patterns_view, prompt_heads_view
+from unembed.schemas.trace_builder import TraceSettings, trace_view
 
 
 @pytest.mark.parametrize(("model_type", "layers"), [("qwen3_next", [3]), ("granitemoehybrid", [1, 3])])
@@ -58,3 +61,35 @@ def test_a_card_of_a_notebook_is_empty_in_layers_without_attention() -> None:
     assert [row[0] is None for row in card.data["scores"]] == [True, True, True, False]
     json.dumps(card.data, allow_nan=False)
     assert "nan" not in card._repr_html_().lower()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layer", "has_norms"), [("qwen3_next", 3, False), ("granitemoehybrid", 1, True)]
+)
+def test_a_pattern_is_shown_where_its_contributions_are_not_defined(
+    model_type: str, layer: int, has_norms: bool, tokens: torch.Tensor
+) -> None:
+    lm = load(tiny_model(model_type))
+    trace = lm.trace(tokens[0])
+    view = pattern_view(lm, trace, layer, 1)
+    assert (view.norms is not None) is has_norms
+    pattern = lm.run(tokens[:1], "pattern").at("pattern", layer)[0, 1]
+    for n, row in enumerate(view.weights):
+        assert row == pytest.approx(pattern[n, : n + 1].tolist(), abs=1e-6)
+    with pytest.raises(Unsupported, match="this layer has none"):
+        pattern_view(lm, trace, 0, 1)
+
+
+def test_a_head_without_a_fixed_circuit_has_notes_in_place_of_lists() -> None:
+    view = head_view(Circuits(load(tiny_model("gemma4_text"))), 3, 1, 5, 6, 4)
+    assert view.raises == view.lowers == view.looks_for == view.partners == []
+    assert any("uses the keys and values of another layer" in note for note in view.notes)
+
+
+@pytest.mark.parametrize(("model_type", "heads"), [("lfm3", [0, 0, 4, 0]), ("granitemoehybrid", [8, 4, 8, 4])])
+def test_a_layer_is_shown_with_the_heads_that_it_has(model_type: str, heads: list[int]) -> None:
+    lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+    settings = TraceSettings("five tokens", -1, 5, "final", True, (), None)
+    for layer, n in enumerate(heads):
+        view, _ = trace_view(lm, settings, layer=layer, memories=3, token=None, point=None, heads=True)
+        assert len(view.layers[0].heads) == n

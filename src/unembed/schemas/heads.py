@@ -171,10 +171,15 @@ def head_view(
     layer, head = lm.layer_and_head(layer, head)
     src, dst = lm.single_token(source), lm.single_token(destination)
     notes: list[str] = []
-    ov = circuits.ov_full(layer, head)
-    raises, lowers = (
-        _scored(lm, ov.top_of_row(src, top, largest=largest, hidden=lm.unlisted)) for largest in (True, False)
-    )
+    raises, lowers, of_ov = [], [], ()
+    try:
+        ov = circuits.ov_full(layer, head)
+        raises, lowers = (
+            _scored(lm, ov.top_of_row(src, top, largest=largest, hidden=lm.unlisted)) for largest in (True, False)
+        )
+        of_ov = ov.notes
+    except Unsupported as error:
+        notes.append(str(error))
     try:
         qk = circuits.qk_full(layer, head)
         looks_for, ignores = (
@@ -184,7 +189,7 @@ def head_view(
     except Unsupported as error:
         looks_for, ignores = [], []
         notes.append(str(error))
-    notes += [note for note in ov.notes if note not in notes]
+    notes += [note for note in of_ov if note not in notes]
     texts = lm.token_strings([src, dst])
     return HeadView(
         SCHEMA_HEAD,
@@ -207,7 +212,10 @@ def _scored(lm: Decoder, entries: Entries) -> list[Scored]:
 
 
 def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[Partner]:
-    read = [p for p in circuits.partners(layer, head) if p.relation == "reads"]
+    try:
+        read = [p for p in circuits.partners(layer, head) if p.relation == "reads"]
+    except Unsupported:  # a layer has no such circuit, as the notes of its heads state
+        return []
     return [
         Partner(mode, p.layer, p.head, p.composition)
         for mode in ("q", "k", "v")

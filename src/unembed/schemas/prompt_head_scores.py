@@ -12,6 +12,7 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.folded_weights import require_heads
 from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
 from unembed.attention.value_weighted_attention import POINTS, contribution_norms
+from unembed.errors import PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none
 from unembed.schemas.tokens import most_likely, question_tokens
@@ -38,8 +39,9 @@ class PatternView:
     ids: list[int]
     weights: list[list[float]]
     """By destination, over the sources up to it; each row adds up to one, unless the family has attention sinks."""
-    norms: list[list[float]]
-    """Weight times the length of the value as the head writes it, in stream units."""
+    norms: list[list[float]] | None
+    """Weight times the length of the value as the head writes it, in stream units; None where a gate or norm that
+    differs at each position comes between the two."""
 
 
 def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternView:
@@ -49,9 +51,13 @@ def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternVie
         OutOfRange: the head does not exist.
     """
     layer, head = lm.layer_and_head(layer, head)
-    run = trace.run_with(POINTS)
-    both = run.at("pattern", layer)[0, head], contribution_norms(lm, run, layer)[head]
-    weights, norms = map(lower_triangle, both)
+    _ = lm.structure.blocks[layer].attention  # raises in a layer with another mixer
+    try:
+        run = trace.run_with(POINTS)
+        norms = lower_triangle(contribution_norms(lm, run, layer)[head])
+    except (Unsupported, PointMissing):
+        run, norms = trace.run_with(("pattern",)), None
+    weights = lower_triangle(run.at("pattern", layer)[0, head])
     return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, numbers(trace.tokens), weights, norms)
 
 

@@ -289,7 +289,8 @@ class _Position:
         ids = [[c.id for c in candidates] for candidates in lists.values()]
         ranks = numbers(self.trace.ranks_among(ids, list(lists), one.layer, self.position, self.settings.basis))
         added: list[HeadUpdate] = []
-        if heads:
+        mixer = self.trace.lm.structure.blocks[one.layer].mixer
+        if heads and mixer is not None and mixer.n_heads:
             token, against = self.question.token, self.question.against
             added = list(self.trace.head_updates(one.layer, self.position, token, against, top_tokens=self.top_tokens))
         middle_from = None if one.middle is None else ranks[0]

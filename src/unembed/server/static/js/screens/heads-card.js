@@ -108,6 +108,7 @@ export function headCard(t, own) {
 
   /** The pattern as a triangle, by weight or by contribution. */
   function weights(found) {
+    if (!found.norms) measure = "weights";
     const [map, statusLine] = [h("div"), h("p", { class: "faint", role: "status" })];
     const drawMap = () => {
       const rows = found[measure];
@@ -134,10 +135,7 @@ export function headCard(t, own) {
       {},
       segmented(
         "Shade by",
-        [
-          ["weights", "Attention weight"],
-          ["norms", "Contribution"],
-        ],
+        [["weights", "Attention weight"], ...(found.norms ? [["norms", "Contribution"]] : [])],
         measure,
         (value) => ((measure = value), drawMap()),
       ),
