@@ -92,8 +92,8 @@ for text in lm.generate(prompt, max_new_tokens=12, seed=1) + lm.generate(
 
 CIRCUIT = [
     """# A circuit in a two-layer model
-`attn-2l` has two layers of attention and nothing else, so its logits are sums over paths through heads. We look for its induction head, the
-head that finds an earlier occurrence of the present token and copies what followed it, first by behaviour and then in the weights alone.""",
+`attn-2l` has two layers of attention and nothing else, so its logits are sums over paths through heads. We look for its induction heads,
+which find an earlier occurrence of the current token and copy what followed it, first by behaviour and then in the weights alone.""",
     SETUP,
     """
 lm = unembed.load("attn-2l")
@@ -122,7 +122,8 @@ copying = circuits.copying_scores()
 print(f"copying score of the induction head: {copying[induction]:.2f} (1: every eigenvalue of W_E W_OV W_U is positive)")
 """,
     """## On a prompt
-A name occurs twice, the second time only its beginning. Where does the head attend, what does the model predict, and what without the head?""",
+A name occurs twice, the second time only its beginning. Where does the head attend, what does the model predict, and what without the induction
+heads (those with a score above 0.2)?""",
     """
 prompt = "Lord Farquaad was short. The ogre laughed at Lord Far"
 run = lm.run(prompt, capture=("pattern",))
@@ -130,8 +131,11 @@ pattern = run["pattern"][induction[0]][0, induction[1], -1]
 tokens = lm.token_strings(run.tokens[0])
 for position in pattern.topk(3).indices.tolist():
     print(f"{pattern[position]:.2f} on {tokens[position]!r}, after {tokens[position - 1]!r}")
-for what, edits in (("with", []), ("without", [unembed.scale_head(*induction, by=0.0)])):
-    print(what, "the head:", lm.token_strings(lm.trace(prompt, edits=edits).logits().topk(3).indices))
+heads = [tuple(head) for head in (scores.induction > 0.2).nonzero().tolist()]
+silent = [unembed.scale_head(*head, by=0.0) for head in heads]
+print("induction heads", heads)
+for what, edits in (("with", []), ("without", silent)):
+    print(what, "them:", lm.token_strings(lm.trace(prompt, edits=edits).logits().topk(3).indices))
 """,
     """## The logits as a sum of paths
 Order 2 includes every path of a two-layer model, so the sum is exact.""",
@@ -142,8 +146,8 @@ norms = expansion.vectors.norm(dim=1)
 for term in norms.topk(8).indices.tolist():
     print(f"{expansion.labels[term]:28} {norms[term]:.2f}")
 """,
-    """## Without the head
-If this is the induction head, then without it random text should be more surprising when it repeats.""",
+    """## Without the induction heads
+Without them, random text should be more surprising when it repeats.""",
     """
 generator = torch.Generator().manual_seed(0)
 once = torch.randint(300, lm.d_vocab, (8, 48), generator=generator)
@@ -154,10 +158,10 @@ def loss(edits=()):
     nats = torch.nn.functional.cross_entropy(logits[:, :-1].mT, twice[:, 1:], reduction="none").mean(dim=0)
     return nats
 
-whole, without = loss(), loss([unembed.scale_head(*induction, by=0.0)])
-print(f"second half: {whole[48:].mean():.2f} nats a token, without the head {without[48:].mean():.2f}; first half {whole[:47].mean():.2f}")
+whole, without = loss(), loss(silent)
+print(f"second half: {whole[48:].mean():.2f} nats a token, without the heads {without[48:].mean():.2f}; first half {whole[:47].mean():.2f}")
 picture("Loss by position; the text repeats from 48 on", "line", provenance, "position", "nats",
-        x=list(range(len(whole))), whole=whole.tolist(), without_the_head=without.tolist())
+        x=list(range(len(whole))), whole=whole.tolist(), without_the_heads=without.tolist())
 """,
 ]
 

@@ -99,9 +99,9 @@ RECIPES: dict[str, Recipe] = {
     "attn-2l": Recipe(
         Shape(n_layers=2, d_model=144, n_heads=8, d_head=24, d_mlp=0, d_vocab=16_384, context=512),
         (
-            Phase(7_500, context=512, windows=16, repeated_windows=2, periods=(16, 256)),
-            Phase(12_000, context=512, windows=16),
-            Phase(15_000, context=512, windows=16, lr=(1.0, 0.0)),
+            Phase(6_200, context=512, windows=16, repeated_windows=2, periods=(16, 256)),
+            Phase(9_400, context=512, windows=16),
+            Phase(12_400, context=512, windows=16, lr=(1.0, 0.0)),
         ),
         warmup=200,
     ),

@@ -64,7 +64,7 @@ def term_importance(
 @grouped
 def in_context(
     without: Annotated[
-        str, typer.Option("--without", help='Heads to ablate, such as "L1H5, L1H7".', show_default=False)
+        str, typer.Option("--without", help='Heads to ablate, such as "L1H0,L1H6".', show_default=False)
     ] = "",
     corpus: Corpus = None,
     early: Annotated[
