@@ -203,6 +203,7 @@ def large_atlas() -> dict:
             for i, (x, y) in enumerate(centres.tolist())
         ],
         "best": [],
+        "of_a_concept": 3,
         "provenance": {},
     }
 

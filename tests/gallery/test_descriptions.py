@@ -11,7 +11,7 @@ import unembed
 from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
-from unembed.gallery import FILE, Gallery, MemoryDescriptions, memory_descriptions, rank_memories
+from unembed.gallery import FILE, OF_A_CONCEPT, Gallery, MemoryDescriptions, memory_descriptions, rank_memories
 from unembed.gallery.descriptions import has_theme
 from unembed.index import Index
 
@@ -74,6 +74,24 @@ def test_a_damaged_saved_gallery_is_made_again(tmp_path):
     whole = index.memories(5)
     (tmp_path / "index" / FILE).write_text("{")
     assert index.memories(5).to_dict() == whole.to_dict()
+
+
+def test_a_ranking_anew_replaces_the_saved_gallery(tmp_path):
+    lm = lettered("llama")
+    index = Index.build(lm, open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), tmp_path / "index")
+    whole = index.memories(5)
+    Gallery.load(tmp_path / "index" / FILE).first(2).save(tmp_path / "index" / FILE)
+    assert len(index.memories(5)) == 2
+    assert index.memories(5, recompute=True).to_dict() == whole.to_dict() == index.memories(5).to_dict()
+
+
+def test_a_varied_gallery_has_the_best_of_each_concept_and_all_without_one(wren):
+    gallery = rank_memories(wren, top=60, layers=[5])
+    kept = list(gallery.varied())
+    for row in gallery:
+        better = [one for one in gallery.rows[: gallery.rows.index(row)] if one.concept == row.concept]
+        assert (row in kept) is (row.concept is None or len(better) < OF_A_CONCEPT)
+    assert kept == [row for row in gallery if row in kept] and len(kept) < len(gallery)
 
 
 def test_a_gallery_that_is_saved_again_is_read_again(wren, tmp_path):

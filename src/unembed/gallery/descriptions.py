@@ -55,9 +55,17 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
     Raises:
         InvalidInput: the file with the index is not a saved gallery.
     """
+    return MemoryDescriptions(memory_gallery(lm, index_folder))
+
+
+def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
+    """The gallery that is saved for a model: with an index of it, else with an embedded model; None if there is none.
+
+    Arguments and errors are those of `memory_descriptions`.
+    """
     from unembed.models.fingerprint import sampled_fingerprint
 
-    return saved_descriptions(lm.provenance(), lambda: sampled_fingerprint(lm), index_folder)
+    return saved_gallery(lm.provenance(), lambda: sampled_fingerprint(lm), index_folder)
 
 
 def saved_descriptions(
@@ -73,16 +81,20 @@ def saved_descriptions(
     Raises:
         InvalidInput: the file with the index is not a saved gallery.
     """
+    return MemoryDescriptions(saved_gallery(model, sampled, index_folder))
+
+
+def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None) -> Gallery | None:
+    """The same, of a model that need not be open; arguments and errors are those of `saved_descriptions`."""
     if index_folder is not None and (index_folder / FILE).exists():
-        return MemoryDescriptions(_gallery(index_folder / FILE))
+        return _gallery(index_folder / FILE)
     name = model.model
     if name not in SHIPPED or not (shipped_folder(name) / FILE).exists():
-        return MemoryDescriptions()
+        return None
     gallery = _gallery(shipped_folder(name) / FILE)
     # In another dtype the same weights have another fingerprint.
-    if model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled():
-        return MemoryDescriptions()
-    return MemoryDescriptions(gallery)
+    changed = model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled()
+    return None if changed else gallery
 
 
 def _gallery(path: Path) -> Gallery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from unembed.results import Displayed, Provenance, Table, write_whole
 SCHEMA = "unembed.memories/1"
 FILE = "memories.json"
 """The file of a saved gallery, in the folder of an embedded model or of an index."""
+OF_A_CONCEPT = 3
+"""Memories of one concept in a list that shows different ones."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,6 +71,16 @@ class Gallery(Displayed):
     def first(self, n: int) -> Gallery:
         """The best `n` memories."""
         return replace(self, rows=self.rows[:n])
+
+    def varied(self) -> Gallery:
+        """The best `OF_A_CONCEPT` memories of each concept, and all without one, best first."""
+        of: Counter[str | None] = Counter()
+        kept: list[MemoryEvidence] = []
+        for row in self.rows:
+            of[row.concept] += 1
+            if row.concept is None or of[row.concept] <= OF_A_CONCEPT:
+                kept.append(row)
+        return replace(self, rows=tuple(kept))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, atomically.

@@ -6,7 +6,7 @@ The map is computed once and stored with the index, in a file that names the wei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,12 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import Gallery, MemoryEvidence
-from unembed.gallery.descriptions import FILE as GALLERY
+from unembed.gallery import OF_A_CONCEPT, Gallery, memory_gallery
 from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
-from unembed.models.shipped_models import SHIPPED, shipped_folder
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -62,6 +60,8 @@ class Best:
     description: str
     concept: str | None
     """What most of its promoted tokens share; None if nothing is named."""
+    listed: bool
+    """Whether it is among the best `gallery.OF_A_CONCEPT` of its concept."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ class AtlasView:
     islands: list[Island]
     best: list[Best]
     """Memories of the gallery that are shown, best first; empty where no gallery is saved."""
+    of_a_concept: int
+    """How many of one concept are listed."""
     provenance: dict[str, Any]
 
 
@@ -146,6 +148,7 @@ def atlas_view(
         {i: texts[i] for i in np.unique(shown).tolist()},
         islands,
         _best(lm, index, found.memory),
+        OF_A_CONCEPT,
         found.provenance.to_dict(),
     )
 
@@ -163,7 +166,7 @@ def _map(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] 
         n_values = int(stored.pop("n_values"))
         notes = {"values": n_values, "shown": len(stored["memory"]), "clusters": len(stored["centre"])}
         return ValueMap(**stored, n_values=n_values, provenance=lm.provenance(seed=0, notes=notes))
-    found = value_map(lm, also=[(row.layer, row.index) for row in _gallery_rows(lm, index)], progress=progress)
+    found = value_map(lm, also=[(row.layer, row.index) for row in _gallery(lm, index) or ()], progress=progress)
     if index is not None:
         arrays = {name: np.asarray(getattr(found, name)) for name in _ARRAYS}
         store_derived(index.path / FILE, index.manifest.weights, **arrays)
@@ -217,18 +220,21 @@ def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " po
 
 def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
     """The memories of the saved gallery that are shown."""
+    if (gallery := _gallery(lm, index)) is None:
+        return []
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
+    listed = {row.name for row in gallery.varied()}
     return [
-        Best(at[row.layer, row.index], rank, row.score, row.description, row.concept)
-        for rank, row in enumerate(_gallery_rows(lm, index), start=1)
+        Best(at[row.layer, row.index], rank, row.score, row.description, row.concept, row.name in listed)
+        for rank, row in enumerate(gallery, start=1)
         if (row.layer, row.index) in at
     ]
 
 
-def _gallery_rows(lm: Decoder, index: Index | None) -> Sequence[MemoryEvidence]:
+def _gallery(lm: Decoder, index: Index | None) -> Gallery | None:
     """The best memories of the saved gallery: that of the index, or that of an embedded model."""
-    folders = [] if index is None else [index.path]
-    for folder in [*folders, *([shipped_folder(lm.name)] if lm.name in SHIPPED else [])]:
-        with suppress(UnembedError, OSError):
-            return Gallery.load(folder / GALLERY).first(_BEST).rows
-    return []
+    with suppress(UnembedError):  # damaged, or of another version
+        folder = None if index is None else index.path
+        if gallery := memory_gallery(lm, folder):
+            return gallery.first(_BEST)
+    return None

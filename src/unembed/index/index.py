@@ -260,6 +260,7 @@ class Index(IndexQueries):
         layers: Sequence[int] | None = None,
         show_unlearned: bool = False,
         seed: int = 0,
+        recompute: bool = False,
         progress: BuildProgress | None = None,
     ) -> Gallery:
         """The gallery: memories (FFN neurons) ranked by the evidence that they do something a person can name.
@@ -279,6 +280,7 @@ class Index(IndexQueries):
             layers: only these; all when None.
             show_unlearned: include tokens that the model never learned among the promoted ones.
             seed: of the random words.
+            recompute: rank anew although a gallery is saved, and replace that.
             progress: called with a step's name, the amount done, and the total.
 
         Raises:
@@ -290,7 +292,7 @@ class Index(IndexQueries):
         from unembed.gallery import FILE, Gallery, TriggerText, rank_memories
 
         default = layers is None and not show_unlearned and seed == 0
-        if default and positive_int("top", top) <= _SAVED_MEMORIES:
+        if default and positive_int("top", top) <= _SAVED_MEMORIES and not recompute:
             with suppress(UnembedError):  # damaged, or of another version
                 return Gallery.load(self.path / FILE).first(top)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}

@@ -16,7 +16,6 @@ const COLOURS = [
 ];
 const LISTED = 60;
 /** So many of the best memories with one concept are listed: numbers alone would fill the list. */
-const OF_A_CONCEPT = 3;
 /** Ten classes of activation density, evenly spaced in its logarithm from 1e-4 on. */
 const STEPS = 10;
 const stepOf = (density) =>
@@ -418,14 +417,10 @@ export function render(root, page) {
           " ranks its memories.",
         ),
       );
-    const seen = new Map();
-    const varied = atlas.best.filter(({ concept }) => {
-      seen.set(concept, (seen.get(concept) ?? 0) + 1);
-      return concept === null || seen.get(concept) <= OF_A_CONCEPT;
-    });
+    const varied = atlas.best.filter(({ listed }) => listed);
     return fill(
       best,
-      h("p", { class: "faint" }, `From the gallery, at most ${OF_A_CONCEPT} of each concept.`),
+      h("p", { class: "faint" }, `From the gallery, at most ${atlas.of_a_concept} of each concept.`),
       h(
         "ol",
         { class: "best" },
