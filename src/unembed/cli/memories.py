@@ -142,6 +142,8 @@ def _for_terminal(table: Table) -> Table:
     return type(table)(table.title, columns, table.provenance)
 
 
-def _progress(what: str, done: int, total: int) -> None:
+def _progress(what: str, done: int, total: int | None) -> None:
     if sys.stderr.isatty():
-        print(f"\r{what}: {done:,} of {total:,}   ", end="\n" if done >= total else "", file=sys.stderr)
+        amount = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+        is_last = total is not None and done >= total
+        print(f"\r{what}: {amount}   ", end="\n" if is_last else "", file=sys.stderr)
