@@ -60,7 +60,7 @@ def test_the_gallery_of_an_index_is_saved_with_it_and_read_the_next_time(tmp_pat
     gallery = index.memories(5)
     saved = json.loads((tmp_path / "index" / FILE).read_text())
     assert [row["memory"] for row in saved["memories"][:5]] == [row.name for row in gallery]
-    monkeypatch.setattr(unembed.gallery, "rank_memories", None)
+    monkeypatch.setattr("unembed.gallery.rank_memories", None)
     again = Index.open(tmp_path / "index", lm).memories(5)
     assert again.to_dict() == gallery.to_dict()
     assert len(memory_descriptions(lm, tmp_path / "index")) == sum(
