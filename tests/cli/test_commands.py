@@ -72,6 +72,7 @@ def test_json_schema_is_stable(unembed: Run, gpt2_folder: Path) -> None:
     assert list(view["layers"][0]) == [
         *("layer", "before", "middle", "after", "rank_before", "rank_middle", "rank_after", "events", "sub_updates"),
         *("probability_before", "probability_middle", "probability_after", "middle_from", "after_from", "heads"),
+        "mixer",
     ]
     assert Provenance.from_dict(view["provenance"]).notes == {"show_unlearned": False}
 

@@ -116,7 +116,7 @@ class EventSample(Displayed):
         return self.final_before[self.saturation, np.arange(len(self))] > 1
 
     def events(self) -> list[tuple[int, Event]]:
-        """Every event, with the number of its example."""
+        """Every event, with the number of its example. The cause "attention" is whatever writes before the FFN."""
         entering = np.concatenate([self.final_embedded[None], self.final_after[:-1]])
         ranks = (entering, self.final_before, self.final_after, self.candidates, self.candidates_after)
         events = events_of(torch.from_numpy(self.final), *map(torch.from_numpy, ranks))
