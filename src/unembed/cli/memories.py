@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from unembed.gallery import Gallery
     from unembed.results import Table
 
-_POOL = 200
-"""Memories ranked for a list that shows different ones: as many as are saved."""
-
 
 @grouped
 def memories(
@@ -118,9 +115,11 @@ def _ranked(
     """A new ranking: over an index, else by the weights alone, with a line on stderr."""
     import unembed
     from unembed.cli.stored_index import index_for
+    from unembed.gallery import SAVED
 
     if (known := index_for(opening, lm, folder)) is not None:
-        pool = max(top, _POOL) if settings["layers"] is None else top
+        # A list that shows different memories is chosen from as many as are saved.
+        pool = max(top, SAVED) if settings["layers"] is None else top
         return known.memories(pool, recompute=recompute, progress=_progress, **settings)
     print(
         f"no index of {lm.name}: only concepts are judged, from the weights alone. For triggers, agreement and "

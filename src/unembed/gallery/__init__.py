@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unembed.gallery.evidence import MemoryEvidence as MemoryEvidence
     from unembed.gallery.gallery import FILE as FILE
     from unembed.gallery.gallery import OF_A_CONCEPT as OF_A_CONCEPT
+    from unembed.gallery.gallery import SAVED as SAVED
     from unembed.gallery.gallery import Gallery as Gallery
     from unembed.gallery.ranking import TriggerText as TriggerText
     from unembed.gallery.ranking import rank_memories as rank_memories

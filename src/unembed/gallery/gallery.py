@@ -17,6 +17,8 @@ from unembed.results import Displayed, Provenance, Table, write_whole
 SCHEMA = "unembed.memories/1"
 FILE = "memories.json"
 """The file of a saved gallery, in the folder of an embedded model or of an index."""
+SAVED = 200
+"""Memories of a saved gallery."""
 OF_A_CONCEPT = 3
 """Memories of one concept in a list that shows different ones."""
 
@@ -75,12 +77,12 @@ class Gallery(Displayed):
     def varied(self) -> Gallery:
         """The best `OF_A_CONCEPT` memories of each concept, and all without one, best first."""
         of: Counter[str | None] = Counter()
-        kept: list[MemoryEvidence] = []
+        listed: list[MemoryEvidence] = []
         for row in self.rows:
             of[row.concept] += 1
             if row.concept is None or of[row.concept] <= OF_A_CONCEPT:
-                kept.append(row)
-        return replace(self, rows=tuple(kept))
+                listed.append(row)
+        return replace(self, rows=tuple(listed))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, atomically.

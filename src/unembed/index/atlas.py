@@ -17,7 +17,7 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import OF_A_CONCEPT, Gallery, memory_gallery
+from unembed.gallery import OF_A_CONCEPT, SAVED, Gallery, memory_gallery
 from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
@@ -32,7 +32,7 @@ FILE = "atlas.npz"
 """In the folder of an index: the map, and the fingerprint of the weights."""
 KINDS = ("words", "names", "function words", "word pieces", "numbers", "punctuation", "mixed")
 """Kinds of promoted tokens: that of at least half of a value's ten top tokens, or else mixed."""
-_COUNTED, _SHOWN, _NAMING, _BEST, _MATCHES = 10, 4, 3, 200, 20_000
+_COUNTED, _SHOWN, _NAMING, _MATCHES = 10, 4, 3, 20_000
 _ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius", "n_values")
 
 
@@ -236,5 +236,5 @@ def _gallery(lm: Decoder, index: Index | None) -> Gallery | None:
     with suppress(UnembedError):  # damaged, or of another version
         folder = None if index is None else index.path
         if gallery := memory_gallery(lm, folder):
-            return gallery.first(_BEST)
+            return gallery.first(SAVED)
     return None

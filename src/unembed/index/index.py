@@ -32,9 +32,6 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.models.decoder import Decoder
     from unembed.sweeps import Ray
 
-_SAVED_MEMORIES = 200
-"""Rows of the gallery that is saved with an index."""
-
 
 class Index(IndexQueries):
     """Triggers, value readings and statistics of the memories (FFN neurons) of a model over a corpus, on disk.
@@ -289,10 +286,10 @@ class Index(IndexQueries):
         """
         import numpy as np
 
-        from unembed.gallery import FILE, Gallery, TriggerText, rank_memories
+        from unembed.gallery import FILE, SAVED, Gallery, TriggerText, rank_memories
 
         default = layers is None and not show_unlearned and seed == 0
-        if default and positive_int("top", top) <= _SAVED_MEMORIES and not recompute:
+        if default and positive_int("top", top) <= SAVED and not recompute:
             with suppress(UnembedError):  # damaged, or of another version
                 return Gallery.load(self.path / FILE).first(top)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
@@ -301,7 +298,7 @@ class Index(IndexQueries):
         gallery = rank_memories(
             self.model,
             text,
-            max(top, _SAVED_MEMORIES) if default else top,
+            max(top, SAVED) if default else top,
             layers=layers,
             show_unlearned=show_unlearned,
             provenance=self.provenance,

@@ -24,7 +24,7 @@ from torch import Tensor
 from unembed.corpus import Batch, CorpusSource, Segment
 from unembed.errors import Unsupported
 from unembed.lens import final_scale, read
-from unembed.memories.events import Event, elimination_layer, events_of, saturation_layer
+from unembed.memories.events import Event, elimination_layer, events_of, named_by_mixer, saturation_layer
 from unembed.memories.prefix_sampling import draw_examples, example_batches
 from unembed.models.architectures.adaptive_softmax import AdaptiveSoftmax
 from unembed.models.decoder import Decoder, require_decoder
@@ -72,6 +72,8 @@ class EventSample(Displayed):
     """Of the dominant ones; token and basis in the order of `TOKENS` and `SCORE_BASES` (the first two of these unless
     the model has an adaptive softmax)."""
     random_scores: Float[np.ndarray, "layer example 10 token basis"]
+    other_mixers: Bool[np.ndarray, " layer"]
+    """Whether a layer has no attention but another token mixer, or none."""
     seed: int
     provenance: Provenance
 
@@ -116,10 +118,11 @@ class EventSample(Displayed):
         return self.final_before[self.saturation, np.arange(len(self))] > 1
 
     def events(self) -> list[tuple[int, Event]]:
-        """Every event, with the number of its example. The cause "attention" is whatever writes before the FFN."""
+        """Every event, with the number of its example."""
         entering = np.concatenate([self.final_embedded[None], self.final_after[:-1]])
         ranks = (entering, self.final_before, self.final_after, self.candidates, self.candidates_after)
         events = events_of(torch.from_numpy(self.final), *map(torch.from_numpy, ranks))
+        events = named_by_mixer(events, self.other_mixers.tolist())
         return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -287,7 +290,10 @@ class EventRecorder(Reducer):
         }
         order = np.argsort(joined["segment"], kind="stable")
         ordered = {name: a[order] if a.ndim == 1 else a[:, order] for name, a in joined.items()}
-        return EventSample(**ordered, seed=self.seed, provenance=self._lm.provenance(basis="final", seed=self.seed))
+        provenance = self._lm.provenance(basis="final", seed=self.seed)
+        return EventSample(
+            **ordered, other_mixers=np.array(self._lm.other_mixers), seed=self.seed, provenance=provenance
+        )
 
     def state(self) -> dict[str, Any]:
         """The rows recorded so far."""

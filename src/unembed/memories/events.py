@@ -15,7 +15,8 @@ Source: Geva et al. 2022, section 5.1, with the definitions that the released co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxtyping import Int
@@ -99,6 +100,11 @@ def events_of(
             layer = int(elimination[p])
             events.append(Event("elimination", layer, p, int(candidates[layer, p]), 1, int(rank[p]), "ffn"))
     return events
+
+
+def named_by_mixer(events: Iterable[Event], other_mixers: Sequence[bool]) -> list[Event]:
+    """The events with the cause "mixer" in place of "attention" in layers that have another token mixer (layer)."""
+    return [replace(e, cause="mixer") if e.cause == "attention" and other_mixers[e.layer] else e for e in events]
 
 
 def rank_changes_of(

@@ -108,6 +108,11 @@ class Decoder:
         mixers = [block.mixer for block in self.structure.blocks]
         return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
 
+    @property
+    def other_mixers(self) -> tuple[bool, ...]:
+        """Whether each layer has no attention but another token mixer, or none."""
+        return tuple(n not in self.attention_layers for n in range(self.n_layers))
+
     def mixer_name(self, layer: int) -> str:
         """What a layer does before its FFN, such as "attention" or "mixer (Mamba)"; empty where nothing."""
         return mixer_name(self.structure.blocks[layer])

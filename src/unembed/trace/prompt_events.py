@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unembed.lens import read
-from unembed.memories.events import Cause, Event, events_of, rank_changes_of
+from unembed.memories.events import Cause, Event, events_of, named_by_mixer, rank_changes_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -29,13 +29,7 @@ def prompt_events(readings: PromptReadings) -> list[Event]:
         readings.read(readings.before_ffn).ids[..., 0].cpu(),
         _candidate_ranks(readings).cpu(),
     )
-    return _by_mixer(readings, found)
-
-
-def _by_mixer(readings: PromptReadings, events: list[Event]) -> list[Event]:
-    """The events with "mixer" in place of "attention" in layers that have another token mixer."""
-    others = set(range(readings.lm.n_layers)) - set(readings.lm.attention_layers)
-    return [replace(e, cause="mixer") if e.cause == "attention" and e.layer in others else e for e in events]
+    return named_by_mixer(found, readings.lm.other_mixers)
 
 
 def _candidate_ranks(readings: PromptReadings) -> Int[Tensor, "layer pos"]:
@@ -74,7 +68,7 @@ def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int
         ranks = {p: readings.ranks_and_probabilities(token, p, "final", column)[0].cpu() for p in points}
         tokens = torch.full((ranks["resid_post"].shape[1],), token)
     found = [change for a, b, cause in halves for change in rank_changes_of(tokens, ranks[a], ranks[b], cause)]
-    found = _by_mixer(readings, found)
+    found = named_by_mixer(found, readings.lm.other_mixers)
     if column is not None:
         found = [replace(change, position=column) for change in found]
     return sorted(found, key=lambda change: (change.position, change.layer))

@@ -22,7 +22,7 @@ _KINDS = {
 
 
 def mixer_kind(site: AttentionSite) -> str:
-    """The kind of a mixer: "attention", "Mamba", or the name of its class where it is none of the known ones."""
+    """The kind of a mixer: "attention", "Mamba", or the name of its class where `_KINDS` has none."""
     of_class = type(site.module).__name__
     return "attention" if site.is_attention else next((k for part, k in _KINDS.items() if part in of_class), of_class)
 

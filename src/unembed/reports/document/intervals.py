@@ -180,7 +180,7 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # Infinite ratios are kept as ends: no interpolation between them and the finite ones.
+    # An infinite ratio can be an end of the interval: there is no interpolation between it and a finite one.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 

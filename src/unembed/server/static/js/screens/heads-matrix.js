@@ -21,7 +21,7 @@ const EIGENVALUES =
   "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does " +
   "the opposite";
 
-/** Whether a layer's mixer, by name, is attention, alone or beside another. */
+/** Whether a layer has attention, alone or with another mixer, by the name of what it has. */
 const attends = (mixer) => mixer.startsWith("attention");
 
 const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
