@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unembed.schemas.layer_grid import emergence, spread
+from unembed.schemas.model_sizes import model_sizes
 from unembed.schemas.trace_builder import TraceSettings, trace_view
 
 if TYPE_CHECKING:
@@ -26,10 +27,8 @@ def example(lm: LanguageModel) -> dict[str, Any]:
     trace = lm.trace(PROMPT)
     settings = TraceSettings(PROMPT, -1, 10, "final", False, (), None)
     view, _ = trace_view(lm, settings, layer=None, memories=20, token=None, point=None, tracing=lm.trace, dominant=5)
-    sizes = {name: getattr(lm, name) for name in ("n_layers", "n_heads", "memories_a_layer", "d_vocab", "n_ctx")}
-    sizes["memories"] = [lm.n_memories_of(n) for n in range(lm.n_layers)]
     found = {
-        "model": {"name": lm.name, **sizes, "can": {"memories": True, "events": True}},
+        "model": {**model_sizes(lm), "can": {"memories": True, "events": True}},
         "trace": asdict(emergence(lm, trace, PROMPT)),
         "position": asdict(view),
         "spread": spread(trace),

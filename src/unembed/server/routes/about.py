@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter
 
 from unembed import __version__
+from unembed.schemas.model_sizes import model_sizes
 from unembed.server.requests import State
 from unembed.server.state import MAX_PROMPT, ServerState
 
@@ -31,23 +32,14 @@ async def get_models(state: State) -> dict[str, Any]:
     return {
         "models": [
             {
-                "name": lm.name,
+                **model_sizes(lm),
                 "revision": lm.revision,
                 "family": lm.structure.family,
                 "dtype": lm.dtype_name,
                 "device": str(lm.device),
-                "n_layers": lm.n_layers,
                 "d_model": lm.d_model,
-                "memories": [lm.n_memories_of(n) for n in range(lm.n_layers)],
-                "memories_a_layer": lm.memories_a_layer,
                 "experts": {n: found for n in range(lm.n_layers) if (found := lm.experts_of(n)) is not None},
-                "mixers": [lm.mixer_name(n) for n in range(lm.n_layers)],
-                "ffns": [block.feed_forward is not None for block in lm.structure.blocks],
-                "n_heads": lm.n_heads,
-                "heads_a_layer": lm.heads_a_layer,
                 "n_kv_heads": lm.n_kv_heads,
-                "d_vocab": lm.d_vocab,
-                "n_ctx": lm.n_ctx,
                 "max_prompt": MAX_PROMPT,
                 "can": capabilities(state),
                 "index": state.index_name,

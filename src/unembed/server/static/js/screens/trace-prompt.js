@@ -44,7 +44,7 @@ export function promptPane(page, onsubmit) {
 
   async function tokenize() {
     const text = box.value;
-    if (!text) {
+    if (!text.trim()) {
       api.cancel("tokenize");
       strip(tokens, { tokens: [] });
       count.textContent = "Write a prompt to trace";
@@ -65,6 +65,7 @@ export function promptPane(page, onsubmit) {
   function submit() {
     clearTimeout(timer);
     if (box.value.trim()) return onsubmit(box.value);
+    api.cancel("tokenize"); // its answer would replace the message
     count.textContent = "The prompt is empty: write at least one word";
     announce(count.textContent);
     box.focus();
