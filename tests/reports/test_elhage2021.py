@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import unembed
+from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import (
     certain_shares,
     check_explanations,
@@ -121,7 +122,7 @@ def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
     product = m.circuits.ov(0, early).double().dense() @ m.circuits.qk(1, late).double().dense()
     sizes = torch.linalg.svdvals(product) ** 2
     assert text is not None and f"holds {float(sizes[0] / sizes.sum()):.0%}" in text
-    assert f"L1H{late} reads of L0H{early}" in text or f"L1H{late} reads of L0H{early}'s output" in text
+    assert f"L1H{late} reads of L0H{early}" in text
 
 
 def test_cached_sections_equal_the_sections(tmp_path: Path) -> None:
@@ -222,3 +223,13 @@ def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:
         assert [t[1:] for t in shuffled] == [t[1:] for t in own] * DRAWS
         assert sorted(t[0] for t in shuffled) == sorted([t[0] for t in own] * DRAWS)
     assert sum(r.occurring for r in found) > 0
+
+
+def test_copying_is_judged_on_the_heads_that_have_an_ov_circuit(tmp_path: Path) -> None:
+    lm = unembed.load(tiny_model("granitemoehybrid"))
+    m = measurements.Measurements(lm, unembed.open_corpus(TEXTS), Work(tmp_path, {"seed": 0}), Options())
+    numbers = next(claim for claim in CLAIMS if claim.name == "copying").measure(m)
+    assert numbers is not None
+    scores = torch.tensor(numbers["scores"])
+    assert len(scores) == lm.n_heads * len(lm.attention_layers) < lm.n_heads * lm.n_layers
+    torch.testing.assert_close(scores, torch.cat([m.copying.score[n] for n in lm.attention_layers]).to(scores.dtype))

@@ -19,7 +19,8 @@ COPIES = 0.5
 
 
 def _copying(m: Measurements) -> Numbers:
-    return {"n_layers": m.lm.n_layers, "scores": m.copying.score.flatten().tolist()}
+    score = m.copying.score
+    return {"n_layers": m.lm.n_layers, "scores": score[~score.isnan()].tolist()}  # heads with an OV circuit
 
 
 def judge_copying(n_layers: int, scores: Sequence[float]) -> Judgement:
