@@ -257,10 +257,10 @@ def test_three_commands_to_try_next_are_about_the_memory_that_promotes_the_predi
     assert [line.split("  ")[0] for line in lines] == [
         f"unembed value {name}",
         f"unembed trace '{prompt}' --set {name}=0",
-        "unembed serve",
+        f"unembed serve '{prompt}'",
     ]
     other = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--next", "--plain"))
-    assert f"unembed serve --model {gpt2_folder}" in other
+    assert f"unembed serve '{PROMPT}' --model {gpt2_folder}" in other
     assert "Try next" not in shown(unembed("trace", prompt))
 
 

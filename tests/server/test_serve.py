@@ -160,3 +160,15 @@ def test_a_restart_on_the_same_port_has_the_same_link_and_a_free_port_another(
     assert link(port) == first
     assert link(0) != link(0)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_link_opens_the_view_and_a_view_cannot_change_the_rest_of_the_link(answering, wren, capsys) -> None:
+    answering(lambda _server, _session: None)
+    for view, after in {
+        "memory?memory=L5M278": "#/memory?memory=L5M278",
+        "#/trace?prompt=a+b%26c": "#/trace?prompt=a+b%26c",
+        "trace\n#x": "#/trace%0A%23x",
+    }.items():
+        serve(wren, port=0, browser=False, view=view)
+        link = capsys.readouterr().out.strip()
+        assert "\n" not in link and link.partition("#")[1:] == (after[0], after[1:])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
-from urllib.parse import urlencode
 
 import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
+from unembed.cli.explorer_link import edits_in_address, print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.names import MemoryIndex, PatchPoint
 
@@ -93,7 +92,15 @@ def patch(
     show(lambda width: _heat_map(found, width), plain=output.plain)
     output.deliver(_with_characters(table.head(12), found))
     if point in _ON_THE_PAGE:
-        print(f"In the explorer (unembed serve): {_address(clean, corrupted, point, found.direction)}", file=sys.stderr)
+        print_explorer_link(
+            opening,
+            "compare",
+            prompt=clean,
+            other=corrupted,
+            point=point,
+            direction=found.direction,
+            edits=edits_in_address(lm, changes),
+        )
 
 
 @grouped
@@ -242,6 +249,10 @@ def ablate(
             prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=changes
         ).to_table()
     output.deliver(table.head(top) if output.for_terminal else table)
+    if output.for_terminal and prompt is not None:
+        by = "head" if not groups and what in (None, "heads") else "memory" if groups else "component"
+        changed = edits_in_address(lm, changes)
+        print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changed, by=by, effects="total")
 
 
 def _check_ablation(
@@ -305,11 +316,6 @@ def _metric(answer: str | None, against: str | None) -> Metric | None:
             raise typer.BadParameter("give --answer too", param_hint="--against")
         return None
     return unembed.logit_difference(answer, against)
-
-
-def _address(clean: str, corrupted: str, point: str, direction: str) -> str:
-    """Where the page shows a patching: the part of the address behind the server's own."""
-    return "#/compare?" + urlencode({"prompt": clean, "other": corrupted, "point": point, "direction": direction})
 
 
 def _with_characters(table: Table, found: Patching) -> Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.results import check_writable
 
@@ -57,6 +58,9 @@ def clusters(
     if output.for_terminal:
         cards = _for_terminal(cards)
     output.deliver(cards)
+    if output.for_terminal:
+        named = None if target is None else lm.memory_name(*lm.memory(*target))
+        print_explorer_link(opening, "atlas" if named is None else "memory", memory=named)
 
 
 def _for_terminal(cards: Table) -> Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def concepts(
     if output.for_terminal:
         table = _for_terminal(table, found.labels)
     output.deliver(table)
+    if output.for_terminal:
+        first = lm.memory_name(*lm.memory(*named[0])) if named else None
+        print_explorer_link(opening, "atlas" if first is None else "memory", memory=first)
 
 
 def _for_terminal(table: Table, vectors: Sequence[str]) -> Table:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, TextOutput, grouped
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def fit(
         print(f"saved {out}: {rule.method}, {rule.calibration}", file=sys.stderr)
     saturation = early_exit.saturation_table(lm, found)
     output.deliver(saturation if output.as_json else _with_units(saturation, lm.n_layers))
+    if not output.as_json:
+        print_explorer_link(opening, "labs/early-exit")
 
 
 def _number_or_word(text: str | None, option: str, *words: str) -> str | float | None:
@@ -129,6 +132,8 @@ def evaluate(
     found = early_exit.examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_progress)
     table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
     output.deliver(_with_units(table, lm.n_layers) if output.for_terminal else table)
+    if output.for_terminal:
+        print_explorer_link(opening, "labs/early-exit")
 
 
 def _with_units(table: Table, n_layers: int) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlencode
 
 import typer
 
@@ -12,6 +13,18 @@ from unembed.cli.option_groups import Opening, grouped
 
 @grouped
 def serve(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The text to trace first; default: an example.", show_default=False),
+    ] = None,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VIEW",
+            help="Open on this view: what follows #/ in the page's address, such as memory?memory=L5M278.",
+            show_default=False,
+        ),
+    ] = None,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -28,10 +41,13 @@ def serve(
     """Open the explorer, in a browser on this machine: analyse a prediction, edit the model, label its parts."""
     from unembed.cli.stored_index import index_for
 
+    if prompt is not None and view is not None:
+        raise typer.BadParameter("a prompt and --view both choose the first screen; give one of them")
     lm = opening.open()
     from unembed.server.serve import serve as serving
 
     found = index_for(opening, lm, index)
     name = None if found is None else found.path.name if index else found.provenance.notes.get("corpus_name")
     source = str(Path(opening.model).resolve()) if Path(opening.model).is_dir() else opening.model
-    serving(lm, found, index_name=name, source=source, host=host, port=port, browser=browser)
+    first = view if prompt is None else "trace?" + urlencode({"prompt": prompt})
+    serving(lm, found, index_name=name, source=source, host=host, port=port, browser=browser, view=first)

@@ -13,6 +13,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import memory_edit
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def select(
     if save is not None:
         steering.save_edits(chosen.edits, save, model=lm.name)
     output.deliver(chosen.table)
+    if output.for_terminal:
+        print_explorer_link(opening, "labs/toxicity")
 
 
 def _progress(what: str, done: int, total: int) -> None:
@@ -180,6 +183,8 @@ def evaluate(
     if save_texts is not None:
         write_whole(save_texts, "".join(_lines(evaluation, prompt_list)))
     output.deliver(evaluation.table)
+    if output.for_terminal:
+        print_explorer_link(opening, "labs/toxicity")
 
 
 def _lines(evaluation: Evaluation, prompt_list: Sequence[Prompt]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.results import Table
 from unembed.version import __version__
@@ -58,9 +59,11 @@ def value(
         opened, known = stored
         described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
         place = opened.memory(layer, column)
+        name = opened.memory_name(*place)
     else:
         lm = opening.open(seed)
         place = lm.memory(layer, column)
+        name = lm.memory_name(*place)
         table = _tokens(lm, *place, top, basis, show_unlearned, seed)
         if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
@@ -73,6 +76,7 @@ def value(
         print(f"no index of the model is ready; {build} finds the text on which its memories fire", file=sys.stderr)
     found = None if opened is None else opened.triggers(*place, _TRIGGERS)
     show(lambda width: _card(table, described.of(*place), found, width, output.plain), plain=output.plain)
+    print_explorer_link(opening, "memory", index=index, memory=name)
 
 
 def _stored_tokens(index: Index, layer: int, number: MemoryIndex, top: int, seed: int | None) -> Table | None:

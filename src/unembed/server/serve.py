@@ -69,8 +69,11 @@ def serve(
     port: int = 7333,
     browser: bool = True,
     token: str | None = None,
+    view: str | None = None,
 ) -> None:
     """Serve the explorer until interrupted; prints the link that opens it.
+
+    `view` is the screen that the link opens, as the page's address has it after `#/`.
 
     On this machine a port keeps its token for a day after its last start, so that tabs work again after a restart.
     """
@@ -86,6 +89,8 @@ def serve(
     state = ServerState(lm, index, index_name=index_name, source=source, own_thread=False)
     app = create(state, token=token, port=port, hosts=hosts)
     link = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={quote(token)}"
+    if view is not None:
+        link += "#/" + quote(view.removeprefix("#/"), safe="/?&=%+:;,@.-_~")
     if host not in LOOPBACK:
         print(
             f"unembed: {host} can be reached from other machines; anyone with the link can use the model.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.names import Mode
 
@@ -95,6 +96,8 @@ def heads(
     scores = circuits.head_scores(seed, n_sequences=sequences, length=length)
     made = [heads_section(circuits, scores, chosen, provenance)]
     deliver_sections(circuits, f"Heads of {circuits.lm.name}", made, provenance, output=output)
+    if output.for_terminal:
+        print_explorer_link(opening, "heads")
 
 
 @app.command("head", cls=options.OfOneHead)
@@ -123,6 +126,8 @@ def head(
     made = head_sections(circuits, layer, head, top, chosen, seed, provenance, offset)
     title = f"Head L{layer}H{head} of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, output)
+    if output.for_terminal:
+        print_explorer_link(opening, "heads", head=f"L{layer}H{head}")
 
 
 @app.command("composition")

@@ -8,6 +8,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.circuits.command import Basis, HeadOfLayer, LayerOfHead, Top, app, deliver_sections, opened_circuits
+from unembed.cli.explorer_link import position_in_address, print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 
 HeadName = Annotated[str, typer.Argument(help="A head, such as L0H3 or 0.3.", show_default=False)]
@@ -37,6 +38,9 @@ def look(
     made = [look_section(circuits, prompt, layer, head, position, token, provenance)]
     title = f"Head L{layer}H{head} of {circuits.lm.name} at one position"
     deliver_sections(circuits, title, made, provenance, output)
+    if output.for_terminal:
+        at = position_in_address(circuits.lm, prompt, position)
+        print_explorer_link(opening, "heads", prompt=prompt, position=at, head=f"L{layer}H{head}", token=token)
 
 
 @app.command("scores", cls=options.OfOneHead)

@@ -62,7 +62,7 @@ def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
     steps = {
         f"unembed value {name}{model}": f"what {name} promotes, and on what text it fires",
         f"unembed trace {shlex.quote(view.prompt)} --set {name}=0{model}": "the same prompt without it",
-        f"unembed serve{model}": "all of this in a browser",
+        f"unembed serve {shlex.quote(view.prompt)}{model}": "all of this in a browser",
     }
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
