@@ -26,11 +26,15 @@ CHECKS: dict[str, dict[str, str]] = {
         ),
         "In a narrow window the inspector is a sheet, and nothing is cut off": (
             "narrow a_tap_on_a_cell_shows_it_in_a_sheet_that_can_be_closed; narrow no_head_is_cut_off; "
+            "narrow the_ranks_that_tokens_moved_are_never_cut_off; narrow the_tokens_of_a_pattern_can_be_read; "
+            "narrow a_patched_prompt_of_six_tokens_needs_no_scrolling; "
             "trace_and_layer a_narrow_window_cuts_nothing_off; journeys nothing_overflows_the_page"
         ),
         "What loads has the shape of what comes; old numbers stay, dimmed; long work comes in parts": (
             "memory_card skeletons_have_the_shape_of_what_is_loading; "
-            "shell old_numbers_stay_dimmed_while_new_ones_are_computed; more_journeys a_long_trace_comes_in_parts"
+            "shell old_numbers_stay_dimmed_while_new_ones_are_computed; "
+            "prompt everything_about_the_old_prompt_is_dimmed_until_the_new_one_is_traced; "
+            "more_journeys a_long_trace_comes_in_parts"
         ),
         "A pane that has nothing to show says why and what to do": (
             "other_models what_needs_an_index_explains_once_how_to_build_one_and_its_cost; "

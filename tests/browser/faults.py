@@ -19,7 +19,8 @@ FAULTS: dict[str, str] = {
     ),
     "A cleared prompt, one of spaces, one of 5,000 characters": (
         "prompt clearing_the_prompt_sends_no_request_and_leaves_no_error; prompt a_prompt_of_spaces_is_named_as_empty; "
-        "prompt the_button_stays_on_the_screen_with_a_long_prompt"
+        "prompt the_button_stays_on_the_screen_with_a_long_prompt; "
+        "prompt a_prompt_that_cannot_be_traced_leaves_no_numbers_of_another"
     ),
     "Labels lost, keys dead, one counter for two queues, definitions of word pieces, no import": (
         "label a_described_pattern_is_saved_without_a_press_of_add; "

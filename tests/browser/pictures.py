@@ -67,7 +67,7 @@ def _score(page: Page) -> None:
 
 
 def _begin(page: Page) -> None:
-    box = page.get_by_placeholder("your name")
+    box = page.get_by_placeholder("annotator name")
     if box.input_value():
         return
     box.fill("ann")
@@ -153,8 +153,9 @@ def _take(browser: Browser, served: Served, screen: str, width: int, to: Path) -
     if act:
         act(page)
         _settled(page)
-    tall = int(page.evaluate("document.documentElement.scrollHeight"))
-    page.set_viewport_size({"width": width, "height": max(900, min(tall, WIDTHS[width]))})
+    for _ in range(8):  # what is as high as the window grows with it
+        tall = int(page.evaluate("document.documentElement.scrollHeight"))
+        page.set_viewport_size({"width": width, "height": max(900, min(tall, WIDTHS[width]))})
     page.evaluate("() => (document.activeElement?.blur(), scrollTo(0, 0))")
     page.mouse.move(0, 0)
     pages = page.context.new_cdp_session(page)

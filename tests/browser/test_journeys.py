@@ -161,7 +161,7 @@ def test_labels_survive_a_restart(opened, lm, index):
     page = opened("#/memory?memory=L1M7")
     region = page.get_by_role("region", name="Labels")
     region.get_by_role("textbox", name="Name", exact=True).fill("<i>kinds</i> of months")
-    region.get_by_role("textbox", name="Your name").fill("ann")
+    region.get_by_role("textbox", name="Annotator name").fill("ann")
     region.get_by_role("button", name="Save", exact=True).click()
     expect(region.get_by_text("<i>kinds</i> of months")).to_be_visible()
     again = Served(lm, index)
@@ -173,9 +173,9 @@ def test_labels_survive_a_restart(opened, lm, index):
 
 def test_an_annotator_finds_a_pattern(opened, lm, index):
     page = opened("#/label")
-    page.get_by_role("textbox", name="Your name").fill("cleo")
-    page.get_by_role("textbox", name="Your name").press("Enter")
-    page.get_by_role("textbox", name="Your name").blur()
+    page.get_by_role("textbox", name="Annotator name").fill("cleo")
+    page.get_by_role("textbox", name="Annotator name").press("Enter")
+    page.get_by_role("textbox", name="Annotator name").blur()
     expect(page.get_by_role("heading", name="Item 1")).to_be_visible()
     for i in range(1, 5):
         page.get_by_role("checkbox", name=str(i), exact=True).check()

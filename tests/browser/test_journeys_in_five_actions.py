@@ -104,7 +104,7 @@ def test_search_label_and_export(opened, labelled, lm):
     someone.type(page.get_by_role("searchbox", name="Search memories").first, "month")
     someone.click(page.get_by_role("checkbox", name="Choose all"))
     someone.type(page.get_by_role("combobox", name="Concept"), "months of the year")
-    someone.type(page.get_by_role("textbox", name="Your name"), "ann")
+    someone.type(page.get_by_role("textbox", name="Annotator name"), "ann")
     hits = search(lm, labelled.session.index, "month", top=60).hits
     expect(page.get_by_role("status").get_by_text(f"{len(hits)} added to months of the year.")).to_be_visible()
     with page.expect_download() as download:

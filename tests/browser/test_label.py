@@ -22,7 +22,7 @@ def annotated(lm, tmp_path) -> Iterator[Served]:
 def start(opened, annotated, name: str = "ann"):
     """The first item of the queue, for an annotator."""
     page = opened("#/label", at=annotated.address)
-    author = page.get_by_role("textbox", name="Your name")
+    author = page.get_by_role("textbox", name="Annotator name")
     author.fill(name)
     author.blur()
     expect(page.get_by_role("heading", name="Item 1", exact=True)).to_be_visible()
@@ -102,21 +102,21 @@ def test_keys_and_values_are_two_queues_and_two_tabs_two_annotators(annotated, o
     expect(page.get_by_role("heading", name="Item 1", exact=True)).to_be_visible()
     other = page.context.new_page()
     other.goto(annotated.address + "#/label")
-    other.get_by_role("textbox", name="Your name").fill("bob")
-    other.get_by_role("textbox", name="Your name").blur()
+    other.get_by_role("textbox", name="Annotator name").fill("bob")
+    other.get_by_role("textbox", name="Annotator name").blur()
     expect(other.get_by_text("values done by bob")).to_contain_text("0 of")
     page.reload()
-    expect(page.get_by_role("textbox", name="Your name")).to_have_value("ann")
+    expect(page.get_by_role("textbox", name="Annotator name")).to_have_value("ann")
 
 
 def test_keys_work_as_commands_once_the_name_is_entered(annotated, opened):
     page = opened("#/label", at=annotated.address)
-    page.get_by_role("textbox", name="Your name").fill("eve")
+    page.get_by_role("textbox", name="Annotator name").fill("eve")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Item 1", exact=True)).to_be_visible()
     page.keyboard.press("s")
     expect(page.get_by_role("heading", name="Item 2", exact=True)).to_be_visible()
-    expect(page.get_by_role("textbox", name="Your name")).to_have_value("eve")
+    expect(page.get_by_role("textbox", name="Annotator name")).to_have_value("eve")
 
 
 def test_definitions_are_shown_for_words_only(annotated, opened):

@@ -101,7 +101,7 @@ def test_a_label_that_could_not_be_stored_stays_in_the_form(opened):
     region.get_by_role("textbox", name="Name", exact=True).fill("a name")
     region.get_by_role("textbox", name="Note").fill("a note")
     region.get_by_role("button", name="Save").click()
-    expect(region.get_by_role("textbox", name="Your name")).to_be_focused()
+    expect(region.get_by_role("textbox", name="Annotator name")).to_be_focused()
     page.route("**/api/v1/labels", lambda route: route.abort())
     page.keyboard.type("ines")
     region.get_by_role("button", name="Save").click()

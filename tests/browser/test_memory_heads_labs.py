@@ -114,7 +114,7 @@ def test_a_label_has_tags_a_verdict_and_a_note(opened, index):
     region = page.get_by_role("region", name="Labels")
     for name, text in (
         ("Name", "months"),
-        ("Your name", "fay"),
+        ("Annotator name", "fay"),
         ("Tags", "time, year "),
         ("Note", "seen <b>often</b>"),
     ):
@@ -177,7 +177,7 @@ def test_values_are_clustered_once_and_a_cluster_leads_to_its_members(opened, lm
 def test_a_label_of_a_head_is_shown_wherever_the_head_is(opened, index):
     page = opened(f"#/heads?head=L2H3&{HERE}")
     region = page.get_by_role("region", name="Labels")
-    for name, text in (("Name", "looks <i>back</i>"), ("Your name", "joe"), ("Tags", "order")):
+    for name, text in (("Name", "looks <i>back</i>"), ("Annotator name", "joe"), ("Tags", "order")):
         region.get_by_role("textbox", name=name, exact=True).fill(text)
     region.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("region", name="L2H3").get_by_role("button", name="looks <i>back</i>")).to_be_visible()

@@ -76,3 +76,38 @@ def test_no_head_is_cut_off(opened, lm, name):
     right = region.bounding_box()["x"] + region.bounding_box()["width"]
     assert max(one.bounding_box()["x"] + one.bounding_box()["width"] for one in heads.all()) <= right
     assert min(one.bounding_box()["width"] for one in heads.all()) >= 24
+
+
+def test_the_ranks_that_tokens_moved_are_never_cut_off(opened):
+    page = opened(f"#/layer?layer=3&{HERE}", width=390)
+    names = page.get_by_role("region", name="Before, after attention, after FFN").locator(".cand > span")
+    expect(names.first).to_be_visible()
+    assert page.locator(".delta").count() > 0
+    assert not [one for one in names.all() if one.evaluate("el => el.scrollWidth > el.clientWidth + 1")]
+
+
+def test_a_patched_prompt_of_six_tokens_needs_no_scrolling(opened):
+    page = opened("#/compare?prompt=The+blue+car+and+the+red&other=The+blue+sky+and+the+red", width=390)
+    grid = page.get_by_role("grid")
+    expect(grid).to_be_visible()
+    assert grid.evaluate("el => el.scrollWidth <= el.clientWidth")
+
+
+def test_the_tokens_of_a_pattern_can_be_read(opened):
+    page = opened(f"#/heads?head=L2H3&{HERE}", width=390)
+    name = page.locator(".heatmap text").first
+    expect(name).to_be_visible()
+    assert name.bounding_box()["height"] >= 10, "CSS pixels of a line of text"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_probabilities_of_a_column_have_equal_decimals_on_one_line(opened, width):
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:0@all", width=width)
+    rows = page.get_by_role("region", name="Next token").get_by_role("row")
+    expect(rows).to_have_count(11)
+    numbers = page.get_by_role("region", name="Next token").locator("td.n").all()
+    texts = [one.inner_text() for one in numbers]
+    assert len(texts) == 30
+    assert all(re.fullmatch(r"(<0\.1|\d+\.\d) %|[+−]?\d+\.\d", text) for text in texts), texts
+    assert {round(one.bounding_box()["height"]) for one in numbers} == {round(numbers[0].bounding_box()["height"])}
+    assert numbers[0].bounding_box()["height"] < 40

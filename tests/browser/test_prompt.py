@@ -47,6 +47,42 @@ def test_the_button_stays_on_the_screen_with_a_long_prompt(opened):
     expect(page.get_by_role("button", name="Trace", exact=True)).to_be_in_viewport(ratio=1)
 
 
+def test_a_prompt_that_cannot_be_traced_leaves_no_numbers_of_another(opened, lm):
+    page = opened(AT)
+    expect(page.get_by_role("region", name="Logit attribution").get_by_text("Sum ")).to_be_visible()
+    long = "word " * 400
+    prompt_box(page).fill(long)
+    page.get_by_role("button", name="Trace", exact=True).click()
+    expect(page.get_by_role("button", name=re.compile(f"^Keep the last {lm.n_ctx} of "))).to_be_in_viewport()
+    expect(page.locator(".prompt").get_by_text(f"{lm.encode(long).shape[-1]} tokens of {lm.n_ctx}")).to_be_visible()
+    for old in (page.get_by_text("the model predicts"), page.get_by_role("grid"), page.get_by_text("effects on ")):
+        expect(old.filter(visible=True)).to_have_count(0)
+    page.get_by_role("button", name=re.compile("^Keep the first ")).click()
+    expect(page.get_by_text("the model predicts")).to_be_visible()
+    expect(page.locator("#main .warn").filter(visible=True)).to_have_count(0)
+    opened.allowed.append("422")
+
+
+def test_everything_about_the_old_prompt_is_dimmed_until_the_new_one_is_traced(opened, lm):
+    page = opened(AT)
+    expect(page.get_by_role("region", name="Logit attribution").get_by_text("Sum ")).to_be_visible()
+    held = []
+    page.route("**/api/v1/traces/stream", lambda route: held.append(route))
+    prompt_box(page).fill("The last month")
+    page.get_by_role("button", name="Trace", exact=True).click()
+    old = [
+        page.get_by_text("the model predicts"),
+        page.get_by_role("grid").first,
+        page.get_by_role("heading", name=f"Layer {lm.n_layers - 1}, FFN"),
+        page.get_by_role("group", name="Where in the model"),
+        page.get_by_text("relative error"),
+    ]
+    for one in old:
+        expect(page.locator(".waiting").filter(has=one)).to_have_count(1)
+    held[0].continue_()
+    expect(page.locator(".waiting")).to_have_count(0)
+
+
 @pytest.fixture(scope="module")
 def other_model(tmp_path_factory) -> Iterator[Served]:
     """An explorer of a model that is not the shipped one."""

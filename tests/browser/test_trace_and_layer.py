@@ -169,7 +169,7 @@ def test_a_followed_token_shades_every_cell_and_is_requested_once(opened, lm):
     for name in names(page):
         layer, position = map(int, re.match(r"Layer (\d+) after FFN, position (\d+) ", name).groups())
         p = float(found[layer, position])
-        percent = f"{round(100 * p)} %" if p >= 0.1 else f"{100 * p:.1f} %" if p >= 0.001 else "<0.1 %"
+        percent = f"{100 * p:.1f} %" if p >= 0.001 else "<0.1 %"
         assert name.split(", ·boy ")[1].split(",")[0] == percent
         quarter = page.get_by_role("gridcell", name=name, exact=True).get_attribute("class")
         assert f"q{int(16 * p**0.5 + 0.5)} " in f"{quarter} "

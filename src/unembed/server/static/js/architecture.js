@@ -67,7 +67,12 @@ export function architecture(el, { model, at = null, view = null }) {
         role: "group",
         "aria-label": "Where in the model",
       },
-      h("div", { class: "end", title: "token and position embeddings" }, "Embedding", number(start)),
+      h(
+        "div",
+        { class: "end", title: "token and position embeddings, and the bias of the final norm" },
+        "Embedding",
+        number(start),
+      ),
       all.map((xs, n) =>
         h(
           "div",

@@ -3,13 +3,8 @@ import { append, fill, h, s } from "./islands/nodes.js";
 
 export { append, fill, h, s };
 
-/** A probability in percent. */
-export function percent(p) {
-  if (p >= 0.9995) return "100 %";
-  if (p >= 0.1) return `${Math.round(p * 100)} %`;
-  if (p >= 0.001) return `${(p * 100).toFixed(1)} %`;
-  return p > 0 ? "<0.1 %" : "0 %";
-}
+/** A probability in percent, with one decimal, so that the numbers of a column align. */
+export const percent = (p) => (p > 0 && p < 0.001 ? "<0.1 %" : `${(100 * p).toFixed(1)} %`);
 
 /** A number with its sign, three significant digits. */
 export function signed(x) {

@@ -54,8 +54,8 @@ export const isLabelled = (one, kind) => called.has(idOf(one, kind));
  * the last one entered in this browser.
  */
 export function authorBox(onchange) {
-  const box = textBox("Your name", {
-    placeholder: "your name",
+  const box = textBox("Annotator name", {
+    placeholder: "annotator name",
     value: sessionStorage.getItem("author") ?? localStorage.getItem("author") ?? "",
     onchange: () => {
       for (const store of [sessionStorage, localStorage]) store.setItem("author", box.value);

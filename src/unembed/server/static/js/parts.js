@@ -103,7 +103,7 @@ export function attribution(el, a, tokens = []) {
     h(
       "p",
       { class: "row soft" },
-      h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)}`),
+      h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)} logits`),
       h("span", { class: "faint" }, `relative error ${a.error.toExponential(1)}`),
     ),
   );

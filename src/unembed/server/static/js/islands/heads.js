@@ -49,7 +49,13 @@ export function matrix(el, data, options = {}) {
             "aria-label": title,
             onclick: () => options.onpick?.(layer, head),
           },
-          !shown ? "" : Math.abs(score) < 0.005 ? "·" : score.toFixed(2).replace("0.", ".").replace("-", "−"),
+          !shown
+            ? ""
+            : score
+                .toFixed(2)
+                .replace(/^-(?=0\.00$)/, "")
+                .replace("0.", ".")
+                .replace("-", "−"),
         );
       }),
     ),
@@ -114,9 +120,11 @@ export function thumbnails(el, data, options = {}) {
 export function pattern(el, data) {
   const n = data.tokens.length;
   const from = data.hideFirst && n > 1 ? 1 : 0;
-  const size = Math.max(4, Math.min(52, 440 / (n - from)));
   const edge = 86;
-  const width = edge + (n - from) * size + 34; // the slanted name of the last token needs room
+  const slant = 34; // the room that the slanted name of the last token needs
+  const room = Math.min(440, innerWidth - edge - slant - 64); // a picture that shrinks has names too small to read
+  const size = Math.max(4, Math.min(52, room / (n - from)));
+  const width = edge + (n - from) * size + slant;
   const svg = s("svg", {
     viewBox: `0 0 ${width} ${edge + (n - from) * size + 4}`,
     class: "heatmap",

@@ -1,6 +1,6 @@
 /** Two prompts: activation patching shows which layers and positions make their predictions differ. */
 import { literal } from "../code.js";
-import { button, fill, h, num, percent, segmented, signed, textBox, worded } from "../dom.js";
+import { button, fill, fixed, h, num, percent, segmented, signed, textBox, worded } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import * as patches from "../islands/patches.js";
 import { token, visible } from "../islands/tokens.js";
@@ -40,6 +40,7 @@ export function render(root, page) {
   const both = h("div", { class: "two" });
   const difference = h("p", { role: "status" });
   const map = h("div");
+  const scale = h("p", { class: "faint" });
   const cellSentence = h("p", { class: "soft", role: "status" });
   const mapTable = h("div");
   const parts = h("div", { class: "stack" });
@@ -51,12 +52,14 @@ export function render(root, page) {
     root,
     h(
       "div",
-      { class: "stack" },
+      { class: "stack bounded" },
       h("h1", {}, "Compare two prompts"),
       h(
         "div",
         { class: "two" },
-        SIDES.map(([side, name]) => h("label", { class: "stack" }, h("span", { class: "faint" }, name), texts[side])),
+        SIDES.map(([side, name]) =>
+          h("label", { class: "stack tight" }, h("span", { class: "faint" }, name), texts[side]),
+        ),
       ),
       h(
         "div",
@@ -82,6 +85,7 @@ export function render(root, page) {
           ),
         ],
         map,
+        scale,
         cellSentence,
         about("patching"),
         mapTable,
@@ -136,7 +140,7 @@ export function render(root, page) {
         const away = SIDES[1 - i][0];
         return h(
           "div",
-          { class: "stack" },
+          { class: "stack tight" },
           h("h3", {}, name),
           h(
             "p",
@@ -232,13 +236,18 @@ export function render(root, page) {
       { onpick: (n, c) => turn({ layer: String(n), position: String(positions[c]), patched: "" }) },
     );
     fill(
+      scale,
+      `Fraction recovered: 0 as with the ${into()} prompt, 1 as with the ${away === view.clean ? "clean" : "corrupted"} ` +
+        "one, negative away from it.",
+    );
+    fill(
       cellSentence,
       at
         ? [
             `With ${what} ${at[0]} at `,
             token(tokens[at[1]]),
             ` patched, the logit difference is ${signed(values[at[0]][at[1]])}: `,
-            h("b", {}, percent100(recovered[at[0]][at[1]])),
+            h("b", { class: "whole" }, percent100(recovered[at[0]][at[1]])),
             " of the way to the other prompt.",
           ]
         : "Each cell is a run with one patched activation; choose one to see its heads and memories.",
@@ -307,7 +316,7 @@ export function render(root, page) {
               .sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
               .slice(0, 8)
               .map((row) => ({
-                label: row.id,
+                label: h("span", { class: "tok id" }, row.id),
                 value: row.value,
                 text: percent100(row.value),
                 title: `logit difference ${signed(row.of)} with it patched`,
@@ -378,7 +387,7 @@ export function render(root, page) {
     );
     fill(
       texts3,
-      Object.entries(names).map(([side, name]) => h("div", { class: "stack" }, h("h3", {}, name), boxes[side])),
+      Object.entries(names).map(([side, name]) => h("div", { class: "stack tight" }, h("h3", {}, name), boxes[side])),
     );
     fill(boxes.clean, h("span", { class: "given" }, view.clean.prompt));
     fill(boxes.corrupted, h("span", { class: "given" }, view.corrupted.prompt));
@@ -449,8 +458,4 @@ export function render(root, page) {
 const NOTHING_PICKED = { layer: "", position: "", patched: "" };
 const first = () => state().prompt || CLEAN;
 const second = () => state().other || CORRUPTED;
-const percent100 = (x) =>
-  `${(100 * x)
-    .toFixed(Math.abs(x) < 0.1 ? 1 : 0)
-    .replace(/^-(?=0\.0$)/, "")
-    .replace("-", "−")} %`;
+const percent100 = (x) => `${fixed(100 * x, 1)} %`;

@@ -8,6 +8,13 @@ import { asText, inWords } from "../question.js";
 import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
 
+/** What an earlier head's output can be read as. */
+const MODES = [
+  ["q", "query"],
+  ["k", "key"],
+  ["v", "value"],
+];
+
 const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
 
 /**
@@ -61,7 +68,7 @@ export function headCard(t, own) {
         h(
           "div",
           { class: "stack" },
-          h("label", { class: "row faint" }, "on", h("span", { style: { flex: "1", display: "grid" } }, own)),
+          h("label", { class: "row faint" }, "text", h("span", { style: { flex: "1", display: "grid" } }, own)),
           part(
             ["Attention from ", token(found.tokens[at]), ` (${at})`],
             looks(found, at),
@@ -193,7 +200,7 @@ export function headCard(t, own) {
       const order = contributions.map((x, i) => [x, i]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
       fill(
         note,
-        `Adds ${number(contributions.reduce((sum, x) => sum + x, 0))} to `,
+        `Adds ${number(contributions.reduce((sum, x) => sum + x, 0))} logits to `,
         inWords(answer),
         ": ",
         order.slice(0, 3).map(([x, i], n) => `${n ? ", " : ""}${number(x)} from ${visible(found.tokens[i])} (${i})`),
@@ -240,25 +247,24 @@ export function headCard(t, own) {
       circuit.partners.length > 0 &&
         part(
           "Composition with earlier heads",
-          h(
-            "div",
-            { class: "row" },
-            circuit.partners
-              .slice(0, 12)
-              .map((p) =>
-                h(
-                  "span",
-                  {},
-                  `${p.mode.toUpperCase()} `,
-                  link({ layer: p.layer, index: p.head }, "head"),
-                  ` ${num(p.composition)}`,
+          MODES.map(([mode, name]) => {
+            const partners = circuit.partners.slice(0, 12).filter((p) => p.mode === mode);
+            return (
+              partners.length > 0 &&
+              h(
+                "div",
+                { class: "row" },
+                h("span", { class: "faint mode" }, name),
+                partners.map((p) =>
+                  h("span", {}, link({ layer: p.layer, index: p.head }, "head"), ` ${fixed(p.composition, 3)}`),
                 ),
-              ),
-          ),
+              )
+            );
+          }),
           h(
             "p",
             { class: "faint" },
-            "How much of an earlier head's output lies in what this head reads: as query (Q), key (K) or value (V).",
+            "How much of an earlier head's output lies in what this head reads as query, key or value.",
           ),
         ),
       circuit.notes.length > 0 &&

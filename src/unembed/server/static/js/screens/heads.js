@@ -64,7 +64,7 @@ export function render(root, page) {
     root,
     h(
       "div",
-      { class: "stack" },
+      { class: "stack bounded" },
       h("div", { class: "row" }, h("h1", {}, "Heads"), why.el),
       wrong,
       h("div", { class: "two" }, card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),

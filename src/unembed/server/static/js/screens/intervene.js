@@ -40,7 +40,7 @@ export function render(root, page) {
     root,
     h(
       "div",
-      { class: "stack" },
+      { class: "stack bounded" },
       h("section", { class: "prompt" }, box),
       h(
         "div",
@@ -68,8 +68,8 @@ export function render(root, page) {
       const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
       const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
       const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
-      const bar = (p, cls) =>
-        h("span", { class: "bar-track" }, h("span", { class: `bar ${cls}`, style: { width: `${(100 * p) / most}%` } }));
+      const bar = (p) =>
+        h("span", { class: "bar-track" }, h("span", { class: "bar plus", style: { width: `${(100 * p) / most}%` } }));
       fill(
         next,
         table(
@@ -78,10 +78,10 @@ export function render(root, page) {
             .slice(0, 10)
             .map((r) => [
               token(r.token),
-              percent(r.plain),
-              bar(r.plain, "plus"),
-              percent(r.edited),
-              bar(r.edited, "minus"),
+              h("td", { class: "n" }, percent(r.plain)),
+              bar(r.plain),
+              h("td", { class: "n" }, percent(r.edited)),
+              bar(r.edited),
               h("td", { class: "n" }, fixed(100 * (r.edited - r.plain), 1, true)),
             ]),
         ),

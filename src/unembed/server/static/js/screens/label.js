@@ -64,7 +64,7 @@ export function render(root, page) {
         }),
         h("span", { class: "spacer" }),
         worded("seed of the queue", seed),
-        who,
+        worded("annotator name", who),
       ),
       progress,
       queueCard,

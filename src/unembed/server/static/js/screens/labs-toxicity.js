@@ -7,6 +7,9 @@ import { button, fill, h, many, num, numberBox, s, selectBox, worded } from "../
 import { about, card, pane, prompt, table } from "../parts.js";
 import { activeEdits, go } from "../state.js";
 
+/** Where 0 is in the picture of all scores, right of the names of its lanes. */
+const PLOT = 112;
+
 export function render(root, page) {
   const { api, model } = page;
   let shown = false;
@@ -195,12 +198,12 @@ export function render(root, page) {
         all(side).map((one) =>
           s(
             "circle",
-            { cx: 96 + 336 * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` },
+            { cx: PLOT + (432 - PLOT) * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` },
             s("title", {}, num(one.score)),
           ),
         ),
       ]),
-      [0, 0.5, 1].map((x) => s("text", { x: 96 + 336 * x, y: 70, "text-anchor": "middle" }, String(x))),
+      [0, 0.5, 1].map((x) => s("text", { x: PLOT + (432 - PLOT) * x, y: 70, "text-anchor": "middle" }, String(x))),
     );
     fill(
       out,

@@ -19,7 +19,7 @@ export function render(root, page) {
     state().path[0] || "steer",
     (v) => go({ path: [v] }),
   );
-  fill(root, h("div", { class: "stack" }, h("div", { class: "row" }, h("h1", {}, "Labs"), tabs), host));
+  fill(root, h("div", { class: "stack bounded" }, h("div", { class: "row" }, h("h1", {}, "Labs"), tabs), host));
 
   function draw() {
     const which = state().path[0] || "steer";
@@ -33,7 +33,7 @@ export function render(root, page) {
       return fill(host, h("p", { class: "note" }, "This model has no memories (FFN neurons) to turn on."));
     const entered = (e) => e.key === "Enter" && find();
     const up = textBox("Words to promote", { placeholder: "such as safe, thank", onkeydown: entered });
-    const down = textBox("Words to suppress", { onkeydown: entered });
+    const down = textBox("Words to suppress", { placeholder: "such as angry", onkeydown: entered });
     const out = h("div", { class: "stack steered" });
     shown = Object.assign(() => null, {
       code: () => [

@@ -205,8 +205,8 @@ export function render(root, page) {
       part !== "heads" && updates.length && rest > 0
         ? [
             [
-              `${many(rest, "other memory", "other memories")} and the bias, ${percent(Math.max(0, 1 - share))} ` +
-                "of the size",
+              `${many(rest, "other memory", "other memories")} with ${percent(Math.max(0, 1 - share))} of the share, ` +
+                "and the bias",
               ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null,
             ],
           ]
@@ -219,8 +219,8 @@ export function render(root, page) {
       `Ranked by ${ORDERS[sort][1]}. `,
       part !== "heads" &&
         updates.length > 0 && [
-          `The ${many(updates.length, "memory listed is", "memories listed are")} ${percent(share)} of the FFN's ` +
-            "update. ",
+          `The ${many(updates.length, "memory listed has", "memories listed have")} ${percent(share)} of the ` +
+            "share. ",
           rest > 0 &&
             !most &&
             wanted < MOST &&

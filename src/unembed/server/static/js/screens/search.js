@@ -57,7 +57,7 @@ export function render(root, page) {
     root,
     h(
       "div",
-      { class: "stack" },
+      { class: "stack bounded" },
       title,
       h("div", { class: "row" }, input, button("Search", submit, { class: "btn main" })),
       pieces,
@@ -259,7 +259,7 @@ export function render(root, page) {
               ),
               x.rank ?? "",
               Number.isFinite(x.score) ? h("td", { class: "n" }, fixed(x.score, digits)) : "",
-              x.density === null ? "" : percent(x.density),
+              x.density === null ? "" : h("td", { class: "n" }, percent(x.density)),
               toks(x.top_tokens),
             ]),
             hits.length < total

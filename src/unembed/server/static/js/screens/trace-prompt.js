@@ -64,7 +64,10 @@ export function promptPane(page, onsubmit) {
 
   function submit() {
     clearTimeout(timer);
-    if (box.value.trim()) return onsubmit(box.value);
+    if (box.value.trim()) {
+      if (box.value !== state().prompt) count.textContent = ""; // until its trace says how many tokens it has
+      return onsubmit(box.value);
+    }
     api.cancel("tokenize"); // its answer would replace the message
     count.textContent = "The prompt is empty: write at least one word";
     announce(count.textContent);

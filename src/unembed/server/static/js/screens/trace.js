@@ -42,6 +42,7 @@ export function render(root, page) {
         { channel: "trajectories" },
       ),
   });
+  const failed = h("div", { class: "failed" });
   const whole = h(
     "div",
     { class: "trace" },
@@ -49,6 +50,7 @@ export function render(root, page) {
       "div",
       { class: "stack" },
       promptBox.el,
+      failed,
       predicted.el,
       card("Where in the model", null, model, about("architecture")),
       lens.el,
@@ -85,7 +87,7 @@ export function render(root, page) {
   async function load({ anew = false } = {}) {
     const text = prompt();
     const [drawn, finished] = ["trace", "whole trace"].map(timed);
-    const settled = waiting(lens.host);
+    const settled = waiting(lens.host, predicted.el, model, inspector, race.lines, attribution.el);
     const before = promptBox.value;
     const name = () => promptBox.show(before, anew); // in the frame of the grid, to save one
     t.spread = t.followed = null;
@@ -93,6 +95,7 @@ export function render(root, page) {
       const [bundled, traced, plain] = await read(name, drawn);
       if (prompt() !== text) return;
       name();
+      answered();
       example = bundled; // only now: the trace of the example is not on the server
       Object.assign(t, { model: example ? example.model : page.model, data: traced, plain });
       page.tokens = t.data.tokens.map((one) => one.token);
@@ -110,8 +113,8 @@ export function render(root, page) {
       if (error.code !== "superseded") {
         name();
         lens.drop();
-        failure(lens.host, error, load);
-        if (error.code === "invalid") await offerWindow(text);
+        whole.classList.add("unanswered"); // what is below belongs to another prompt
+        if (error.code !== "invalid" || !(await offerWindow(text, error))) failure(failed, error, load);
         api.fail(error);
       }
     } finally {
@@ -119,22 +122,39 @@ export function render(root, page) {
     }
   }
 
-  /** For a prompt longer than the model's context, offer its first and last tokens. */
-  async function offerWindow(text) {
+  /** The page shows the prompt of the address again. */
+  function answered() {
+    whole.classList.remove("unanswered");
+    fill(failed);
+  }
+
+  /** For a prompt longer than the model's context, offer its first and last tokens; whether it is one. */
+  async function offerWindow(text, error) {
     const { tokens, limit } = await api.get("/tokenize", { text }, { channel: "tokenize" });
-    if (!limit || tokens.length <= limit) return;
+    if (!limit || tokens.length <= limit) return false;
+    promptBox.showTokens(tokens.length, limit);
     const windows = { first: tokens.slice(0, limit), last: tokens.slice(-limit) };
     const keep = ([end, remaining]) =>
       button(`Keep the ${end} ${limit} of ${tokens.length} tokens`, () => go({ prompt: remaining.join("") }), {
         class: "btn",
       });
-    lens.host.append(h("div", { class: "row" }, Object.entries(windows).map(keep)));
+    fill(
+      failed,
+      h(
+        "div",
+        { class: "warn stack" },
+        h("p", {}, h("b", {}, error.message), `: ${error.why}`),
+        h("div", { class: "row" }, Object.entries(windows).map(keep)),
+      ),
+    );
+    return true;
   }
 
   /** Draw the layers received so far; whether all of them are drawn. */
   function partly(part) {
     if (state().diff) return false; // the difference needs two complete traces
     lens.host.classList.remove("waiting");
+    answered();
     example = null;
     Object.assign(t, { model: page.model, data: part, plain: null, spread: null });
     draw();
