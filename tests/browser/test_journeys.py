@@ -148,6 +148,10 @@ def test_search_jumps_to_a_memory(opened):
     page.get_by_role("searchbox", name="Search memories").first.fill("L2M9")
     page.get_by_role("searchbox", name="Search memories").first.press("Enter")
     expect(page.get_by_role("heading", name="L2M9")).to_be_visible()
+    page.get_by_role("link", name="Search", exact=True).click()
+    page.locator("#main").get_by_role("searchbox").fill("L2H3")
+    page.locator("#main").get_by_role("searchbox").press("Enter")
+    expect(page.get_by_role("heading", name="L2H3")).to_be_visible()
 
 
 def test_heads_and_their_pattern(opened, lm):

@@ -41,7 +41,7 @@ def test_the_header_shows_the_name_and_the_effect_here(opened, lm, index, months
     expect(coefficient).to_contain_text("16")
     assert number(coefficient.inner_text().split()[0]) == pytest.approx(here.coefficient, rel=0.01)
     expect(coefficient).to_contain_text(re.compile("percentile|sample"))  # once the corpus has been sampled
-    effect = figure(page, "effect")
+    effect = figure(page, "effect (logits)")
     names = lm.token_strings([trace.question().token, trace.question().against])
     expect(effect).to_contain_text(names[0].strip())
     expect(effect).to_contain_text(names[1].strip())
@@ -58,7 +58,7 @@ def test_another_question_is_another_effect(opened, lm, index, months):
     page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}&token=%23{january}&single=1&position=3")
     trace = lm.trace(PROMPT)
     here = trace.memory_effect(layer, i, trace.question(january, position=3, alone=True), 3, index=index)
-    effect = figure(page, "effect")
+    effect = figure(page, "effect (logits)")
     expect(effect).to_contain_text("the logit of ·January")
     assert number(effect.inner_text().split()[0]) == pytest.approx(here.score, rel=0.02, abs=1e-4)
 
@@ -183,3 +183,11 @@ def test_without_a_memory_the_best_described_ones_are_offered(opened, lm):
     expect(first).to_contain_text(best[3])
     first.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"L{best[0]}M{best[1]}")
+
+
+def test_a_second_memory_that_does_not_exist_is_reported_and_the_first_is_shown(opened, lm):
+    page = opened(f"#/memory?memory=L0M1&compared=L{lm.n_layers}M3")
+    expect(page.get_by_role("heading", name="L0M1", exact=True)).to_be_visible()
+    expect(page.get_by_role("contentinfo")).to_contain_text(f"layer {lm.n_layers}")
+    expect(page.get_by_role("region", name="Effect of the value on the vocabulary")).to_be_visible()
+    opened.allowed.append("404")

@@ -75,6 +75,13 @@ def test_a_model_without_feed_forward_layers_is_described_by_its_attention(opene
     expect(page.locator(".legend")).not_to_contain_text("saturation")
 
 
+def test_the_search_of_a_model_without_memories_offers_a_head(opened, explorer_of):
+    page = opened("#/search", at=explorer_of("attn-2l").address)
+    expect(page.get_by_role("heading", name="This model has no memories to search")).to_be_visible()
+    page.locator("#main").get_by_role("button", name="L0H1").click()
+    expect(page.get_by_role("region", name=re.compile("^L0H1"))).to_be_visible()
+
+
 def test_layers_with_another_mixer_than_attention_are_called_by_its_name(opened, explorer_of):
     page = opened("#/trace?prompt=five+tokens&layer=2&stages=both", at=explorer_of("granitemoehybrid").address)
     expect(page.locator(".model-chip")).to_contain_text("4 attention heads, 8 Mamba heads")

@@ -7,7 +7,7 @@ import * as names from "./names.js";
 import { failure, table } from "./parts.js";
 import { presets } from "./presets.js";
 import { copyLink, figureMenu, shareMenu } from "./sharing.js";
-import { differ, go, goTo, idOf, isReturning, link, parseId, setExperts, state, turn, watch } from "./state.js";
+import { differ, go, goTo, isReturning, link, openCard, setExperts, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
 import * as tour from "./tour.js";
 import * as tray from "./tray.js";
@@ -307,10 +307,7 @@ function draw() {
 }
 
 function jump(text) {
-  const found = parseId(text);
-  if (!found) go({ screen: "search", query: text });
-  else if (found.kind === "head") go({ screen: "heads", head: idOf(found, "head") });
-  else go({ screen: "memory", memory: idOf(found) });
+  if (!openCard(text)) go({ screen: "search", query: text });
 }
 
 function theme(value) {

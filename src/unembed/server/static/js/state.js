@@ -180,6 +180,14 @@ export function parseId(text) {
   return { layer, index: first + number, kind: /h/i.test(found[4] ?? "") ? "head" : "memory" };
 }
 
+/** Open the card of a written id; false if the text is none. */
+export function openCard(text) {
+  const found = parseId(text);
+  if (found?.kind === "head") go({ screen: "heads", head: idOf(found, "head") });
+  else if (found) go({ screen: "memory", memory: idOf(found) });
+  return found !== null;
+}
+
 /** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
 export function edits(text = current.edits) {
   const disabled = new Set(current.disabled.split(",").filter(Boolean));

@@ -61,7 +61,8 @@ export function render(root, page) {
       const [found, other] = await Promise.all(
         [state().memory, state().compared].map(parseId).map((one, i) => {
           const at = one && `/memories/${one.layer}/${one.index}`;
-          return at && api.get(at, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" });
+          const card = at && api.get(at, { top: TOP }, { channel: `memory${i}`, what: "Reading the value" });
+          return i ? card?.catch(notCompared) : card;
         }),
       );
       view = found;
@@ -70,6 +71,15 @@ export function render(root, page) {
       draw(other);
     });
     settled();
+  }
+
+  /** A memory to compare with that this model does not have: report it, and show the other alone. */
+  function notCompared(error) {
+    if (error.code !== "superseded") {
+      api.fail(error);
+      turn({ compared: "" });
+    }
+    return null;
   }
 
   /** A box for a memory, written as L4M17. */
@@ -343,7 +353,7 @@ export function render(root, page) {
     /** @type {[string, any, boolean][]} */
     const all = [
       ["coefficient on the prompt", hereBox, alone],
-      ["effect", effectBox, alone],
+      ["effect (logits)", effectBox, alone],
       ["activation density", density, alone && model.can.index],
       ["value norm", num(v.norm), true],
       ["cluster", clusterBox, alone && model.can.index],

@@ -5,7 +5,7 @@ import { token, visible } from "../islands/tokens.js";
 import { exportLabels } from "../labels.js";
 import * as names from "../names.js";
 import { about, card, empty, link, memoryLink, pane, table, toks, trail, waiting, written } from "../parts.js";
-import { differ, edits, go, idOf, parseId, setEdits, state, turn } from "../state.js";
+import { differ, edits, go, idOf, openCard, parseId, setEdits, state, turn } from "../state.js";
 
 const SAMPLES = ["year", '"·the"', "-not", "*ing", "layer:3-5 house", 'ctx:"of the"', "name:city"];
 /** Results of a page. */
@@ -77,6 +77,7 @@ export function render(root, page) {
   const named = () => (state().path[0] === "concept" ? state().path[1] : "");
 
   async function submit() {
+    if (openCard(input.value)) return;
     clearFilters();
     turn({ query: input.value, path: [] });
     await show();
@@ -103,6 +104,13 @@ export function render(root, page) {
   async function tips() {
     const concepts = h("div", { class: "row" });
     found = null;
+    if (!model.can.memories)
+      return void fill(
+        results,
+        empty("This model has no memories to search", "A head, such as L0H1, opens its card.", [
+          button("L0H1", () => ((input.value = "L0H1"), submit()), { class: "btn small" }),
+        ]),
+      );
     fill(
       results,
       empty(
