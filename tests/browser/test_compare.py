@@ -38,12 +38,12 @@ def test_every_cell_is_the_patch_of_the_library(opened, patching):
         layer, position = map(int, re.match(r"Layer (\d+), position (\d+) ", name).groups())
         shown = number(name.split(": ")[1].split(" recovered")[0])
         expected = 100 * float(found.recovered[layer, position])
-        assert shown == pytest.approx(expected, abs=0.51)
+        assert shown == pytest.approx(expected, abs=0.051)
         assert number(name.split("difference ")[1]) == pytest.approx(float(found.values[layer, position]), rel=0.01)
     page.get_by_role("radio", name="Corrupted into clean").click()
     expect(page.get_by_role("columnheader", name="·car")).to_be_visible()
     other = patching("resid_pre", direction="noising")
-    name = f"Layer 0, position 2 ·car: {100 * float(other.recovered[0, 2]):.0f} % recovered"
+    name = f"Layer 0, position 2 ·car: {100 * float(other.recovered[0, 2]):.1f} % recovered"
     expect(page.get_by_role("gridcell", name=name)).to_be_visible()
 
 

@@ -180,3 +180,21 @@ def test_nothing_is_offered_as_data_before_there_is_any(opened):
     page.get_by_role("button", name="Copy or export").click()
     expect(page.get_by_role("menuitem", name="Copy link")).to_be_visible()
     assert page.get_by_role("menuitem", name=re.compile("Save data")).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "prompts"),
+    [
+        ("#/heads", ["He was born on 16"]),
+        ("#/compare?prompt=The+blue+car&other=The+blue+sky", ["The blue car", "The blue sky"]),
+        ("#/search?query=year", []),
+    ],
+)
+def test_a_file_names_the_prompts_that_its_screen_shows_and_no_other(opened, tmp_path, where, prompts):
+    page = opened(where)
+    page.locator("#main button[data-at], #main td a.tok").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    file = json.loads(saved(page, "Save data as JSON", tmp_path).read_text())
+    assert file["saved_from"]["prompts"] == prompts
+    first, _, _ = saved(page, "Save data as CSV", tmp_path).read_text().partition("\n")
+    assert re.findall('"(.*?)"', first) == prompts

@@ -359,3 +359,9 @@ export function positionHere(n) {
 /** The current prompt, or the default one. */
 export const prompt = () => state().prompt || FIRST;
 export const FIRST = "He was born on 16";
+
+/** The two prompts of the comparison, or the default ones. */
+export const comparedPrompts = () => [
+  state().prompt || "The blue car and the red",
+  state().other || "The blue sky and the red",
+];

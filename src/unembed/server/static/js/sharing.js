@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { asCommand, asPython, editCall } from "./code.js";
 import { announce, button, h } from "./dom.js";
+import { comparedPrompts, prompt } from "./parts.js";
 import { activeEdits, link, state } from "./state.js";
 
 /** Longer addresses are stored by the server, and the link names them. */
@@ -49,15 +50,29 @@ function openSession() {
   input.click();
 }
 
+/** Screens that depend on no prompt. */
+const PROMPTLESS = ["search", "label", "atlas"];
+
+/** The prompts that the screen shows: one, two, or none. */
+function shownPrompts() {
+  const { screen } = state();
+  return screen === "compare" ? comparedPrompts() : PROMPTLESS.includes(screen) ? [] : [prompt()];
+}
+
 /** The view as a citation: model, prompt, edits, versions. */
 export function cited(page) {
-  const { prompt, position, layer } = state();
+  const { position, layer } = state();
+  const prompts = shownPrompts();
   const made = activeEdits().map((e) => editCall(e).replace("unembed.", ""));
   const at = [position !== "" && `position ${position}`, layer !== "" && `layer ${layer}`].filter(Boolean).join(", ");
   return (
     `unembed ${page.version}: ${page.mark()} (${page.model.family}, ${page.model.dtype}, on ` +
-    `${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; prompt ` +
-    `${JSON.stringify(prompt)}${at && `, ${at}`}; ${made.length ? `edits ${made.join(", ")}` : "no edits"}; ` +
+    `${page.model.device})${page.model.index ? `, index ${page.model.index}` : ""}; ` +
+    (prompts.length
+      ? `prompt${prompts.length > 1 ? "s" : ""} ${prompts.map((text) => JSON.stringify(text)).join(" and ")}` +
+        `${at && `, ${at}`}; `
+      : "") +
+    `${made.length ? `edits ${made.join(", ")}` : "no edits"}; ` +
     "readings through the model's own final norm."
   );
 }
@@ -70,7 +85,7 @@ const origin = (page) => ({
   dtype: page.model.dtype,
   device: page.model.device,
   index: page.model.index,
-  prompt: state().prompt,
+  prompts: shownPrompts(),
   edits: activeEdits(),
   screen: state().screen,
   address: address(page),

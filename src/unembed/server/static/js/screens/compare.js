@@ -4,12 +4,10 @@ import { button, fill, fixed, h, num, percent, segmented, signed, textBox, worde
 import * as bars from "../islands/bars.js";
 import * as patches from "../islands/patches.js";
 import { token, visible } from "../islands/tokens.js";
-import { about, asTable, candidates, card, pane, waiting } from "../parts.js";
+import { about, asTable, candidates, card, comparedPrompts, pane, waiting } from "../parts.js";
 import { differ, go, idOf, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 
-const CLEAN = "The blue car and the red";
-const CORRUPTED = "The blue sky and the red";
 const POINTS = [
   ["resid_pre", "Residual stream", "the residual stream that enters layer"],
   ["attn_out", "Attention output", "the attention output of layer"],
@@ -456,6 +454,6 @@ export function render(root, page) {
 }
 
 const NOTHING_PICKED = { layer: "", position: "", patched: "" };
-const first = () => state().prompt || CLEAN;
-const second = () => state().other || CORRUPTED;
+const first = () => comparedPrompts()[0];
+const second = () => comparedPrompts()[1];
 const percent100 = (x) => `${fixed(100 * x, 1)} %`;

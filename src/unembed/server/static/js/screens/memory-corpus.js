@@ -47,7 +47,7 @@ export function quantiles(box, usual) {
   let above = 0; // sampled tokens with a larger coefficient than this band's
   fill(
     box,
-    h("h3", {}, `Examples by quantile, among ${usual.sampled.toLocaleString("en")} sampled tokens`),
+    h("h3", { class: "apart" }, `Examples by quantile, among ${usual.sampled.toLocaleString("en")} sampled tokens`),
     usual.bands.map((b) => {
       const list = h("div");
       const [high, low] = [1 - above / usual.sampled, 1 - (above + b.tokens) / usual.sampled];
