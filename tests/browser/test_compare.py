@@ -88,3 +88,17 @@ def test_two_equal_prompts_are_refused_in_words(opened):
     page = opened(f"#/compare?prompt={CLEAN.replace(' ', '+')}&other={CLEAN.replace(' ', '+')}")
     expect(page.get_by_text("in both runs").first).to_be_visible()
     opened.allowed.append("422")
+
+
+def test_a_prompt_of_ones_own_waits_for_its_second(opened, lm):
+    page = opened("#/trace?prompt=Once+upon+a+time")
+    expect(page.get_by_role("gridcell").first).to_be_visible()
+    page.get_by_role("link", name="Compare", exact=True).click()
+    clean, corrupted = (page.get_by_role("textbox", name=f"{side} prompt") for side in ("Clean", "Corrupted"))
+    expect(clean).to_have_value("Once upon a time")
+    expect(corrupted).to_have_value("")
+    expect(corrupted).to_be_focused()
+    expect(page.get_by_text("Write a second prompt")).to_be_visible()
+    corrupted.fill("Once upon a hill")
+    corrupted.press("Enter")
+    expect(cells(page)).to_have_count(lm.n_layers * lm.encode("Once upon a hill").shape[1])

@@ -32,6 +32,17 @@ def screen(page: Page, name: str):
     return page.get_by_role("navigation", name="Screens").get_by_role("link", name=name)
 
 
+@pytest.fixture(scope="module", params=["wren", "attn-2l"])
+def anyone(request, served) -> Iterator[Served]:
+    """An explorer of the embedded model, and one of a model of attention only."""
+    if request.param == "wren":
+        yield served
+        return
+    found = Served(unembed.load(request.param))
+    yield found
+    found.stop()
+
+
 def test_why_this_token_and_not_that(opened, lm):
     page = opened()
     someone = Visitor(page)
@@ -69,9 +80,9 @@ def test_find_a_theme_and_silence_it(opened, served, lm):
     expect(panes.nth(1)).to_have_text(silenced, use_inner_text=True)
 
 
-def test_find_an_induction_head_on_ones_own_text(opened, lm):
-    text = "the quick brown fox sleeps"
-    page = opened()
+def test_find_an_induction_head_on_ones_own_text(opened, anyone):
+    text, lm = "the quick brown fox sleeps", anyone.session.lm
+    page = opened(at=anyone.address)
     someone = Visitor(page)
     someone.click(screen(page, "Heads"))
     someone.type(page.get_by_role("textbox", name="Text to repeat"), text)
@@ -85,9 +96,7 @@ def test_find_an_induction_head_on_ones_own_text(opened, lm):
     n = once.shape[1]
     weights = lm.run(torch.cat([once, once], dim=1), ("pattern",)).at("pattern", layer)[0, head]
     stripe = weights[torch.arange(n, 2 * n), torch.arange(1, n + 1)]  # to the token after the same one before
-    assert number(shown.inner_text().split("%")[0]) == pytest.approx(
-        100 * float(stripe.mean()), abs=0.51
-    )  # percent without decimals from 10 on
+    assert number(shown.inner_text().split("%")[0]) == pytest.approx(100 * float(stripe.mean()), abs=0.051)
 
 
 @pytest.fixture
@@ -114,9 +123,10 @@ def test_search_label_and_export(opened, labelled, lm):
     assert {(row["label"], row["author"]) for row in rows} == {("months of the year", "ann")}
 
 
-def test_compare_two_prompts(opened, lm):
+def test_compare_two_prompts(opened, anyone):
     clean, corrupted = "The yellow car and the red", "The yellow sun and the red"
-    page = opened()
+    lm = anyone.session.lm
+    page = opened(at=anyone.address)
     someone = Visitor(page)
     someone.click(screen(page, "Compare"))
     someone.type(page.get_by_role("textbox", name="Clean prompt"), clean)
@@ -128,7 +138,7 @@ def test_compare_two_prompts(opened, lm):
     cell = page.get_by_role("gridcell", name=re.compile(rf"^Layer 0, position {found.positions[sun]} ·sun: "))
     someone.click(cell)
     shown = number(re.search(r": (\S+) %? ?recovered", cell.get_attribute("aria-label") or "").group(1))
-    assert shown == pytest.approx(100 * float(found.recovered[0, sun]), abs=0.51)
+    assert shown == pytest.approx(100 * float(found.recovered[0, sun]), abs=0.051)
     someone.click(page.get_by_role("button", name="Continue all three"))
     expect(page.get_by_role("region", name="Continuations").locator(".text")).to_have_count(3)
 

@@ -360,8 +360,9 @@ export function positionHere(n) {
 export const prompt = () => state().prompt || FIRST;
 export const FIRST = "He was born on 16";
 
-/** The two prompts of the comparison, or the default ones. */
-export const comparedPrompts = () => [
-  state().prompt || "The blue car and the red",
-  state().other || "The blue sky and the red",
-];
+/** The two prompts of the comparison, or the default ones; the second is empty where the user has entered one alone. */
+export function comparedPrompts() {
+  const { prompt: entered, other } = state();
+  if (!other && (!entered || entered === FIRST)) return ["The blue car and the red", "The blue sky and the red"];
+  return [entered || "The blue car and the red", other];
+}

@@ -56,7 +56,7 @@ const PROMPTLESS = ["search", "label", "atlas"];
 /** The prompts that the screen shows: one, two, or none. */
 function shownPrompts() {
   const { screen } = state();
-  return screen === "compare" ? comparedPrompts() : PROMPTLESS.includes(screen) ? [] : [prompt()];
+  return screen === "compare" ? comparedPrompts().filter(Boolean) : PROMPTLESS.includes(screen) ? [] : [prompt()];
 }
 
 /** The view as a citation: model, prompt, edits, versions. */

@@ -116,6 +116,12 @@ export function render(root, page) {
     texts.corrupted.value = second();
     found = inside = null;
     for (const el of [parts, texts3, statusLine]) fill(el);
+    if (!second()) {
+      view = null;
+      for (const el of [map, scale, cellSentence, mapTable, difference]) fill(el);
+      fill(both, h("p", { class: "note" }, "Write a second prompt: best one that differs in a word or two."));
+      return texts.corrupted.focus();
+    }
     const settled = waiting(both, map);
     await pane(both, async () => {
       view = await api.post("/comparison", query(), { channel: "comparison", what: "Comparing" });
@@ -434,7 +440,7 @@ export function render(root, page) {
       return true;
     },
     code: () => [
-      `patching = lm.patch(${literal(first())}, ${literal(second())}, ${literal(state().point)},`,
+      `patching = lm.patch(${literal(first())}, ${literal(second() || first())}, ${literal(state().point)},`,
       `    unembed.logit_difference(${view?.target.id ?? 0}, ${view?.against.id ?? 1}), ` +
         `direction=${literal(state().direction)}${aligned() ? "" : ', alignment="auto"'})`,
       "print(patching.to_table())",
