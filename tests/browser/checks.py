@@ -64,7 +64,8 @@ CHECKS: dict[str, dict[str, str]] = {
         ),
         "Every file that is saved holds what is seen, and its provenance": (
             "saved_files every_file_of_a_screen_holds_what_it_shows; "
-            "saved_files the_numbers_in_a_file_are_those_on_the_screen; saved_files a_card_is_saved_as_it_is_seen"
+            "saved_files the_numbers_in_a_file_are_those_on_the_screen; saved_files a_card_is_saved_as_it_is_seen; "
+            "saved_files a_file_names_the_prompts_that_its_screen_shows_and_no_other"
         ),
         "Keys move, open, recolour and edit; single letters do nothing in a text and can be switched off": (
             "keys arrows_home_end_and_pages_move_in_the_grid; "
@@ -313,6 +314,7 @@ CHECKS: dict[str, dict[str, str]] = {
             "compare three_continuations_and_a_memory_goes_into_the_edits"
         ),
         "Two equal prompts are refused in words": "compare two_equal_prompts_are_refused_in_words",
+        "A prompt of one's own waits for its second": "compare a_prompt_of_ones_own_waits_for_its_second",
     },
     "heads": {
         "All heads by a score, with their rank, and the top n": (
