@@ -11,9 +11,10 @@ import unembed
 from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
-from unembed.gallery import FILE, OF_A_CONCEPT, Gallery, MemoryDescriptions, memory_descriptions, rank_memories
+from unembed.gallery import ALIKE, FILE, Gallery, MemoryDescriptions, memory_descriptions, rank_memories
 from unembed.gallery.descriptions import has_theme
 from unembed.index import Index
+from unembed.models import shipped_folder
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,8 @@ def test_a_damaged_saved_gallery_is_made_again(tmp_path):
     index = Index.build(lm, open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), tmp_path / "index")
     whole = index.memories(5)
     (tmp_path / "index" / FILE).write_text("{")
+    with pytest.warns(UserWarning, match=r"memories\.json cannot be used: .*Ranking anew"):
+        assert index.memories(5).to_dict() == whole.to_dict()
     assert index.memories(5).to_dict() == whole.to_dict()
 
 
@@ -85,13 +88,33 @@ def test_a_ranking_anew_replaces_the_saved_gallery(tmp_path):
     assert index.memories(5, recompute=True).to_dict() == whole.to_dict() == index.memories(5).to_dict()
 
 
-def test_a_varied_gallery_has_the_best_of_each_concept_and_all_without_one(wren):
-    gallery = rank_memories(wren, top=60, layers=[5])
-    kept = list(gallery.varied())
-    for row in gallery:
-        better = [one for one in gallery.rows[: gallery.rows.index(row)] if one.concept == row.concept]
-        assert (row in kept) is (row.concept is None or len(better) < OF_A_CONCEPT)
-    assert kept == [row for row in gallery if row in kept] and len(kept) < len(gallery)
+def test_no_memory_of_the_different_ones_is_like_a_better_one_and_each_of_the_others_is(wren):
+    gallery = Gallery.load(shipped_folder("wren") / FILE)
+    kept = gallery.different().rows
+    assert list(kept) == [row for row in gallery if row in kept] and len(kept) < len(gallery)
+    for place, row in enumerate(gallery):
+        better = [one for one in gallery.rows[:place] if one in kept]
+        alike = [
+            one
+            for one in better
+            if (row.concept and row.concept == one.concept)
+            or (row.pattern and row.pattern == one.pattern)
+            or sum(token in one.top_ids for token in row.top_ids) >= ALIKE
+        ]
+        assert (row in kept) is not bool(alike), row.name
+
+
+def test_a_varied_gallery_holds_every_memory_once_and_states_its_order(wren, tmp_path):
+    gallery = Gallery.load(shipped_folder("wren") / FILE)
+    varied, kept = gallery.varied(), gallery.different()
+    assert varied.rows[: len(kept)] == kept.rows
+    assert sorted(row.name for row in varied) == sorted(row.name for row in gallery)
+    scores = [row.score for row in varied.rows[len(kept) :]]
+    assert scores == sorted(scores, reverse=True)
+    assert (gallery.order, varied.order, kept.order) == ("score", "different first", "score")
+    assert "in order of score" in gallery.to_table().title and "different ones first" in varied.to_table().title
+    varied.save(tmp_path / FILE)
+    assert Gallery.load(tmp_path / FILE).to_dict() == varied.to_dict()
 
 
 def test_a_gallery_that_is_saved_again_is_read_again(wren, tmp_path):

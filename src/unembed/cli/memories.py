@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,16 +13,22 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.output import terminal_width
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
     from unembed.gallery import Gallery
     from unembed.results import Table
 
+WITH_INGREDIENTS = 110
+"""Columns of a terminal that has room for the ingredients beside the descriptions."""
+LAYER_POOL = 50
+"""Memories that are ranked where layers are given."""
+
 
 @grouped
 def memories(
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories to show, best first.")] = 20,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories to show.")] = 20,
     layer: Annotated[list[int] | None, typer.Option("--layer", "-l", help="Only this layer; repeatable.")] = None,
     index: Annotated[
         Path | None,
@@ -29,9 +36,7 @@ def memories(
             "--index", metavar="DIR", help="An index of the model; default: its ready index.", show_default=False
         ),
     ] = None,
-    by_score: Annotated[
-        bool, typer.Option("--by-score", help="List by score alone, however many have the same concept.")
-    ] = False,
+    by_score: Annotated[bool, typer.Option("--by-score", help="List by score alone, however many are alike.")] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Rank anew, even where a ranking is saved.")] = False,
     show_unlearned: options.ShowUnlearned = False,
     opening: Opening = Opening(),
@@ -45,13 +50,12 @@ def memories(
     those with a p-value of at most 0.01. Without an index only the concept can be judged.
 
     A saved ranking is shown where there is one: with the index, or with the embedded model. --layer, --seed,
-    --show-unlearned and --recompute rank anew. The terminal lists at most three of each concept; --json, --csv and
-    --html are in order of score.
+    --show-unlearned and --recompute rank anew. Different ones are listed first: best first, none with the concept, the
+    trigger pattern or three of the top tokens of one above it; then the others. --by-score lists by score alone. All
+    forms of output have the same list; a terminal of fewer than 110 columns leaves out the five ingredients.
     """
-    from unembed.gallery import OF_A_CONCEPT
-
     anew = recompute or bool(layer) or show_unlearned or seed is not None or not opening.is_default
-    gallery, lm = (None, None) if anew else _saved(opening, index, top)
+    gallery, lm, damaged = (None, None, False) if anew else _saved(opening, index, top)
     if gallery is None:
         gallery = _ranked(
             opening,
@@ -61,52 +65,58 @@ def memories(
             layers=layer or None,
             show_unlearned=show_unlearned,
             seed=seed or 0,
-            recompute=recompute,
+            recompute=recompute or damaged,
         )
+    listed = (gallery if by_score else gallery.varied()).first(top)
     if output.as_json:
-        sys.stdout.write(json.dumps(gallery.first(top).to_dict(), ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(listed.to_dict(), ensure_ascii=False) + "\n")
     elif output.for_terminal:
-        listed = gallery if by_score else gallery.varied()
-        output.deliver(_for_terminal(listed.first(top).to_table()))
-        if len(listed) < len(gallery):
+        is_wide = terminal_width() >= WITH_INGREDIENTS
+        output.deliver(_for_terminal(listed.to_table(), ingredients=is_wide))
+        if not is_wide:
             print(
-                f"at most {OF_A_CONCEPT} of each concept are listed; --by-score lists by score alone", file=sys.stderr
+                f"the ingredients of the score are left out: they need {WITH_INGREDIENTS} columns; --csv has them",
+                file=sys.stderr,
             )
     else:
-        output.deliver(gallery.first(top).to_table())
+        output.deliver(listed.to_table())
 
 
-def _saved(opening: Opening, folder: Path | None, top: int) -> tuple[Gallery | None, LanguageModel | None]:
-    """The ranking saved with the index, or with the embedded model, and the model if it had to be opened for that.
+def _saved(opening: Opening, folder: Path | None, top: int) -> tuple[Gallery | None, LanguageModel | None, bool]:
+    """The ranking saved with the index, or with the embedded model; the model if it had to be opened for that.
 
-    No ranking where the saved one is shorter than `top`, damaged, or (with an index given) over another corpus.
+    The last value is whether the saved one is damaged, which a line on stderr says. No ranking then, nor where it is
+    shorter than `top` or (with an index given) over another corpus.
     """
     import unembed
     from unembed.cli.stored_index import stored_index
     from unembed.errors import InvalidInput
     from unembed.gallery import FILE, memory_gallery, saved_gallery
+    from unembed.results import visible
 
     lm = None
+    if stored := stored_index(opening, folder):
+        index, known = stored
+        place = partial(saved_gallery, index.provenance, lambda: known.sampled, index.path)
+    else:
+        lm = opening.open()
+        index = unembed.cached_index(lm) if folder is None else unembed.Index.open(folder, lm)
+        place = partial(memory_gallery, lm, None if index is None else index.path)
     try:
-        if stored := stored_index(opening, folder):
-            index, known = stored
-            found = saved_gallery(index.provenance, lambda: known.sampled, index.path)
-        else:
-            lm = opening.open()
-            index = unembed.cached_index(lm) if folder is None else unembed.Index.open(folder, lm)
-            found = memory_gallery(lm, None if index is None else index.path)
-    except InvalidInput:  # the file is damaged
-        return None, lm
+        found = place()
+    except InvalidInput as fault:
+        print(visible(f"{fault.what} cannot be used: {fault.why}. Ranking anew", prose=True), file=sys.stderr)
+        return None, lm, True
     is_of_index = folder is None or (folder / FILE).exists()
     if found is None or len(found) < top or not is_of_index:
-        return None, lm
+        return None, lm, False
     about = found.provenance
     print(
         f"saved ranking of {about.model} over {about.notes.get('corpus_name', about.corpus)}, made by unembed "
         f"{about.version}; --recompute ranks anew",
         file=sys.stderr,
     )
-    return found, lm
+    return found, lm, False
 
 
 def _ranked(
@@ -118,22 +128,24 @@ def _ranked(
     from unembed.gallery import SAVED
 
     if (known := index_for(opening, lm, folder)) is not None:
-        # A list that shows different memories is chosen from as many as are saved.
-        pool = max(top, SAVED) if settings["layers"] is None else top
+        # Different memories are found among more than are listed; the effect is measured for each of them.
+        pool = max(top, SAVED if settings["layers"] is None else LAYER_POOL)
         return known.memories(pool, recompute=recompute, progress=_progress, **settings)
     print(
         f"no index of {lm.name}: only concepts are judged, from the weights alone. For triggers, agreement and "
         f"effects build one: unembed index build --model {shlex.quote(opening.model)}",
         file=sys.stderr,
     )
-    return unembed.rank_memories(lm, None, top, progress=_progress, **settings)
+    return unembed.rank_memories(lm, None, max(top, SAVED), progress=_progress, **settings)
 
 
-def _for_terminal(table: Table) -> Table:
-    """The columns that fit the terminal; --json, --csv and --html have all."""
+def _for_terminal(table: Table, *, ingredients: bool) -> Table:
+    """The columns that a terminal shows; --json, --csv and --html have all."""
+    from unembed.gallery import INGREDIENTS
+
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}
     columns["score"] = [f"{score:.2f}" for score in columns["score"]]
-    for name in ("coherence", "concept", "triggers", "agreement", "effect"):
+    for name in INGREDIENTS if ingredients else ():
         sizes, p = table.columns[name], table.columns[f"{name}_p"]
         columns[name] = [
             "" if size is None else f"{size:.2f}{'' if q <= 0.01 else '?'}" for size, q in zip(sizes, p, strict=True)

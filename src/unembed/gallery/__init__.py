@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from unembed.gallery.descriptions import memory_gallery as memory_gallery
     from unembed.gallery.descriptions import saved_descriptions as saved_descriptions
     from unembed.gallery.descriptions import saved_gallery as saved_gallery
+    from unembed.gallery.evidence import INGREDIENTS as INGREDIENTS
     from unembed.gallery.evidence import Evidence as Evidence
     from unembed.gallery.evidence import MemoryEvidence as MemoryEvidence
+    from unembed.gallery.gallery import ALIKE as ALIKE
     from unembed.gallery.gallery import FILE as FILE
-    from unembed.gallery.gallery import OF_A_CONCEPT as OF_A_CONCEPT
     from unembed.gallery.gallery import SAVED as SAVED
     from unembed.gallery.gallery import Gallery as Gallery
     from unembed.gallery.ranking import TriggerText as TriggerText

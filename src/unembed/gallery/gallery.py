@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unembed.errors import InvalidInput
 from unembed.gallery.evidence import INGREDIENTS, SIGNIFICANT, MemoryEvidence
@@ -19,22 +18,24 @@ FILE = "memories.json"
 """The file of a saved gallery, in the folder of an embedded model or of an index."""
 SAVED = 200
 """Memories of a saved gallery."""
-OF_A_CONCEPT = 3
-"""Memories of one concept in a list that shows different ones."""
+ALIKE = 3
+"""Memories that have so many of their listed top tokens in common are alike."""
+Order = Literal["score", "different first"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gallery(Displayed):
-    """Memories, best first, each with its evidence and a description."""
+    """Memories in order of score or, after `varied`, different ones first; each with its evidence and a description."""
 
     rows: tuple[MemoryEvidence, ...]
     provenance: Provenance
+    order: Order = "score"
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[MemoryEvidence]:
-        """The memories, best first."""
+        """The memories, in the order of the gallery."""
         return iter(self.rows)
 
     def __getitem__(self, rank: int) -> MemoryEvidence:
@@ -42,7 +43,7 @@ class Gallery(Displayed):
         return self.rows[rank]
 
     def to_table(self) -> Table:
-        """One row for each memory: rank from 1, score, description, top tokens, size and p-value of each ingredient."""
+        """One row each: place from 1, score, description, top tokens, size and p-value of each ingredient."""
         columns: dict[str, list[Any]] = {
             "rank": list(range(1, len(self.rows) + 1)),
             "memory": [row.name for row in self.rows],
@@ -58,7 +59,8 @@ class Gallery(Displayed):
             found = [row.evidence[name] for row in self.rows]
             columns[name] = [None if one is None else one.size for one in found]
             columns[f"{name}_p"] = [None if one is None else one.p for one in found]
-        return Table("Memories (FFN neurons) ranked by evidence", columns, self.provenance)
+        order = "in order of score" if self.order == "score" else "different ones first"
+        return Table(f"Memories (FFN neurons) ranked by evidence, {order}", columns, self.provenance)
 
     def to_dict(self) -> dict[str, Any]:
         """The gallery as JSON values."""
@@ -67,22 +69,32 @@ class Gallery(Displayed):
             "provenance": self.provenance.to_dict(),
             "ingredients": list(INGREDIENTS),
             "significant": SIGNIFICANT,
+            "order": self.order,
             "memories": [{"rank": n, **row.to_dict()} for n, row in enumerate(self.rows, start=1)],
         }
 
     def first(self, n: int) -> Gallery:
-        """The best `n` memories."""
+        """The first `n` memories."""
         return replace(self, rows=self.rows[:n])
 
-    def varied(self) -> Gallery:
-        """The best `OF_A_CONCEPT` memories of each concept, and all without one, best first."""
-        of: Counter[str | None] = Counter()
-        listed: list[MemoryEvidence] = []
+    def different(self) -> Gallery:
+        """The memories of which none is like one above it; in the order of the gallery.
+
+        Two are alike that have the same concept, the same pattern of triggers, or `ALIKE` of their listed top tokens in
+        common.
+        """
+        kept: list[MemoryEvidence] = []
         for row in self.rows:
-            of[row.concept] += 1
-            if row.concept is None or of[row.concept] <= OF_A_CONCEPT:
-                listed.append(row)
-        return replace(self, rows=tuple(listed))
+            if not any(_alike(row, other) for other in kept):
+                kept.append(row)
+        return replace(self, rows=tuple(kept))
+
+    def varied(self) -> Gallery:
+        """The `different` memories, then the others."""
+        kept = self.different().rows
+        names = {row.name for row in kept}
+        others = tuple(row for row in self.rows if row.name not in names)
+        return replace(self, rows=kept + others, order="different first")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, atomically.
@@ -104,8 +116,16 @@ class Gallery(Displayed):
             if stored["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {stored['schema']}, not {SCHEMA}")
             rows = tuple(MemoryEvidence.from_dict(row) for row in stored["memories"])
-            return cls(rows, Provenance.from_dict(stored["provenance"]))
+            return cls(rows, Provenance.from_dict(stored["provenance"]), stored.get("order", "score"))
         except (OSError, ValueError, KeyError, TypeError) as fault:
             raise InvalidInput(
                 f"gallery {path}", why=f"it is not a saved gallery: {fault}", instead="Make it again: unembed memories"
             ) from fault
+
+
+def _alike(one: MemoryEvidence, other: MemoryEvidence) -> bool:
+    return (
+        (one.concept is not None and one.concept == other.concept)
+        or (one.pattern is not None and one.pattern == other.pattern)
+        or len(set(one.top_ids) & set(other.top_ids)) >= ALIKE
+    )

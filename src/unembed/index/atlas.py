@@ -17,7 +17,7 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import OF_A_CONCEPT, SAVED, Gallery, memory_gallery
+from unembed.gallery import SAVED, Gallery, memory_gallery
 from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
@@ -61,7 +61,7 @@ class Best:
     concept: str | None
     """What most of its promoted tokens share; None if nothing is named."""
     listed: bool
-    """Whether it is among the best `gallery.OF_A_CONCEPT` of its concept."""
+    """Whether it is unlike every memory above it (`Gallery.different`)."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,6 @@ class AtlasView:
     islands: list[Island]
     best: list[Best]
     """Memories of the gallery that are shown, best first; empty where no gallery is saved."""
-    of_a_concept: int
-    """How many of one concept are listed."""
     provenance: dict[str, Any]
 
 
@@ -148,7 +146,6 @@ def atlas_view(
         {i: texts[i] for i in np.unique(shown).tolist()},
         islands,
         _best(lm, index, found.memory),
-        OF_A_CONCEPT,
         found.provenance.to_dict(),
     )
 
@@ -223,7 +220,7 @@ def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) 
     if (gallery := _gallery(lm, index)) is None:
         return []
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
-    listed = {row.name for row in gallery.varied()}
+    listed = {row.name for row in gallery.different()}
     return [
         Best(at[row.layer, row.index], rank, row.score, row.description, row.concept, row.name in listed)
         for rank, row in enumerate(gallery, start=1)

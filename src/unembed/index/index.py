@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unembed.errors import IndexFault, UnembedError
+from unembed.errors import IndexFault, InvalidInput, UnembedError
 from unembed.index.labels import COLUMNS as LABEL_COLUMNS
 from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
@@ -270,7 +271,8 @@ class Index(IndexQueries):
         evidence by rule.
 
         The best 200 of all layers are saved with the index, and read from there the next time; traces show their
-        descriptions.
+        descriptions. A saved file that is damaged is ranked anew, with a warning. The order is that of the score;
+        `Gallery.varied` lists different ones first, as the command `unembed memories` does.
 
         Args:
             top: how many to list, at most.
@@ -290,8 +292,11 @@ class Index(IndexQueries):
 
         default = layers is None and not show_unlearned and seed == 0
         if default and positive_int("top", top) <= SAVED and not recompute:
-            with suppress(UnembedError):  # damaged, or of another version
-                return Gallery.load(self.path / FILE).first(top)
+            try:
+                if (self.path / FILE).exists():
+                    return Gallery.load(self.path / FILE).first(top)
+            except InvalidInput as fault:
+                warnings.warn(f"{fault.what} cannot be used: {fault.why}. Ranking anew", stacklevel=2)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
         passages = self.passages
         text = TriggerText(np.asarray(passages.token), positions, passages.next_tokens, passages.read_to)

@@ -15,7 +15,6 @@ const COLOURS = [
   ["density", "Activation density"],
 ];
 const LISTED = 60;
-/** So many of the best memories with one concept are listed: numbers alone would fill the list. */
 /** Ten classes of activation density, evenly spaced in its logarithm from 1e-4 on. */
 const STEPS = 10;
 const stepOf = (density) =>
@@ -417,14 +416,14 @@ export function render(root, page) {
           " ranks its memories.",
         ),
       );
-    const varied = atlas.best.filter(({ listed }) => listed);
+    const different = atlas.best.filter(({ listed }) => listed);
     return fill(
       best,
-      h("p", { class: "faint" }, `From the gallery, at most ${atlas.of_a_concept} of each concept.`),
+      h("p", { class: "faint" }, "From the gallery, different ones first, as `unembed memories` lists them."),
       h(
         "ol",
         { class: "best" },
-        varied.slice(0, 30).map((b) =>
+        different.slice(0, 30).map((b) =>
           h(
             "li",
             {},
