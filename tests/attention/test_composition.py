@@ -15,7 +15,8 @@ def test_heads_compose_across_layers_without_attention() -> None:
     assert (writing, reading) == (1, 3)
     circuits = Circuits(lm)
     for mode, ratios in circuits.compositions("raw").items():
-        assert ratios.nonzero()[:, [0, 2]].unique(dim=0).tolist() == [[writing, reading]]
+        assert (ratios > 0).nonzero()[:, [0, 2]].unique(dim=0).tolist() == [[writing, reading]]
+        assert ratios[[0, 2]].isnan().all() and ratios[:, :, [0, 2]].isnan().all()
         for a in range(lm.n_heads):
             for b in range(lm.n_heads):
                 written = circuits.ov(writing, a).dense().double()

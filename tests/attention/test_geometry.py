@@ -49,7 +49,8 @@ def test_virtual_weights_equal_dense_products(name: str, centre: bool) -> None:
 def test_subspaces_against_scipy() -> None:
     lm = tiny("gpt2", torch.float64)
     found = subspaces(lm, centre=False)
-    writers, readers = writers_and_readers(lm, centre=False)
+    ports = writers_and_readers(lm, centre=False)
+    writers, readers = ports.writers, ports.readers
     out = lm.weights.W_O[0].flatten(0, 1)
     s = torch.linalg.svdvals(out).square()
     expected = (s.sum() ** 2 / s.square().sum()).item()

@@ -233,3 +233,34 @@ def test_copying_is_judged_on_the_heads_that_have_an_ov_circuit(tmp_path: Path) 
     scores = torch.tensor(numbers["scores"])
     assert len(scores) == lm.n_heads * len(lm.attention_layers) < lm.n_heads * lm.n_layers
     torch.testing.assert_close(scores, torch.cat([m.copying.score[n] for n in lm.attention_layers]).to(scores.dtype))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "unavailable"),
+    [
+        ("qwen3_next", {"Copying": "a gate of each position", "Path expansion": "a gate of each position"}),
+        ("deepseek_v3", {"Skip-trigrams": "the content part of a key", "Path expansion": "read through a latent"}),
+        ("gemma4_text", {"Path expansion": "its blocks rescale the stream itself"}),
+        ("jamba", {}),
+        ("nemotron_h", {}),
+    ],
+)
+def test_the_report_is_whole_where_the_architecture_lacks_a_part(
+    model_type: str, unavailable: dict[str, str], tmp_path: Path
+) -> None:
+    lm = unembed.load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+    text = ["the cat sat on the mat and the cat sat on the mat again. " * 8] * 2
+    report = unembed.report("elhage2021", lm, text, tmp_path / "out", control=False, sequences=2, tokens=200, windows=2)
+    sections = {section.title: section for section in report.sections}
+    refused = {title for title, section in sections.items() if section.text[:1][0:1] and not section.exhibits}
+    assert unavailable.keys() <= refused and ("Composition" in refused) <= (model_type == "qwen3_next")
+    for title, why in unavailable.items():
+        assert sections[title].text[0].startswith("Not available: ") and why in sections[title].text[0]
+    claims = [c.claim for c in CLAIMS if c.name not in ("bigram table", "bugs")]
+    made = {f.claim: f for f in report.findings}
+    assert set(claims) <= made.keys(), "every claim has its row, or says why there is none"
+    assert all(f.verdict == "inconclusive" for f in report.findings if f.here.startswith("Not available"))
+    assert "NaN" not in (tmp_path / "out" / "report.json").read_text()
+    if model_type in ("jamba", "nemotron_h"):
+        expansion = next(f for f in report.findings if "sum over paths" in f.claim)
+        assert "relative error" in expansion.here

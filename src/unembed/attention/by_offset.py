@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import require_qk
 from unembed.attention.folded_weights import mean_embedding, require_heads
 from unembed.attention.low_rank import LowRank
 from unembed.attention.qk_ov import HeadMatrices
@@ -64,15 +65,17 @@ def attention_by_position(scores: Float[Tensor, "dst src"]) -> Float[Tensor, "ds
 def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") -> Float[Tensor, "layer head"] | None:
     """Mean attention to the position before, by the table of positions alone; None without such a table.
 
+    NaN in layers without attention.
+
     Memory: one matrix of positions for each head of a layer.
     """
     lm = circuits.lm
     require_heads(lm, "attention by positions")
     if lm.weights.W_pos is None:
         return None
-    found = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64)
-    for layer in range(lm.n_layers):
-        for head in range(lm.n_heads):
+    found = torch.full((lm.n_layers, lm.n_heads), torch.nan, dtype=torch.float64)
+    for layer in lm.attention_layers:
+        for head in range(lm.structure.blocks[layer].attention.n_heads):
             pattern = attention_by_position(position_scores(circuits, layer, head, basis))
             found[layer, head] = pattern.diagonal(-1).mean()
     return found
@@ -97,6 +100,7 @@ def scores_by_offset(
     lm = circuits.lm
     layer, head = circuits.resolve_head(layer, head, basis)
     site = lm.structure.blocks[layer].attention
+    require_qk(lm, layer)
     total = torch.zeros(len(offsets), dtype=torch.float64)
     if lm.weights.W_pos is not None:
         scores = position_scores(circuits, layer, head, basis).double()

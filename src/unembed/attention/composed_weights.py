@@ -199,6 +199,8 @@ def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[
     if any(r.latent is not None and r.latent.norm is not None for r in parts):
         gains = "its gain folded in" if basis == "folded" else "its gain left out"
         notes.append(f"a latent's norm divides by the latent's size in a run: {gains}")
+    if circuit == "ov" and readings is not None and readings.normed_values:
+        notes.append("each head's values are divided by their size in a run")
     if circuit == "ov" and site.values is not None and site.values.gate:
         notes.append(f"{GATES[site.values.gate]}: left out")
     return notes

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unembed.attention.composed_weights import require_ov
 from unembed.attention.folded_weights import reading_weights, require_heads, writing_weights
-from unembed.errors import InvalidInput
+from unembed.attention.missing_circuits import missing_circuits
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
 from unembed.validation import valid_seed
@@ -107,18 +110,22 @@ def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: HeadBasis) -> 
     return _stacked([reading_weights(lm, n, which, basis) for n in layers])
 
 
-def _stacked(matrices: list[Tensor]) -> Tensor:
+def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
+    """The matrices of several layers; zeros where one layer has fewer heads, or narrower ones, than another."""
     dtype = torch.promote_types(matrices[0].dtype, torch.float32)  # a sum with signs: never in half precision
-    return torch.cat([m.to(dtype) for m in matrices]).contiguous()
+    heads, width = (max(m.shape[axis] for m in matrices) for axis in (0, 2))
+    filled = [pad(m.to(dtype), (0, width - m.shape[2], 0, 0, 0, heads - m.shape[0])) for m in matrices]
+    return torch.cat(filled).contiguous()
 
 
 @torch.no_grad()
 def compositions(
     lm: Decoder, modes: Sequence[str] = MODES, basis: HeadBasis = "raw"
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-    """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer; 0 elsewhere.
+    """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer.
 
-    Layers without attention have no heads of either kind.
+    0 where the reader's layer is not later; NaN where a layer has no attention or its heads have no such circuit (see
+    `missing_circuits`).
 
     Args:
         modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
@@ -127,39 +134,65 @@ def compositions(
 
     Raises:
         InvalidInput: no such mode.
+        Unsupported: no layer has an OV circuit, or none has what the modes read.
     """
     require_heads(lm, "composition")
     for mode in modes:
         if mode not in MODES:
             raise InvalidInput(f"composition {mode!r}", why=f"it is not one of {', '.join(MODES)}")
-    layers, heads = list(lm.attention_layers), lm.n_heads
-    n = len(layers)
-    out = {mode: torch.zeros(n, heads, n, heads, dtype=torch.float64) for mode in modes}
+    missing = missing_circuits(lm, basis)
+    writing = [n for n in lm.attention_layers if n not in missing.ov]
+    by_readers: dict[tuple[int, ...], list[str]] = {}
+    for mode in modes:
+        reading = tuple(n for n in lm.attention_layers if n not in missing.of(mode))
+        by_readers.setdefault(reading, []).append(mode)
+    if not writing or not any(by_readers):
+        why = next(iter((missing.ov if not writing else missing.of(modes[0])).values()))
+        raise Unsupported(
+            f"composition in the {basis} basis of {lm.name}",
+            why=why,
+            instead="Use attributions by head, or path patching",
+        )
+    found: dict[str, Tensor] = {}
+    for reading, some in by_readers.items():
+        found |= _between(lm, writing, reading, some, basis)
+    return {mode: found[mode] for mode in modes}
+
+
+def _between(
+    lm: Decoder, writing: Sequence[int], reading: Sequence[int], modes: Sequence[str], basis: HeadBasis
+) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
+    """The compositions of layers whose heads have the circuits, in all of the model."""
+    number = {n: lm.structure.blocks[n].attention.n_heads for n in lm.attention_layers}
+    heads = max(number.values())
+    out = {mode: torch.full((lm.n_layers, heads, lm.n_layers, heads), nan, dtype=torch.float64) for mode in modes}
     at_once = max(1, _HEADS // heads)
-    for first in range(1, n, at_once):
-        reading_layers = range(first, min(first + at_once, n))
-        for start in range(0, reading_layers[-1], at_once):
-            writing_layers = range(start, min(start + at_once, reading_layers[-1]))
-            a = writers(lm, [layers[i] for i in writing_layers], basis)
-            sides = [readers(lm, [layers[i] for i in reading_layers], mode, basis) for mode in modes]
-            squares = inner_products(a, sides, _earlier(reading_layers, writing_layers, heads))
+    for first in range(0, len(reading), at_once):
+        readers_of = reading[first : first + at_once]
+        sides = [readers(lm, readers_of, mode, basis) for mode in modes]
+        before = [n for n in writing if n < readers_of[-1]]
+        for start in range(0, len(before), at_once):
+            writers_of = before[start : start + at_once]
+            a = writers(lm, writers_of, basis)
+            squares = inner_products(a, sides, _earlier(readers_of, writers_of, heads))
             for mode, b, square in zip(modes, sides, squares, strict=True):
                 norms = a.norms()[:, None] * b.norms()
                 ratio = square.clamp_min(0).sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)
-                block = ratio.view(len(writing_layers), heads, len(reading_layers), heads).cpu()
-                out[mode][start : writing_layers.stop, :, first : reading_layers.stop] = block
-    order = torch.arange(n)
-    found = {mode: ratios * (order[:, None] < order)[:, None, :, None] for mode, ratios in out.items()}
-    if n == lm.n_layers:
-        return found
-    every = {mode: torch.zeros(lm.n_layers, heads, lm.n_layers, heads, dtype=torch.float64) for mode in modes}
-    at = torch.tensor(layers)
-    for mode, ratios in found.items():
-        every[mode][at[:, None], :, at] = ratios.transpose(1, 2)
-    return every
+                block = ratio.view(len(writers_of), heads, len(readers_of), heads).cpu()
+                for i, writer in enumerate(writers_of):
+                    for j, reader in enumerate(readers_of):
+                        out[mode][writer, :, reader] = block[i, :, j]
+    for ratios in out.values():
+        for writer in writing:
+            for reader in reading:
+                if reader <= writer:
+                    ratios[writer, :, reader] = 0.0
+                ratios[writer, number[writer] :, reader] = nan
+                ratios[writer, :, reader, number[reader] :] = nan
+    return out
 
 
-def _earlier(reading: range, writing: range, heads: int) -> list[tuple[int, int]]:
+def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
     """For stretches of readers, up to which writer they have to be compared: about half of all pairs are in order.
 
     A stretch holds some layers together, because thin products are slow.
@@ -168,7 +201,7 @@ def _earlier(reading: range, writing: range, heads: int) -> list[tuple[int, int]
     stretches = []
     for i in range(0, len(reading), together):
         last = min(i + together, len(reading)) - 1
-        stretches.append(((last + 1) * heads, max(0, min(reading[last], writing.stop) - writing.start) * heads))
+        stretches.append(((last + 1) * heads, sum(n < reading[last] for n in writing) * heads))
     return stretches
 
 

@@ -5,15 +5,15 @@ Source: Elhage et al. 2021, "The residual stream as a communication channel": me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unembed.attention.composed_weights import require_ov
+from unembed.attention.by_layer import by_layer
 from unembed.attention.folded_weights import (
     at_least_float32,
     check_basis,
@@ -22,8 +22,10 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.geometry import keys_of, values_of
+from unembed.attention.missing_circuits import missing_circuits
 from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.results.display import Displayed
@@ -94,7 +96,7 @@ class MemoryManagement(Displayed):
         counts: how many memories lie below `threshold`, by layer.
         threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
         n_memories: in all.
-        heads: share of each head's OV eigenvalues (on the stream) that is negative.
+        heads: share of each head's OV eigenvalues (on the stream) that is negative; NaN where there is no OV circuit.
         erasing_heads: the heads with the largest share, largest first.
         chance: mean and standard deviation of the share for random heads of the same shape, measured.
     """
@@ -107,6 +109,8 @@ class MemoryManagement(Displayed):
     erasing_heads: tuple[ErasingHead, ...]
     chance: tuple[float, float]
     provenance: Provenance
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Layers whose heads or memories were not compared, such as "heads of layer 0", and why."""
 
     def to_table(self) -> Table:
         """One row for each listed memory, then for each listed head; a cell of the other kind is empty."""
@@ -118,9 +122,9 @@ class MemoryManagement(Displayed):
             "cosine": [part.cosine if isinstance(part, ErasingMemory) else None for part in parts],
             "negative_share": [part.negative_share if isinstance(part, ErasingHead) else None for part in parts],
         }
-        for field in fields(ErasureOnText):
+        for one in fields(ErasureOnText):
             if any(part.on_text is not None for part in parts):
-                columns[field.name] = [part.on_text and getattr(part.on_text, field.name) for part in parts]
+                columns[one.name] = [part.on_text and getattr(part.on_text, one.name) for part in parts]
         below = f"{sum(self.counts):,} of {self.n_memories:,} memories have a cosine below {self.threshold:.3f}"
         return Table(f"Memories and heads that erase; {below}", columns, self.provenance)
 
@@ -151,12 +155,14 @@ def memory_management(
     check_basis(basis)
     require_heads(lm, "memory management")
     top, threshold = positive_int("top", top), -5.0 * lm.d_model**-0.5
-    for n in range(lm.n_layers):
-        require_ov(lm, n, basis)
+    missing: dict[str, str] = {}
     cosines: dict[int, Tensor] = {}
-    for n, block in enumerate(lm.structure.blocks):
-        if block.feed_forward is not None and block.feed_forward.has_memories:
+    for n in lm.memory_layers:
+        try:
             keys, values = keys_of(lm, n, basis).T.double(), values_of(lm, n, basis).double()
+        except Unsupported as error:
+            missing[f"memories of layer {n}"] = error.why
+        else:
             cosines[n] = torch.nn.functional.cosine_similarity(keys, values, dim=1)
     memories: list[ErasingMemory] = []
     if cosines:
@@ -165,16 +171,19 @@ def memory_management(
         for at in every.topk(min(top, len(every)), largest=False).indices.tolist():
             layer, index = owners[at]
             memories.append(ErasingMemory(layer, index, float(every[at])))
-    heads = torch.stack(
-        [
-            _negative_share(writing_weights(lm, n, basis).double() @ reading_weights(lm, n, "v", basis).double())
-            for n in range(lm.n_layers)
-        ]
-    )
-    best = heads.flatten().topk(min(top, heads.numel()))
+    shares: dict[int, Tensor] = {}
+    without = missing_circuits(lm, basis).ov
+    for n in lm.attention_layers:
+        if n in without:
+            missing[f"heads of layer {n}"] = without[n]
+            continue
+        W_O, W_V = writing_weights(lm, n, basis).double(), reading_weights(lm, n, "v", basis).double()
+        shares[n] = _negative_share(W_O @ W_V)
+    heads = by_layer(lm.n_layers, shares) if shares else torch.full((lm.n_layers, lm.n_heads), torch.nan).double()
+    known = int((~heads.isnan()).sum())
+    best = heads.nan_to_num(-torch.inf).flatten().topk(min(top, known))
     erasing = [
-        ErasingHead(int(i) // lm.n_heads, int(i) % lm.n_heads, float(v))
-        for i, v in zip(best.indices, best.values, strict=True)
+        ErasingHead(*divmod(int(i), heads.shape[1]), float(v)) for i, v in zip(best.indices, best.values, strict=True)
     ]
     if verify:
         memories, erasing = _verified(lm, memories, erasing, basis, corpus, max_tokens)
@@ -187,6 +196,7 @@ def memory_management(
         tuple(erasing),
         _random_negative_share(lm),
         lm.provenance(basis=basis),
+        missing,
     )
 
 
@@ -268,7 +278,7 @@ def _gather(
     block = lm.structure.blocks[layer]
     memories = [index for n, index in of_memories if n == layer]
     heads = [head for n, head in of_heads if n == layer]
-    ffn_reads = "resid_pre" if block.parallel else "resid_mid"
+    ffn_reads = "resid_mid" if block.is_sequential else "resid_pre"
     points = [*([ffn_reads, "coefficients", "mlp_out"] if memories else [])]
     points += ["resid_pre", "z", "attn_out"] if heads else []
     captured = run(lm, tokens, tuple(dict.fromkeys(points)), logits=False, layers=[layer], attention_mask=real.long())

@@ -2,8 +2,8 @@
 
 The terms: the direct path (no head), each head alone, each pair of heads in which the later one reads the output of
 the earlier one, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns and norm
-scales are fixed at their values in the run, and what FFNs wrote counts as given: then the terms of all orders add up
-too, and what the orders left out amount to is stated.
+scales are fixed at their values in the run, and what FFNs and other mixers wrote counts as given: then the terms of all
+orders add up too, and what the orders left out amount to is stated.
 
 Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
 """
@@ -143,19 +143,19 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
         vectors.append(written[0, position])
     # Streams of the paths so far, by the layer after which they are there.
     streams: list[tuple[Path, Tensor]] = []
-    for n, layer in enumerate(frozen.layers if order > 0 else ()):
+    for n, layer in frozen.layers.items() if order > 0 else ():
         entering: list[tuple[Path, Tensor]] = [((), frozen.constants_before(n)), *streams]
         for path, x in entering:
             at = layer.heads_at(x, position)[0]
-            for head in range(lm.n_heads):
+            for head in range(len(at)):
                 longer = (*path, (n, head))
                 labels.append(" > ".join(f"L{a}H{b}" for a, b in longer))
                 of_order.append(len(longer))
                 paths.append(longer)
                 vectors.append(at[head])
-            if len(path) + 1 < order and n + 1 < lm.n_layers:
+            if len(path) + 1 < order and n < lm.attention_layers[-1]:
                 outs = layer.heads(x)
-                streams += [((*path, (n, head)), outs[:, head]) for head in range(lm.n_heads)]
+                streams += [((*path, (n, head)), outs[:, head]) for head in range(outs.shape[1])]
     stacked = torch.stack(vectors)
     read = frozen.read(stacked[:, None, None].expand(-1, 1, pos, -1))[:, 0, position]
     rest = frozen.read(_above(frozen, order))[0, position]
@@ -168,7 +168,7 @@ def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
 
 
 def _check_room(lm: Decoder, order: int, pos: int) -> None:
-    lower = sum(comb(lm.n_layers - 1, k) * lm.n_heads**k for k in range(1, order))
+    lower = sum(comb(len(lm.attention_layers) - 1, k) * lm.n_heads**k for k in range(1, order))
     needed = lower * pos * lm.d_model * 4
     if needed > _MOST:
         raise OutOfMemory(
@@ -195,9 +195,13 @@ def _closed(
     cap = structure.logit_softcap
     total = total if cap is None else cap * torch.tanh(total / cap)
     error = float((total - logits).norm() / logits.norm().clamp_min(1e-30))
-    plain = structure.final_norm is None and all(
-        b.feed_forward is None and b.attention.pre_norm is None and b.attention.branch_norm is None
-        for b in structure.blocks
+    plain = (
+        structure.final_norm is None
+        and len(frozen.layers) == lm.n_layers
+        and all(
+            b.feed_forward is None and b.attention.pre_norm is None and b.attention.branch_norm is None
+            for b in structure.blocks
+        )
     )
     labels, of_order, paths = (tuple(part) for part in names)
     return Expansion(

@@ -6,12 +6,14 @@ Source: Elhage et al. 2021, "The residual stream as a communication channel", "v
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import PARTS, is_composed
 from unembed.attention.folded_weights import (
     at_least_float32,
     check_basis,
@@ -23,6 +25,7 @@ from unembed.attention.folded_weights import (
 )
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
 from unembed.names import HeadBasis
 from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
@@ -42,13 +45,25 @@ class StreamPort:
     gram: Float[Tensor, "d_model d_model"]
 
 
+@dataclass(frozen=True, eq=False)
+class StreamPorts:
+    """All writers and all readers of a model that are fixed matrices, and those that are not.
+
+    Attributes:
+        missing: by name of a writer or reader (such as "K 0", "mixer (Mamba) 2"), why it has no matrix here.
+    """
+
+    writers: list[StreamPort]
+    readers: list[StreamPort]
+    missing: dict[str, str]
+
+
 @torch.no_grad()
-def writers_and_readers(
-    lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True
-) -> tuple[list[StreamPort], list[StreamPort]]:
+def writers_and_readers(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> StreamPorts:
     """All writers and all readers: attention as OV outputs and as Q, K and V, FFNs as values and as keys.
 
-    A gated FFN reads twice, with its keys (gate) and its up-projection.
+    A gated FFN reads twice, with its keys (gate) and its up-projection. A folded key of latent attention reads twice as
+    well, with its content part and its rotary part, because no fixed matrix gives both.
 
     Args:
         centre: leave out what no reader sees (see `folded_weights`).
@@ -56,28 +71,63 @@ def writers_and_readers(
     Memory: one (d_model, d_model) matrix each.
     """
     check_basis(basis)
-
-    def written(rows: Tensor) -> Tensor:
-        return _columns_gram(without_channel_mean(lm, rows) if centre else rows)
-
-    writers, readers = [StreamPort("embedding", -1, written(embedding(lm, basis)))], []
+    ports = StreamPorts([StreamPort("embedding", -1, _written(lm, embedding(lm, basis), centre))], [], {})
     for n, block in enumerate(lm.structure.blocks):
-        writers.append(StreamPort(f"attention {n}", 2 * n, written(writing_weights(lm, n, basis).flatten(0, 1))))
-        for which in "qkv":
-            matrix = reading_weights(lm, n, which, basis, grouped=True)
-            rows = matrix.transpose(1, 2).flatten(0, 1)  # (kv * d_head, d_model)
-            readers.append(StreamPort(f"{which.upper()} {n}", 2 * n, _columns_gram(rows)))
+        others = [w.label for w in (*block.early_writers, *block.late_writers)]
+        if block.mixer is not None and block.mixer.is_attention:
+            _add_attention(lm, n, basis, centre, ports)
+        elif block.mixer is not None:
+            others.insert(0, site_name(block.mixer))
+        for label in others:
+            ports.missing[f"{label} {n}"] = (
+                "it is neither attention nor an FFN, so it has no matrices of heads or memories"
+            )
         site = block.feed_forward
-        if site is None or not site.has_memories:
-            continue
-        location = 2 * n if block.parallel else 2 * n + 1
-        writers.append(StreamPort(f"values {n}", location, written(values_of(lm, n, basis))))
-        readers.append(StreamPort(f"keys {n}", location, _columns_gram(keys_of(lm, n, basis).T)))
-        if (up := up_projection_of(lm, n, basis)) is not None:
-            readers.append(StreamPort(f"up {n}", location, _columns_gram(up.T)))
+        if site is not None and site.has_memories:
+            _add_memories(lm, n, basis, centre, ports)
+        elif site is not None:
+            ports.missing[f"FFN {n}"] = site.memories_missing
     read = unembedding(lm, basis, centre=centre)
-    readers.append(StreamPort("unembedding", 2 * lm.n_layers, _columns_gram(read.T)))
-    return writers, readers
+    ports.readers.append(StreamPort("unembedding", 2 * lm.n_layers, _columns_gram(read.T)))
+    return ports
+
+
+def _written(lm: Decoder, rows: Tensor, centre: bool) -> Float[Tensor, "d_model d_model"]:
+    return _columns_gram(without_channel_mean(lm, rows) if centre else rows)
+
+
+def _add_attention(lm: Decoder, layer: int, basis: HeadBasis, centre: bool, ports: StreamPorts) -> None:
+    """Add what the heads of a layer write, and their queries, keys and values."""
+    try:
+        W_O = writing_weights(lm, layer, basis).flatten(0, 1)
+        ports.writers.append(StreamPort(f"attention {layer}", 2 * layer, _written(lm, W_O, centre)))
+    except Unsupported as error:
+        ports.missing[f"attention {layer}"] = error.why
+    site = lm.structure.blocks[layer].attention
+    in_parts = basis == "folded" and is_composed(site) and site.readings is not None and site.readings.has_latent_keys
+    for which in "qkv":
+        for part in reversed(PARTS) if which == "k" and in_parts else (None,):
+            name = f"{which.upper()} {layer}" + (f" ({part})" if part else "")
+            try:
+                matrix = reading_weights(lm, layer, which, basis, grouped=True, part=part)
+            except Unsupported as error:
+                ports.missing[name] = error.why
+                continue
+            rows = matrix.transpose(1, 2).flatten(0, 1)  # (kv * d_head, d_model)
+            ports.readers.append(StreamPort(name, 2 * layer, _columns_gram(rows)))
+
+
+def _add_memories(lm: Decoder, layer: int, basis: HeadBasis, centre: bool, ports: StreamPorts) -> None:
+    """Add the values and keys of a layer's memories, and the up-projection where there is one."""
+    block = lm.structure.blocks[layer]
+    location = 2 * layer if block.parallel else 2 * layer + 1
+    try:
+        ports.writers.append(StreamPort(f"values {layer}", location, _written(lm, values_of(lm, layer, basis), centre)))
+    except Unsupported as error:
+        ports.missing[f"values {layer}"] = error.why
+    ports.readers.append(StreamPort(f"keys {layer}", location, _columns_gram(keys_of(lm, layer, basis).T)))
+    if (up := up_projection_of(lm, layer, basis)) is not None:
+        ports.readers.append(StreamPort(f"up {layer}", location, _columns_gram(up.T)))
 
 
 def _columns_gram(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model d_model"]:
@@ -128,7 +178,8 @@ def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp
 class VirtualWeights(Displayed):
     """||W_out W_in||_F / (||W_out|| ||W_in||) of every writer and every later reader; NaN where the reader is earlier.
 
-    `chance` is what writers and readers in random directions have: 1 / sqrt(d_model).
+    `chance` is what writers and readers in random directions have: 1 / sqrt(d_model). `missing` names the parts of the
+    model that are no fixed matrix, and why.
     """
 
     writers: tuple[str, ...]
@@ -136,6 +187,7 @@ class VirtualWeights(Displayed):
     ratio: Float[Tensor, "writer reader"]
     chance: float
     provenance: Provenance
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_table(self) -> Table:
         """One row for each writer and later reader, the largest ratio first."""
@@ -163,7 +215,8 @@ def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = Tru
 
     Memory: one (d_model, d_model) matrix for each writer and reader.
     """
-    writers, readers = writers_and_readers(lm, basis, centre=centre)
+    ports = writers_and_readers(lm, basis, centre=centre)
+    writers, readers = ports.writers, ports.readers
     w = torch.stack([side.gram.flatten() for side in writers])
     r = torch.stack([side.gram.flatten() for side in readers])
     traces = [torch.stack([side.gram.trace() for side in some]) for some in (writers, readers)]
@@ -178,6 +231,7 @@ def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = Tru
         ratio,
         float(lm.d_model) ** -0.5,
         lm.provenance(basis=basis),
+        ports.missing,
     )
 
 
@@ -207,8 +261,8 @@ def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> 
 
     Arguments as for `writers_and_readers`.
     """
-    writers, readers = writers_and_readers(lm, basis, centre=centre)
-    both = writers + readers
+    ports = writers_and_readers(lm, basis, centre=centre)
+    both = ports.writers + ports.readers
     ranks, bases = [], []
     for side in both:
         values, vectors = torch.linalg.eigh(side.gram)
@@ -224,4 +278,4 @@ def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> 
             sizes = (bases[i].shape[1], bases[j].shape[1])
             overlap[i, j] = cosines.square().sum() / min(sizes)
             chance[i, j] = max(sizes) / lm.d_model
-    return Subspaces(tuple(s.label for s in both), len(writers), torch.tensor(ranks).double(), overlap, chance)
+    return Subspaces(tuple(s.label for s in both), len(ports.writers), torch.tensor(ranks).double(), overlap, chance)

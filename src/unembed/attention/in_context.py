@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.by_layer import by_layer
 from unembed.attention.folded_weights import require_heads
 from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
@@ -123,20 +124,28 @@ def in_context(
 def head_output_lengths(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 8
 ) -> Float[Tensor, "layer head"]:
-    """The mean length of what each head adds to the stream on text, in stream units."""
-    total, positions = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64), 0
+    """The mean length of what each head adds to the stream on text, in stream units; NaN where a layer has no heads.
+
+    Raises:
+        Unsupported: no layer with attention ends in a projection over heads.
+    """
+    require_heads(lm, "the lengths of what heads add")
+    layers = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.out_projection is not None]
+    if not layers:
+        _ = lm.structure.blocks[lm.attention_layers[0]].attention.out_proj  # raises with the reason
+    total = {n: torch.zeros(lm.structure.blocks[n].attention.n_heads, dtype=torch.float64) for n in layers}
+    positions = 0
     for n, segment in enumerate(windows_of(corpus, window or min(lm.n_ctx or 256, 256), overlap=0).segments(lm)):
         if n == max_windows:
             break
-        captured = run(lm, segment.tokens[None], "z", logits=False)
-        for layer in range(lm.n_layers):
+        captured = run(lm, segment.tokens[None], "z", logits=False, layers=layers)
+        for layer in layers:
             z = captured.at("z", layer)[0]  # (pos, head, d_head)
             branch = attention_branch(lm, layer, z)
-            for head in range(lm.n_heads):
-                raw = z[:, head] @ lm.weights.W_O[layer][head]
-                total[layer, head] += float(branch.written(raw).float().norm(dim=-1).sum())
+            for head, W_O in enumerate(lm.weights.W_O[layer]):
+                total[layer][head] += float(branch.written(z[:, head] @ W_O).float().norm(dim=-1).sum())
         positions += len(segment)
-    return total / max(positions, 1)
+    return by_layer(lm.n_layers, {n: lengths / max(positions, 1) for n, lengths in total.items()})
 
 
 def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -147,7 +156,8 @@ def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[in
     """
     chosen: list[tuple[int, int]] = []
     for layer, head in heads:
-        free = [h for h in range(lengths.shape[1]) if (layer, h) not in heads and (layer, h) not in chosen]
+        known = (~lengths[layer].isnan()).nonzero()[:, 0].tolist()
+        free = [h for h in known if (layer, h) not in heads and (layer, h) not in chosen]
         if free:
             chosen.append((layer, min(free, key=lambda h: abs(float(lengths[layer, h] - lengths[layer, head])))))
     return chosen
@@ -156,6 +166,8 @@ def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[in
 @dataclass(frozen=True, eq=False, repr=False)
 class TextScores(Displayed):
     """Head scores on real text: attention from positions whose token stood earlier in the window.
+
+    Scores are NaN where a layer has no attention.
 
     Attributes:
         induction: attention to the tokens after the earlier occurrences, summed over them (layer, head).
@@ -171,10 +183,12 @@ class TextScores(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each head."""
-        heads = [(n, h) for n in range(len(self.induction)) for h in range(self.induction.shape[1])]
+        """One row for each head that attends."""
+        heads: list[list[int]] = (~self.induction.isnan()).nonzero().tolist()
         columns: dict[str, list[float]] = {"layer": [n for n, _ in heads], "head": [h for _, h in heads]}
-        columns |= {name: getattr(self, name).flatten().tolist() for name in ("induction", "previous_token")}
+        columns |= {
+            name: [float(getattr(self, name)[n, h]) for n, h in heads] for name in ("induction", "previous_token")
+        }
         return Table(f"Attention on text; induction by chance {self.by_chance:.3g}", columns, self.provenance)
 
 
@@ -188,8 +202,10 @@ def scores_on_text(
     """
     require_heads(lm, "attention on text")
     window = window or min(lm.n_ctx or 256, 256)
-    induction = torch.zeros(lm.n_layers, lm.n_heads, dtype=torch.float64)
-    previous = torch.zeros_like(induction)
+    number = {n: lm.structure.blocks[n].attention.n_heads for n in lm.attention_layers}
+    induction, previous = (
+        {n: torch.zeros(heads, dtype=torch.float64) for n, heads in number.items()} for _ in range(2)
+    )
     chance, positions, windows = 0.0, 0, 0
     text = windows_of(corpus, window, overlap=0)
     for segment in text.segments(lm):
@@ -200,9 +216,11 @@ def scores_on_text(
         after = torch.zeros_like(same)
         after[:, 1:] = same[:, :-1]  # (dst, what followed it)
         has = same.any(dim=1)
-        pattern = run(lm, tokens[None], "pattern", logits=False)["pattern"][:, 0].cpu()
-        induction += (pattern * after).sum(dim=-1)[:, :, has].double().sum(dim=-1)
-        previous += pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(dim=-1)
+        captured = run(lm, tokens[None], "pattern", logits=False, layers=list(number))
+        for layer in number:
+            pattern = captured.at("pattern", layer)[0].cpu()
+            induction[layer] += (pattern * after).sum(dim=-1)[:, has].double().sum(dim=-1)
+            previous[layer] += pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(dim=-1)
         chance += float((after.sum(dim=1) / torch.arange(1, len(tokens) + 1))[has].sum())
         positions += int(has.sum())
         windows += 1
@@ -211,4 +229,6 @@ def scores_on_text(
     if positions == 0:
         raise InvalidInput("the corpus", why="no token of it occurs twice in a window")
     provenance = lm.provenance(corpus=text.fingerprint, notes={"windows": windows})
-    return TextScores(induction / positions, chance / positions, previous / windows, positions, provenance)
+    by_head = by_layer(lm.n_layers, {n: total / positions for n, total in induction.items()})
+    before = by_layer(lm.n_layers, {n: total / windows for n, total in previous.items()})
+    return TextScores(by_head, chance / positions, before, positions, provenance)

@@ -8,21 +8,23 @@ Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsso
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.composed_weights import require_ov
+from unembed.attention.composed_weights import require_ov, require_qk
 from unembed.attention.copying import Spectra, queries_and_keys
-from unembed.attention.folded_weights import check_basis, reading_weights, writing_weights
-from unembed.attention.head_scores import HeadScores, head_scores
+from unembed.attention.folded_weights import check_basis, reading_weights, require_heads, writing_weights
+from unembed.attention.head_scores import HeadScores, head_scores, number_or_none
 from unembed.attention.linearized import frozen_run
 from unembed.attention.low_rank import by_modulus
+from unembed.attention.missing_circuits import missing_circuits
 from unembed.attention.qk_ov import HeadMatrices
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.results import Displayed, Provenance, Records, Table
@@ -50,6 +52,7 @@ def matching_through(
     """
     check_basis(basis)
     require_ov(lm, writer, basis)
+    require_qk(lm, reader)
     dtype = product.dtype
     W_Q, W_K = (w.to(dtype) for w in queries_and_keys(lm, reader, basis, offset))
     W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)
@@ -65,22 +68,24 @@ class InductionEvidence:
 
     layer: int
     head: int
-    copying: float
-    """Eigenvalue score of its full OV circuit."""
-    partner: tuple[int, int]
+    copying: float | None
+    """Eigenvalue score of its full OV circuit; None, like every other score, where the model has no such circuit."""
+    partner: tuple[int, int] | None
     """The earlier head whose output its keys read most, above random."""
-    k_composition: float
+    k_composition: float | None
     """How much, above random circuits of the same shapes."""
-    matching: float
+    matching: float | None
     """Eigenvalue score of its QK circuit through the partner."""
     induction: float
     """Attention to the token after the earlier occurrence, on repeated random tokens."""
-    partner_previous_token: float
+    partner_previous_token: float | None
     """The partner's attention to the previous token."""
 
     @property
-    def by_weights(self) -> float:
-        """The three signs together: their product where all are positive, else 0."""
+    def by_weights(self) -> float | None:
+        """The three signs together: their product where all are positive, else 0; None where one is not known."""
+        if self.copying is None or self.k_composition is None or self.matching is None:
+            return None
         signs = (self.copying, self.k_composition, self.matching)
         return signs[0] * signs[1] * signs[2] if min(signs) > 0 else 0.0
 
@@ -96,7 +101,9 @@ def induction_evidence(
     scores: HeadScores | None = None,
     offset: int | Sequence[int] | None = None,
 ) -> Records[InductionEvidence]:
-    """Every head above the first layer, those with the highest score by weights first.
+    """Every head that attends above the first layer, those with the highest score by weights first.
+
+    Where a head or every earlier head lacks a circuit, what follows from it is None; see `induction_missing`.
 
     Args:
         seed: of the repeated tokens and the random circuits.
@@ -107,6 +114,7 @@ def induction_evidence(
 
     Raises:
         InvalidInput: the model has one layer, so nothing can compose.
+        Unsupported: no layer has attention, or none above the first.
     """
     lm = circuits.lm
     if lm.n_layers < 2:
@@ -115,26 +123,61 @@ def induction_evidence(
             why=f"it has {'one layer' if lm.n_layers else 'no layers'}, and an induction head reads what an earlier "
             "head wrote",
         )
-    copying = circuits.copying_scores(basis)
-    reads = circuits.composition("k", baseline=True, basis=basis, seed=seed)
+    require_heads(lm, "induction")
     scores = scores or head_scores(circuits.lm, n_sequences, length, seed)
+    places = [place for place in scores.places() if place[0] > 0]
+    if not places:
+        raise Unsupported(f"induction in {lm.name}", why="no layer above the first has attention")
+    copying, reads = _or_none(circuits.copying_scores, basis), _or_none(partial(circuits.composition, "k", True), basis)
     product = circuits.product("qk", basis)
     back = range(1, scores.length + 1) if offset is None else offset
+    matching: dict[tuple[int, int], Tensor] = {}
     found = []
-    for layer in range(1, lm.n_layers):
-        matching = torch.stack([matching_through(lm, product, n, layer, basis, back).score for n in range(layer)])
-        for head in range(lm.n_heads):
-            best = int(reads[:layer, :, layer, head].argmax())
-            a, h = divmod(best, lm.n_heads)
-            found.append(
-                InductionEvidence(
-                    layer, head, float(copying[layer, head]), (a, h), float(reads[a, h, layer, head]),
-                    float(matching[a, h, head]), float(scores.induction[layer, head]),
-                    float(scores.previous_token[a, h]),
-                )
-            )  # fmt: skip
-    found.sort(key=lambda e: -e.by_weights)
+    for layer, head in places:
+        partner, composition, matched, previous = None, None, None, None
+        of_earlier = None if reads is None else reads[:layer, :, layer, head]
+        if of_earlier is not None and not of_earlier.isnan().all():
+            a, h = divmod(int(of_earlier.nan_to_num(-torch.inf).argmax()), of_earlier.shape[1])
+            partner, composition, previous = (a, h), float(of_earlier[a, h]), float(scores.previous_token[a, h])
+            if (a, layer) not in matching and lm.structure.blocks[layer].attention.scores_understood:
+                matching[a, layer] = matching_through(lm, product, a, layer, basis, back).score
+            if (a, layer) in matching:
+                matched = float(matching[a, layer][h, head])
+        copied = None if copying is None else number_or_none(copying[layer, head])
+        behaviour = float(scores.induction[layer, head])
+        found.append(InductionEvidence(layer, head, copied, partner, composition, matched, behaviour, previous))
+    found.sort(key=lambda e: (e.by_weights is None, -(e.by_weights or 0.0)))
     return Records.of_fields("Induction", InductionEvidence, found, lm.provenance(basis=basis, seed=seed))
+
+
+def _or_none(measure: Callable[..., Tensor], basis: HeadBasis) -> Tensor | None:
+    """A measurement of all heads; None where no layer has the circuit."""
+    try:
+        return measure(basis=basis)
+    except Unsupported:
+        return None
+
+
+def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
+    """What `induction_evidence` cannot have in this model, one sentence for each reason."""
+    missing, sentences = missing_circuits(lm, basis), []
+    first = lm.attention_layers[0] if lm.attention_layers else None
+    scores = {
+        n: site.no_scores
+        for n in lm.attention_layers
+        if not (site := lm.structure.blocks[n].attention).scores_understood
+    }
+    for what, by_layer in (
+        ("Copying, and being a partner", missing.ov),
+        ("K-composition and matching", missing.qk),
+        ("Matching", {n: why for n, why in scores.items() if n not in missing.qk}),
+    ):
+        for why in dict.fromkeys(by_layer.values()):
+            layers = ", ".join(str(n) for n, reason in by_layer.items() if reason == why)
+            sentences.append(f"{what}: not available in layers {layers}, because {why}.")
+    if first:
+        sentences.append(f"Heads of layer {first} have no partner, because no earlier layer has attention.")
+    return sentences
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,6 +8,7 @@ Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How muc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +19,7 @@ from unembed.attention.folded_weights import require_heads
 from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
 from unembed.names import SUM_TOLERANCE
 from unembed.stream.decomposition import Branch, attention_branch, prove, require_plain_stream, tolerance
 from unembed.stream.run import Run, Tokens, run
@@ -89,19 +91,19 @@ class FrozenLayer:
 
 @dataclass(frozen=True, eq=False)
 class FrozenRun:
-    """A run as linear attention layers between constants: embedding, positions, FFN outputs, biases.
+    """A run as linear attention layers between constants: embedding, positions, outputs of FFNs and mixers, biases.
 
     Attributes:
         run: what the real model did.
-        layers: its attention layers, linear.
-        constants: what enters the stream without passing a head, in order: (label, layer before whose attention it is
-            there, vectors (batch, pos, d_model)).
+        layers: its layers with attention, linear, in order, by number of the layer.
+        constants: what enters the stream without passing a head, other mixers included, in order: (label, layer before
+            whose attention it is there, vectors (batch, pos, d_model)).
         error: the largest relative error of a layer's heads plus biases against what the model's attention added.
     """
 
     lm: Decoder
     run: Run
-    layers: tuple[FrozenLayer, ...]
+    layers: Mapping[int, FrozenLayer]
     constants: tuple[tuple[str, int, Float[Tensor, "batch pos d_model"]], ...]
     error: float
     final: Float[Tensor, "batch pos 1"] = field(repr=False)
@@ -152,10 +154,11 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     """
     require_plain_stream(lm, "path expansion")
     require_heads(lm, "paths through heads")
-    for n in range(lm.n_layers):
+    for n in lm.attention_layers:
         lm.weights.W_V[n]  # raises where values are read through a latent or multiplied by a gate
     seen = run(lm, tokens, required_points(lm))
-    layers, error = [], 0.0
+    layers: dict[int, FrozenLayer] = {}
+    error = 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
     first = seen.at("resid_pre", 0)
@@ -164,30 +167,36 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
         added = seen["position_embedding"][0]
         constants = [("embedding", 0, first - added), ("positions", 0, added)]
     for n, block in enumerate(lm.structure.blocks):
-        norm = block.attention.pre_norm
-        entered = seen.at("resid_pre", n)
-        scale = None if norm is None else norm.scale(entered)
-        layer = FrozenLayer(lm, n, seen.at("pattern", n), scale, attention_branch(lm, n, seen.at("z", n)))
-        bias = layer.bias()
-        whole = seen.at("attn_out", n)
-        try:
-            error = max(
-                error,
-                prove(f"the heads of layer {n} of {lm.name}", layer.layer_sum(entered) + bias, whole, limit),
-            )
-        except SumNotProved:
-            if block.attention.clip is None:
-                raise
-            raise Unsupported(
-                f"path expansion of {lm.name}", why=f"it clips values at {block.attention.clip:g}, which is not linear"
-            ) from None
-        layers.append(layer)
-        if bool(bias.any()):
-            constants.append((f"attention biases {n}", n + 1, bias))
+        if n in lm.attention_layers:
+            layers[n], bias, missed = _frozen_layer(lm, seen, n, limit)
+            error = max(error, missed)
+            if bool(bias.any()):
+                constants.append((f"attention biases {n}", n + 1, bias))
+        elif block.mixer is not None:
+            constants.append((f"{site_name(block.mixer)} {n}", n + 1, seen.at("attn_out", n)))
         if block.feed_forward is not None:
             constants.append((f"ffn {n}", n + 1, seen.at("mlp_out", n)))
     final = final_scale(lm, seen.at("resid_post", lm.n_layers - 1))
-    return FrozenRun(lm, seen, tuple(layers), tuple(constants), error, final)
+    return FrozenRun(lm, seen, layers, tuple(constants), error, final)
+
+
+def _frozen_layer(
+    lm: Decoder, seen: Run, n: int, limit: float
+) -> tuple[FrozenLayer, Float[Tensor, "batch pos d_model"], float]:
+    """A layer with attention, its bias, and the relative error of heads plus bias."""
+    site, entered = lm.structure.blocks[n].attention, seen.at("resid_pre", n)
+    scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
+    layer = FrozenLayer(lm, n, seen.at("pattern", n), scale, attention_branch(lm, n, seen.at("z", n)))
+    bias = layer.bias()
+    try:
+        total = layer.layer_sum(entered) + bias
+        return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, seen.at("attn_out", n), limit)
+    except SumNotProved:
+        if site.clip is None:
+            raise
+        raise Unsupported(
+            f"path expansion of {lm.name}", why=f"it clips values at {site.clip:g}, which is not linear"
+        ) from None
 
 
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
@@ -199,9 +208,9 @@ def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order bat
     first = frozen.constants_before(0)
     state = torch.zeros(highest + 1, *first.shape, dtype=first.dtype, device=first.device)
     state[0] = first
-    for n, layer in enumerate(frozen.layers):
-        if highest > 0:
-            state[1:] += layer.layer_sum(state[:-1])
+    for n in range(frozen.lm.n_layers):
+        if highest > 0 and n in frozen.layers:
+            state[1:] += frozen.layers[n].layer_sum(state[:-1])
         for _, before, vectors in frozen.constants:
             if before == n + 1:
                 state[0] += vectors

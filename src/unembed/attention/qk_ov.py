@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 
 import torch
 from jaxtyping import Float
@@ -25,6 +26,7 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.low_rank import LowRank
+from unembed.attention.missing_circuits import MissingCircuits, missing_circuits
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
 from unembed.results import Records
@@ -222,9 +224,14 @@ class HeadMatrices:
     ) -> Float[Tensor, "layer head layer_reading head_reading"]:
         """Q-, K- or V-composition of every earlier head (first two axes) with every later one; 0 where none is earlier.
 
+        NaN where a layer has no such circuit; `missing_circuits` gives the reasons.
+
         Args:
             mode: "q", "k" or "v".
             baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
+
+        Raises:
+            Unsupported: no layer has an OV circuit, or none has what the mode reads.
         """
         check_basis(basis)
         ratios = _composition.composition(self.lm, mode, basis)
@@ -233,9 +240,14 @@ class HeadMatrices:
     def compositions(
         self, basis: HeadBasis = "raw"
     ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-        """Q-, K- and V-composition together, by mode; what the writers need is computed once."""
+        """Q-, K- and V-composition together, by mode, as in `composition`; what the writers need is computed once."""
         check_basis(basis)
         return _composition.compositions(self.lm, _composition.MODES, basis)
+
+    def missing(self, basis: HeadBasis = "raw") -> MissingCircuits:
+        """The layers with attention whose heads have no fixed OV or QK circuit in a basis, and why."""
+        check_basis(basis)
+        return missing_circuits(self.lm, basis)
 
     def random_composition(self, seed: int = 0) -> float:
         """The composition that independent Gaussian circuits of these shapes have on average, measured."""
@@ -269,7 +281,8 @@ class HeadMatrices:
                     continue
                 relation = "reads" if other < layer else "is read by"
                 row = ratios[other, :, layer, head] if other < layer else ratios[layer, head, other]
-                found += [ComposingHead(mode, relation, other, h, float(v) - chance) for h, v in enumerate(row)]
+                known = [(h, float(v)) for h, v in enumerate(row) if not v.isnan()]
+                found += [ComposingHead(mode, relation, other, h, value - chance) for h, value in known]
         found.sort(key=lambda partner: -partner.composition)
         title = f"Heads that compose with L{layer}H{head}"
         provenance = self.lm.provenance(basis=basis, seed=seed if baseline else None)
@@ -277,8 +290,9 @@ class HeadMatrices:
 
     @cached_property
     def scales(self) -> list[float]:
-        """The factor of each layer's attention scores (1 / sqrt(d_head) in most families)."""
-        return [block.attention.scale for block in self.lm.structure.blocks]
+        """The factor of each layer's attention scores (1 / sqrt(d_head) in most families); NaN without attention."""
+        mixers = [block.mixer for block in self.lm.structure.blocks]
+        return [nan if mixer is None or not mixer.is_attention else mixer.scale for mixer in mixers]
 
 
 def full_ov(

@@ -19,6 +19,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.norms import Norm
 from unembed.models.offload import is_offloaded
+from unembed.models.structure.mixer_names import site_name
 
 D = TypeVar("D", bound=Decoder)
 
@@ -69,10 +70,10 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
             then, or cannot be rotated in place.
     """
     structure = lm.structure
+    _check_rotatable(lm)
     norms = [b.attention.pre_norm for b in structure.blocks] + [
         b.feed_forward.pre_norm for b in structure.blocks if b.feed_forward is not None
     ]
-    _check_rotatable(lm)
     centred = any(norm is not None and norm.centred for norm in [*norms, structure.final_norm])
     R = random_rotation(lm.d_model, seed, keep_mean=centred)
     weights, turned = lm.weights, 0
@@ -124,8 +125,19 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
 def _check_rotatable(lm: Decoder) -> None:
     structure, weights = lm.structure, lm.weights
     tied = weights.W_U.data_ptr() == weights.W_E.data_ptr()
+    other = next((b for b in structure.blocks if b.mixer is None or not b.mixer.is_attention), None)
+    added = next((w.label for b in structure.blocks for w in (*b.early_writers, *b.late_writers)), None)
+    sites = [b.mixer for b in structure.blocks if b.mixer is not None]
+    composed = next((site for site in sites if site.head_layout is None), None)
     why = None
-    if is_offloaded(lm.hf):
+    if other is not None:
+        kind = "no token mixer" if other.mixer is None else f"no attention but a {site_name(other.mixer)}"
+        why = f"its layer {structure.blocks.index(other)} has {kind}"
+    elif composed is not None:
+        why = composed.values_missing
+    elif structure.streams is not None or structure.has_stream_norms or structure.has_gains or added is not None:
+        why = "its stream is mixed, normalised, rescaled or written to by parts other than attention and FFNs"
+    elif is_offloaded(lm.hf):
         why = "layers are offloaded, and what is fetched of them is a copy"
     elif structure.embedding_scale is None:
         why = "a norm or projections follow the embedding table"

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.attention.folded_weights import require_heads
 from unembed.attention.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.windows import windows_of
 from unembed.corpus import CorpusSource
@@ -32,11 +33,11 @@ class TermImportance(Displayed):
 
     Attributes:
         losses: with paths of order at most 0, 1, ... (order + 1 entries).
-        by_layer: with the direct path and the heads of one layer alone (layer).
+        by_layer: with the direct path and the heads of one layer alone (layer); NaN where it has no attention.
         without_layer: with the direct path and the single heads of all layers but one (layer).
         uniform: of a guess that gives every token the same probability, log(d_vocab).
-        repeated_gain: for each row of text, how far the single heads of the first layer lower the loss of the direct
-            path, where the next token stood earlier in the row; NaN where there is no such position.
+        repeated_gain: for each row of text, how far the single heads of the first layer with attention lower the loss
+            of the direct path, where the next token stood earlier in the row; NaN where there is no such position.
         new_gain: the same where the next token did not occur earlier.
         n_terms: paths of each order.
         loss: the model's own.
@@ -110,20 +111,22 @@ def term_importance(
 
     Args:
         corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
-        order: the highest order; as many as there are layers (every path), or 3 in deep models.
+        order: the highest order; as many as layers have attention (every path), or 3 in deep models.
         max_tokens: where to stop reading.
         window: tokens of context; the model's own, at most 256.
 
     Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
     """
-    highest = (
-        min(lm.n_layers, 3 if lm.n_layers > 4 else lm.n_layers)
-        if order is None
-        else min(positive_int("order", order, 0), lm.n_layers)
-    )
+    require_heads(lm, "term importance")
+    n_attending = len(lm.attention_layers)
+    if order is None:
+        highest = min(n_attending, 3 if lm.n_layers > 4 else n_attending)
+    else:
+        highest = min(positive_int("order", order, 0), n_attending)
     losses = torch.zeros(highest + 1, dtype=torch.float64)
-    by_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
-    without_layer = torch.zeros(lm.n_layers, dtype=torch.float64)
+    by_layer = torch.full((lm.n_layers,), torch.nan, dtype=torch.float64)
+    by_layer[list(lm.attention_layers)] = 0.0
+    without_layer = by_layer.clone()
     gains: list[tuple[Tensor, Tensor]] = []
     own, count = 0.0, 0
     source, rows = _rows(lm, corpus, window, tokens_per_batch)
@@ -131,13 +134,14 @@ def term_importance(
         frozen = frozen_run(lm, tokens)
         target, keep = target.to(lm.device).long(), keep.to(lm.device)
         alone, state = _order_one_by_layer(frozen), stream_by_order(frozen, highest)
-        singles = torch.stack(alone).sum(dim=0)
+        singles = torch.stack(list(alone.values())).sum(dim=0)
         for k in range(highest + 1):
             losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
-        for n in range(lm.n_layers):
-            by_layer[n] += _loss(frozen, state[0] + alone[n], target, keep)
-            without_layer[n] += _loss(frozen, state[0] + singles - alone[n], target, keep)
-        gains.append(_gains(frozen, state[0], alone[0], tokens.to(lm.device), target, keep))
+        for n, added in alone.items():
+            by_layer[n] += _loss(frozen, state[0] + added, target, keep)
+            without_layer[n] += _loss(frozen, state[0] + singles - added, target, keep)
+        first = alone[lm.attention_layers[0]]
+        gains.append(_gains(frozen, state[0], first, tokens.to(lm.device), target, keep))
         own += float(_cross_entropy(frozen.run.logits, target, keep))
         count += int(keep.sum())
         if count >= max_tokens:
@@ -145,8 +149,8 @@ def term_importance(
     if count == 0:
         raise InvalidInput("the corpus", why="it contains no full window of text", instead="Use a shorter window")
     loss = own / count
-    n_terms = tuple(comb(lm.n_layers, k) * lm.n_heads**k for k in range(highest + 1))
-    error = abs(float(losses[-1]) / count - loss) if highest == lm.n_layers else None
+    n_terms = tuple(comb(n_attending, k) * lm.n_heads**k for k in range(highest + 1))
+    error = abs(float(losses[-1]) / count - loss) if highest == n_attending else None
     repeated, new = (torch.cat(side) for side in zip(*gains, strict=True))
     return TermImportance(
         losses / count, by_layer / count, without_layer / count, log(lm.d_vocab), repeated, new, n_terms, loss, count,
@@ -178,8 +182,8 @@ def _rows(
     return text.fingerprint, full()
 
 
-def _order_one_by_layer(frozen: FrozenRun) -> list[Float[Tensor, "batch pos d_model"]]:
-    return [layer.layer_sum(frozen.constants_before(n)) for n, layer in enumerate(frozen.layers)]
+def _order_one_by_layer(frozen: FrozenRun) -> dict[int, Float[Tensor, "batch pos d_model"]]:
+    return {n: layer.layer_sum(frozen.constants_before(n)) for n, layer in frozen.layers.items()}
 
 
 def _gains(

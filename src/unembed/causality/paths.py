@@ -339,14 +339,20 @@ def _compositions(
         return found, ""
     basis = default_basis(lm)
     scores = _Compositions(lm, basis)
-    try:
-        for j, r in readings:
-            for i, s in heads:
-                if s.layer < r.layer:
-                    found[i, j] = scores(s.layer, r.layer, r.kind)[s.index, r.index]
-    except UnembedError as error:
-        return torch.full_like(found, float("nan")), f"none: {error}"
-    return found, f"{basis} weights"
+    refused: UnembedError | None = None
+    for j, r in readings:
+        for i, s in heads:
+            if s.layer >= r.layer:
+                continue
+            try:
+                found[i, j] = scores(s.layer, r.layer, r.kind)[s.index, r.index]
+            except UnembedError as error:
+                refused = refused or error
+    if refused is None:
+        return found, f"{basis} weights"
+    if bool(found.isnan().all()):
+        return found, f"none: {refused}"
+    return found, f"{basis} weights; not of every pair: {refused}"
 
 
 class _Compositions:

@@ -129,11 +129,13 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
         InvalidInput: another mode.
         Unsupported: the model has one layer.
     """
-    scores = circuits.composition(mode)
+    missing = circuits.missing()
+    known = [n for n in circuits.lm.attention_layers if n not in missing.ov and n not in missing.of(mode)]
+    scores = circuits.composition(mode)[known][:, :, known].nan_to_num(0.0)
     layers, n_heads = scores.shape[:2]
     if layers < 2:
-        raise Unsupported(f"composition in {circuits.lm.name}", why="its heads are all in one layer")
-    heads = [f"L{n}H{h}" for n in range(layers) for h in range(n_heads)]
+        raise Unsupported(f"composition in {circuits.lm.name}", why="its heads with such circuits are all in one layer")
+    heads = [f"L{n}H{h}" for n in known for h in range(n_heads)]
     flat = scores.reshape(len(heads), len(heads))
     order: list[int] = numbers(flat.flatten().argsort(descending=True)[: positive_int("top", top)])
     best = [(heads[i // len(heads)], heads[i % len(heads)], float(flat.flatten()[i])) for i in order]

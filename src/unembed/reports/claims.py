@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from unembed.errors import Unsupported
 from unembed.reports.document.intervals import Measured
 from unembed.reports.document.model import Finding, Verdict
 
@@ -57,8 +58,14 @@ class Claim(Generic[M]):
     explain: Callable[[M], str | None] = lambda _: None
 
     def judgement(self, m: M) -> Judgement | None:
-        """The judgement on a study's measurements; None where there is nothing to judge."""
-        numbers = self.measure(m)
+        """The judgement on a study's measurements; None where there is nothing to judge.
+
+        Where the architecture lacks what is measured, the judgement states the reason.
+        """
+        try:
+            numbers = self.measure(m)
+        except Unsupported as refused:
+            return Judgement(f"Not available: {refused}", "inconclusive")
         return None if numbers is None else self.judge(**numbers)
 
     def finding(self, m: M, control: Judgement | None = None) -> Finding | None:

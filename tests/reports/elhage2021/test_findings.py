@@ -80,8 +80,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         for x in ([1.0, 0.1, 0.1], [0.655, 0.5, 0.245], [0.01, 0.0])
     ),
     "second layer": tuple(
-        {**IMPORTANCE, "reductions": [1.0, 0.1], "by_layer": [0.5, 0.9], "given_others": x}
-        for x in ([0.1, 0.9], [0.5, 0.9], [0.01, 0.04])
+        {**IMPORTANCE, "reductions": [1.0, 0.1], "n_layers": 2, "by_layer": {0: 0.5, 1: 0.9}, "given_others": x}
+        for x in ({0: 0.1, 1: 0.9}, {0: 0.5, 1: 0.9}, {0: 0.01, 1: 0.04})
     ),
     "primitive in-context learning": tuple(
         {"n_layers": 1, "repeated": around(0.8, 0.1), "new": around(0.3, 0.1), "lead": around(*x)}

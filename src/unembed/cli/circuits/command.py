@@ -234,7 +234,7 @@ def induction(
 
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     found = circuits.induction(chosen, seed, n_sequences=sequences, length=length)
-    made = [induction_section(circuits, found, provenance, top)]
+    made = [induction_section(circuits, found, chosen, provenance, top)]
     title = f"Induction heads of {circuits.lm.name}"
     deliver_sections(circuits, title, made, provenance, output)
 

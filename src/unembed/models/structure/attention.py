@@ -118,6 +118,8 @@ def mixer_site(
             or f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is "
             "not what the out-projection receives"
         )
+        if shared is not None:
+            known["no_scores"] = reason
         site = _without_values(
             probe, path, known, out_proj, n_heads, z[None], True, reason, values or (shared and shared[1])
         )
@@ -178,6 +180,7 @@ def _with_readings(
         return site
     latent = found.readings.parts["v"][0].latent
     ways = ["its keys and values are read through a latent that has its own norm"] if latent is not None else []
+    ways += ["each head's values are divided by their size"] if found.readings.normed_values else []
     ways += [GATES[values.gate]] if values.gate else []
     reason = " and ".join(ways) or site.values_missing
     site = replace(site, readings=found.readings, values_missing=reason, n_kv_heads=found.n_kv_heads)

@@ -50,12 +50,16 @@ def find_readings(
     pattern.
     """
     x = probe.recording.given(attention_path)
-    if x is None or source.form not in ("heads", "latent"):
+    if x is None or source.form not in ("heads", "latent", "head_axis"):
         return None
     calls = {c.path.rsplit(".", 1)[-1]: c for c in _calls(probe, attention_path, module) if c.module is not out_proj}
     linear = {name: c for name, c in calls.items() if is_linear(c.module)}
     norms = [c for c in calls.values() if "norm" in type(c.module).__name__.lower()]
-    v = next((c for c in linear.values() if c.module is source.module), None)
+    normed = next((c for c in norms if c.module is source.module), None)
+    if normed is not None:
+        v = _projection_behind(normed, linear, source.d_head)
+    else:
+        v = next((c for c in linear.values() if c.module is source.module), None)
     if v is None:
         return None
     into_v = _latent(probe, v.given, x[0], linear, norms)
@@ -69,13 +73,26 @@ def find_readings(
         return None
     queries = _queries(probe, source, keys, linear, norms, x[0])
     if queries is None:
-        return ReadHeads(HeadReadings({"v": (value,)}), x.new_empty(0, 0), x.new_empty(0, 0), n_kv)
+        return ReadHeads(HeadReadings({"v": (value,)}, normed is not None), x.new_empty(0, 0), x.new_empty(0, 0), n_kv)
     outputs = {c.module: c.returned for c in linear.values()} | {c.module: c.returned for c in norms}
     q, k = (
         torch.cat([_captured(r, outputs, n) for r in rs], -1) for rs, n in ((queries, source.n_heads), (keys, n_kv))
     )
-    readings = HeadReadings({"q": queries, "k": keys, "v": (value,)})
+    readings = HeadReadings({"q": queries, "k": keys, "v": (value,)}, normed is not None)
     return ReadHeads(readings, q.flatten(1), k.flatten(1), n_kv)
+
+
+def _projection_behind(norm: _Call, linear: Mapping[str, _Call], d_head: int) -> _Call | None:
+    """The projection whose heads a norm without a gain divides, each by its own size (Gemma 4); None if it has a gain.
+
+    Divided by such a norm, a head's value at a position is the linear one up to a number.
+    """
+    given, returned = (t.double() for t in (norm.given, norm.returned))
+    size = (given * returned).sum(-1, keepdim=True) / returned.square().sum(-1, keepdim=True).clamp_min(1e-30)
+    if relative(size * returned, given) > (1e-5 if norm.returned.element_size() >= 4 else 1e-2):
+        return None
+    same_size = (c for c in linear.values() if c.returned.numel() == norm.given.numel())
+    return next((c for c in same_size if torch.equal(c.returned.reshape(-1, d_head), norm.given)), None)
 
 
 def _calls(probe: Probe, path: str, module: nn.Module) -> Iterator[_Call]:

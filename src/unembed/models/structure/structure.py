@@ -149,6 +149,7 @@ class HeadReadings:
 
     parts: Mapping[str, tuple[Reading, ...]]
     """For "q", "k" and "v"; without "q" and "k" where only the values are understood."""
+    normed_values: bool = False  # a norm without a gain divides each head's value by its size (Gemma 4)
 
     @property
     def has_latent_keys(self) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from unembed.corpus import CorpusSource, open_corpus
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Claim, Judgement
 from unembed.reports.document.model import Report, Section
@@ -70,7 +72,8 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
     parts = list(_parts(m))
     for done, (name, make) in enumerate(parts):
         m.work.progress(name, done, len(parts))
-        sections += cached_sections(m.work, name, lambda make=make: [_with_findings(s, m, control) for s in make(m)])
+        made = partial(_sections, name, make, m)
+        sections += cached_sections(m.work, name, lambda made=made: [_with_findings(s, m, control) for s in made()])
     m.work.progress("done", len(parts), len(parts))
     kind = "attention only" if all(b.feed_forward is None for b in m.lm.structure.blocks) else "with FFNs"
     kind = kind if m.lm.n_layers else "no layers"
@@ -92,6 +95,14 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
             "intervals": "95 %, bootstrap over windows, tokens, triples or sources; all heads are measured",
         },
     )
+
+
+def _sections(name: str, make: Callable[[Measurements], list[Section]], m: Measurements) -> list[Section]:
+    """The sections of one part; where the architecture lacks what it measures, one that states the reason."""
+    try:
+        return make(m)
+    except Unsupported as refused:
+        return [Section(_TITLES.get(name, name.capitalize()), (f"Not available: {refused}",))]
 
 
 def _parts(m: Measurements) -> Iterator[tuple[str, Callable[[Measurements], list[Section]]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from unembed.attention.copying import Spectra
 from unembed.attention.direct_path import DirectPath, direct_path
 from unembed.attention.erasure import MemoryManagement, memory_management
 from unembed.attention.expansion import Expansion
-from unembed.attention.folded_weights import default_basis
+from unembed.attention.folded_weights import default_basis, require_heads
 from unembed.attention.head_scores import HeadScores
 from unembed.attention.in_context import (
     InContext,
@@ -42,7 +43,7 @@ from unembed.attention.skip_trigrams import (
 from unembed.attention.term_importance import TermImportance
 from unembed.attention.windows import windows_of
 from unembed.corpus import Corpus
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.reports.document.intervals import Measured
@@ -90,7 +91,8 @@ def skip_trigrams_by_head(
     heads: Circuits, layer: int, top: int, basis: HeadBasis, corpus: Corpus, among: Int[Tensor, " token"], seed: int = 0
 ) -> list[HeadSkipTrigrams]:
     """The top triples of every head of a layer and their shuffles, counted in one pass over the corpus."""
-    by_head = [heads.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(heads.lm.n_heads)]
+    n_heads = heads.lm.structure.blocks[layer].attention.n_heads
+    by_head = [heads.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(n_heads)]
     own = [[(t.source, t.destination, t.output) for t in triples] for triples in by_head]
     shuffled = [shuffled_sources(triples, DRAWS, seed + h) for h, triples in enumerate(own)]
     every = [*(t for triples in own for t in triples), *(t for triples in shuffled for t in triples)]
@@ -108,12 +110,14 @@ class BugTables:
     """The tables that one head raises after some sources, and tables of random tokens of the same frequencies.
 
     Attributes:
-        head: of the first layer.
+        layer: the first with attention.
+        head: of that layer.
         tables: one for each source.
         chance_occurring: for each source, mean number of occurring pairs of the random tables.
         chance_crossed: the same for crossed pairs.
     """
 
+    layer: int
     head: int
     tables: tuple[SkipTrigramBugs, ...]
     chance_occurring: tuple[float, ...]
@@ -199,10 +203,33 @@ class Measurements:
         hidden = torch.zeros_like(self.lm.unlearned) if self.options.include_unlearned else self.lm.unlearned
         return int(logits.masked_fill(hidden.to(logits.device), -torch.inf).argmax())
 
+    def require_earlier_heads(self, what: str) -> None:
+        """Refuse what is about heads that read other heads.
+
+        Raises:
+            Unsupported: fewer than two layers have attention.
+        """
+        if len(self.lm.attention_layers) < 2:
+            require_heads(self.lm, what)
+            why = f"layer {self.first_layer} alone has attention, so no head reads another"
+            raise Unsupported(f"{what} of {self.lm.name}", why=why)
+
+    @property
+    def first_layer(self) -> int:
+        """The first layer with attention.
+
+        Raises:
+            Unsupported: no layer has any.
+        """
+        require_heads(self.lm, "heads")
+        return self.lm.attention_layers[0]
+
     @cached_property
     def skip_trigrams(self) -> list[HeadSkipTrigrams]:
-        """Of every head of the first layer."""
-        return skip_trigrams_by_head(self.circuits, 0, 25, self.basis, self.corpus, self.frequent, self.seed)
+        """Of every head of the first layer with attention."""
+        return skip_trigrams_by_head(
+            self.circuits, self.first_layer, 25, self.basis, self.corpus, self.frequent, self.seed
+        )
 
     @cached_property
     def bugs(self) -> BugTables | None:
@@ -216,14 +243,20 @@ class Measurements:
         tables, occurring, crossed = [], [], []
         for source in sources:
             table = skip_trigram_bugs(
-                self.circuits, 0, best.head, source, basis=self.basis, among=self.frequent, bigrams=bigrams
+                self.circuits,
+                self.first_layer,
+                best.head,
+                source,
+                basis=self.basis,
+                among=self.frequent,
+                bigrams=bigrams,
             )
             random = random_tables(bigrams, table.destinations, table.outputs, self.frequent, seed=self.seed)
             tables.append(table)
             raised_by_head = table.score > 0
             occurring.append(float(np.mean([int(((counts > 0) & raised_by_head).sum()) for counts in random])))
             crossed.append(float(np.mean([int((crossed_pairs(counts) & raised_by_head).sum()) for counts in random])))
-        return BugTables(best.head, tuple(tables), tuple(occurring), tuple(crossed))
+        return BugTables(self.first_layer, best.head, tuple(tables), tuple(occurring), tuple(crossed))
 
     @cached_property
     def expansion(self) -> Expansion:
@@ -242,17 +275,22 @@ class Measurements:
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:
-        """Of induction, for every head above the first layer; none in a model of one layer."""
+        """Of induction, for every head that attends above the first layer; none in a model of one layer."""
         if self.lm.n_layers < 2:
             return []
         names = [f.name for f in fields(InductionEvidence)]
 
         def compute() -> Arrays:
             found = self.circuits.induction(self.basis, self.seed, scores=self.scores)
-            return {name: np.array([getattr(e, name) for e in found]) for name in names}
+            missing = {name: (-1, -1) if name == "partner" else np.nan for name in names}
+            values = {name: [getattr(e, name) for e in found] for name in names}
+            return {n: np.array([missing[n] if v is None else v for v in values[n]]) for n in names}
 
-        stored = {name: array.tolist() for name, array in self.work.stage("evidence of induction", compute).items()}
-        stored["partner"] = [tuple(p) for p in stored["partner"]]
+        stored: dict[str, list[Any]] = {
+            name: [None if value != value else value for value in array.tolist()]
+            for name, array in self.work.stage("evidence of induction", compute).items()
+        }
+        stored["partner"] = [None if p[0] < 0 else tuple(p) for p in stored["partner"]]
         rows = zip(*(stored[n] for n in names), strict=True)
         return [InductionEvidence(**dict(zip(names, row, strict=True))) for row in rows]
 

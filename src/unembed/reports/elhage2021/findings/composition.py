@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unembed.attention.composition import MODES
+from unembed.errors import Unsupported
 from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
 from unembed.reports.document.intervals import Measured
 from unembed.reports.document.numbers import percent
@@ -25,6 +27,11 @@ _COMPOSITION = "Two-layer models: three kinds of composition"
 def _composition(m: Measurements) -> Numbers | None:
     if m.lm.n_layers < 2:
         return None
+    m.require_earlier_heads("composition")
+    for mode in MODES:
+        if bool(m.compositions[mode].isnan().all()):
+            why = next(iter(m.circuits.missing(m.basis).of(mode).values()))
+            raise Unsupported(f"{mode.upper()}-composition of {m.lm.name} in the {m.basis} basis", why=why)
     peaks = {mode: _strongest(ratios) for mode, ratios in m.compositions.items()}
     _, writer, _ = peaks["k"]
     chance = m.circuits.random_composition(m.seed)
@@ -40,7 +47,7 @@ def _composition(m: Measurements) -> Numbers | None:
 
 def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
     """The largest entry of (layer, head, later layer, later head), with writer and reader."""
-    value, at = ratios.flatten().max(dim=0)
+    value, at = ratios.nan_to_num(-torch.inf).flatten().max(dim=0)
     n_heads, n_layers = ratios.shape[1], ratios.shape[2]
     writer, reader = divmod(int(at), n_layers * n_heads)
     return float(value), divmod(writer, n_heads), divmod(reader, n_heads)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unembed.attention.induction import InductionEvidence
+from unembed.attention.induction import InductionEvidence, induction_missing
+from unembed.errors import Unsupported
 from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of
 from unembed.reports.document.intervals import Measured
 from unembed.reports.document.numbers import percent
@@ -13,6 +14,9 @@ from unembed.results import visible
 
 
 def _induction(m: Measurements) -> Numbers | None:
+    if m.evidence and all(e.by_weights is None for e in m.evidence):
+        why = " ".join(induction_missing(m.lm, m.basis)).rstrip(".")
+        raise Unsupported(f"induction by weights in {m.lm.name}", why=why)
     return {"evidence": m.evidence} if m.evidence else None
 
 
@@ -39,9 +43,10 @@ def judge_induction_heads(evidence: Sequence[InductionEvidence], most: Measured)
 
 def judge_induction_by_weights(evidence: Sequence[InductionEvidence]) -> Judgement:
     """The signs of induction in the weights of the heads found by what they do."""
-    found = [e for e in evidence if e.induction >= ROLE]
-    signs = [e for e in found if min(e.copying, e.matching, e.k_composition) > 0 and e.partner_previous_token >= ROLE]
-    first = max(evidence, key=lambda e: e.by_weights)
+    known = [e for e in evidence if e.by_weights is not None]
+    found = [e for e in known if e.induction >= ROLE]
+    signs = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) >= ROLE]
+    first = max(known, key=lambda e: e.by_weights or 0.0)
     here = (
         f"Found by attention on repeated tokens: {_names(found)}. Of these, copying and matching through the earlier "
         f"head that its keys read most, which attends to the previous token with at least {ROLE:.0%}: {_names(signs)}."

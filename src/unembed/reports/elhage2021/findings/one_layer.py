@@ -101,17 +101,18 @@ def _primitive(m: Measurements) -> Numbers:
     repeated, new = found.repeated_gain.numpy(), found.new_gain.numpy()
     return {
         "n_layers": m.lm.n_layers,
+        "layer": m.first_layer,
         "repeated": mean_of(repeated, seed=m.seed),
         "new": mean_of(new, seed=m.seed),
         "lead": paired_difference(repeated, new, seed=m.seed),
     }
 
 
-def judge_primitive(n_layers: int, repeated: Measured, new: Measured, lead: Measured) -> Judgement:
+def judge_primitive(n_layers: int, repeated: Measured, new: Measured, lead: Measured, layer: int = 0) -> Judgement:
     """By how much the first layer's heads lower the loss of repeated tokens, compared with new ones."""
     return Judgement(
-        f"The single heads of layer 0 take {signed(repeated)} nats off the loss of next tokens that occurred earlier "
-        f"in the window and {signed(new)} off that of new ones, a difference of {signed(lead)}.",
+        f"The single heads of layer {layer} take {signed(repeated)} nats off the loss of next tokens that occurred "
+        f"earlier in the window and {signed(new)} off that of new ones, a difference of {signed(lead)}.",
         verdict_of(*at_depth(n_layers, 1, above(repeated, 0.0), above(lead, REPEATED))),
     )
 

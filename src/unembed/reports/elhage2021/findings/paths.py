@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
 
 from unembed.reports.claims import Claim, Judgement, Numbers, at_depth, verdict_of
 from unembed.reports.elhage2021.measurements import Measurements
@@ -31,13 +34,20 @@ def judge_expansion(exact: bool, error: float, n_terms: int) -> Judgement:
 def _term_importance(m: Measurements) -> Numbers | None:
     if m.lm.n_layers < 2:
         return None
+    m.require_earlier_heads("paths through two heads")
     found = m.term_importance
     return {
         "reductions": found.reductions.tolist(),
         "per_term": found.reductions_per_term.tolist(),
-        "by_layer": found.layer_reductions.tolist(),
-        "given_others": found.layer_reductions_given_others.tolist(),
+        "by_layer": _known(found.layer_reductions),
+        "given_others": _known(found.layer_reductions_given_others),
+        "n_layers": m.lm.n_layers,
     }
+
+
+def _known(by_layer: Float[Tensor, " layer"]) -> dict[int, float]:
+    """The numbers of the layers with attention."""
+    return {n: value for n, value in enumerate(by_layer.tolist()) if value == value}
 
 
 def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], **_: Any) -> Judgement:
@@ -50,14 +60,17 @@ def judge_virtual_heads(reductions: Sequence[float], per_term: Sequence[float], 
     )
 
 
-def judge_second_layer(by_layer: Sequence[float], given_others: Sequence[float], **_: Any) -> Judgement:
+def judge_second_layer(
+    n_layers: int, by_layer: Mapping[int, float], given_others: Mapping[int, float], **_: Any
+) -> Judgement:
     """The single heads of each layer, given those of the others."""
-    parts, alone = (", ".join(f"layer {n} {v:+.2f}" for n, v in enumerate(found)) for found in (given_others, by_layer))
-    condition = given_others[-1] > 2 * given_others[0] if max(given_others) >= MATTERS else None
+    parts, alone = (", ".join(f"layer {n} {v:+.2f}" for n, v in found.items()) for found in (given_others, by_layer))
+    known = list(given_others.values())
+    condition = known[-1] > 2 * known[0] if max(known) >= MATTERS else None
     return Judgement(
         f"Nats that the single heads of a layer take off the loss, given those of the other layers: {parts}; added to "
         f"the direct path alone: {alone}.",
-        verdict_of(*at_depth(len(by_layer), 2, condition)),
+        verdict_of(*at_depth(n_layers, 2, condition)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.attention.circuits import Circuits
+from unembed.attention.composition import MODES
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis
 from unembed.reports.document.model import Exhibit, Section
@@ -66,7 +67,13 @@ def head_sections(
     if len(lm.attention_layers) < 2:
         return made
     try:
-        return [*made, Section("Partners", (), (_partners(circuits, layer, head, basis, seed, top, provenance),))]
+        missing = circuits.missing(basis)
+        absent = tuple(
+            f"{mode.upper()}-composition with other heads: not available, because {missing.of(mode)[layer]}."
+            for mode in MODES
+            if layer in missing.of(mode)
+        )
+        return [*made, Section("Partners", absent, (_partners(circuits, layer, head, basis, seed, top, provenance),))]
     except Unsupported as error:
         return [*made, Section("Partners", (f"Not available: {error}",))]
 

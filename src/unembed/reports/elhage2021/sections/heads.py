@@ -16,7 +16,7 @@ from unembed.attention.circuits import Circuits
 from unembed.attention.composition import MODES
 from unembed.attention.head_scores import KINDS, HeadScores, effects_missing, number_or_none
 from unembed.attention.in_context import TextScores
-from unembed.attention.induction import InductionEvidence
+from unembed.attention.induction import InductionEvidence, induction_missing
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
@@ -54,7 +54,7 @@ def composition(m: Measurements) -> list[Section]:
 
 def induction(m: Measurements) -> list[Section]:
     """Induction heads by weights and by behaviour."""
-    return [induction_section(m.circuits, m.evidence, m.provenance, 24, m.on_text)]
+    return [induction_section(m.circuits, m.evidence, m.basis, m.provenance, 24, m.on_text)]
 
 
 def one_position(m: Measurements) -> list[Section]:
@@ -246,8 +246,19 @@ def composition_section(
     exhibits, figures = [], []
     heads = circuits.lm.n_heads
     names = {"q": "Q-composition", "k": "K-composition", "v": "V-composition"}
+    missing = circuits.missing(basis)
+    absent: list[str] = []
+    refused: list[Unsupported] = []
     for mode in modes:
-        found = circuits.composition(mode, basis=basis)
+        absent += [
+            f"{names[mode]}: not available in {_layers(of, circuits.lm)}, because {why}."
+            for why, of in _by_reason({**missing.ov, **missing.of(mode)}).items()
+        ]
+        try:
+            found = circuits.composition(mode, basis=basis).nan_to_num(0.0)  # only pairs above 0 are listed
+        except Unsupported as error:
+            refused.append(error)
+            continue
         best = found.flatten().topk(min(top, int((found > 0).sum())))
         places = [_unravel(int(i), found.shape) for i in best.indices]
         columns = {
@@ -260,7 +271,7 @@ def composition_section(
         beside = f"random circuits: {chance:.4f} ± {deviation:.4f}"
         title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
         exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance), apart=(("z",),)))
-        if circuits.lm.n_layers == 2:
+        if circuits.lm.n_layers == len(circuits.lm.attention_layers) == 2:
             pairs = Table(
                 f"{names[mode]} of every pair",
                 {
@@ -278,6 +289,10 @@ def composition_section(
                     published=NO_NUMBERS,
                 )
             )  # fmt: skip
+    if len(refused) == len(modes):
+        raise refused[0]
+    if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
+        absent.append(f"Layers without attention have no heads that compose: {', '.join(others)}.")
     # One scale for the three pictures, so that their colours compare.
     most = max((abs(v) for e in exhibits if e.folded for v in e.table.columns["above_random"]), default=0.0)
     figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
@@ -285,6 +300,7 @@ def composition_section(
         "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
         "(V) take up: the Frobenius norm of the product over the product of the norms, with the mean for random "
         "Gaussian circuits of the same shapes, measured; z: in their standard deviations.",
+        *dict.fromkeys(absent),
     )
     return Section("Composition", text, tuple(exhibits), tuple(figures))
 
@@ -300,15 +316,19 @@ def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
 def induction_section(
     circuits: Circuits,
     found: Sequence[InductionEvidence],
+    basis: HeadBasis,
     provenance: Provenance,
     top: int | None = None,
     on_text: TextScores | None = None,
 ) -> Section:
-    """Every head above the first layer: signs of induction in its weights, compared with what it does."""
+    """Every head above the first layer: signs of induction in its weights, compared with what it does.
+
+    A cell is empty where the model has no such circuit; the section's text states why.
+    """
     shown = found if top is None else found[:top]
-    columns = {
+    columns: dict[str, list[Any]] = {
         "head": [f"L{e.layer}H{e.head}" for e in shown],
-        "partner": [f"L{e.partner[0]}H{e.partner[1]}" for e in shown],
+        "partner": [e.partner and f"L{e.partner[0]}H{e.partner[1]}" for e in shown],
         "copying_score": [e.copying for e in shown],
         "k_composition": [e.k_composition for e in shown],
         "matching_through_partner": [e.matching for e in shown],
@@ -320,6 +340,7 @@ def induction_section(
         "From the weights alone: does the head copy, which earlier head do its keys read most, and does its QK circuit "
         "through that head match a token with the one before the source? Next to it what the head and its partner do "
         "on repeated random tokens.",
+        *induction_missing(circuits.lm, basis),
     )
     if on_text is not None:
         columns["in_corpus"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
@@ -337,7 +358,8 @@ def induction_section(
     exhibit = Exhibit(
         "induction", table, percent=("induction", "partner_previous_token", *(("in_corpus",) if on_text else ()))
     )
-    return Section("Induction", text, (exhibit,), figures)
+    known = any(e.by_weights is not None for e in shown)
+    return Section("Induction", text, (exhibit,), figures if known else ())
 
 
 def full_circuit_exhibits(

@@ -59,8 +59,8 @@ def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenan
     lm = circuits.lm
     offsets = list(range(FARTHEST + 1 if lm.n_ctx is None else min(FARTHEST + 1, lm.n_ctx)))
     rows: list[tuple[str, torch.Tensor]] = []
-    for layer in range(lm.n_layers):
-        for head in range(lm.n_heads):
+    for layer in lm.attention_layers:
+        for head in range(lm.structure.blocks[layer].attention.n_heads):
             try:
                 rows.append((f"L{layer}H{head}", circuits.scores_by_offset(layer, head, offsets, basis)))
             except Unsupported:
@@ -81,7 +81,7 @@ def positions_section(circuits: Circuits, basis: HeadBasis, provenance: Provenan
     text = [_MEANS, "The picture shows scores less the head's mean, over the head's largest deviation."]
     exhibits = [Exhibit("scores_by_offset", Table("Scores by offset", columns, provenance), "", ("of_range",), True)]
     if (by_weights := circuits.previous_token_by_weights(basis)) is not None:
-        best = by_weights.flatten().topk(min(5, by_weights.numel()))
+        best = by_weights.nan_to_num(-torch.inf).flatten().topk(min(5, int((~by_weights.isnan()).sum())))
         places = [divmod(int(i), lm.n_heads) for i in best.indices]
         table = Table(
             "Attention to the token before, by positions alone",

@@ -1,4 +1,4 @@
-"""Primitive in-context learning: heads of the first layer raise what occurred earlier, where it is plausible."""
+"""Primitive in-context learning: heads of the first layer with attention raise what occurred earlier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sections(m: Measurements) -> list[Section]:
     found = m.term_importance
     gains = [mean_of(side.numpy(), seed=m.seed) for side in (found.repeated_gain, found.new_gain)]
     losses = Table(
-        "What the single heads of layer 0 take off the loss of the direct path, nats a token",
+        f"What the single heads of layer {m.first_layer} take off the loss of the direct path, nats a token",
         {"next_token_text": ["occurred earlier in the window", "is new in the window"], **columns("gain", gains)},
         m.provenance,
     )
@@ -23,9 +23,9 @@ def sections(m: Measurements) -> list[Section]:
         for r, copies in rows
     ]
     heads = Table(
-        "Triples of layer 0 that copy their source",
+        f"Triples of layer {m.first_layer} that copy their source",
         {
-            "head": [f"L0H{r.head}" for r, _ in rows],
+            "head": [f"L{m.first_layer}H{r.head}" for r, _ in rows],
             "triples": [len(r.triples) for r, _ in rows],
             "copy_the_source": [len(copies) for _, copies in rows],
             "where_it_follows_in_the_corpus": follows,

@@ -16,10 +16,10 @@ from unembed.results import Provenance, Table
 
 
 def sections(m: Measurements) -> list[Section]:
-    """Skip-trigrams of the first layer's heads in the corpus, those of the two it confirms most, and their bugs."""
+    """Skip-trigrams of the first heads in the corpus, those of the two heads that it confirms most, and their bugs."""
     shown = [r for r in sorted(m.skip_trigrams, key=lambda r: -r.likelier) if r.triples][:2]
-    made = [overview_section(0, m.skip_trigrams, m.provenance)]
-    made += [skip_trigram_section(m.circuits, 0, r.head, r.triples, m.provenance, r.counts) for r in shown]
+    made = [overview_section(m.first_layer, m.skip_trigrams, m.provenance)]
+    made += [skip_trigram_section(m.circuits, m.first_layer, r.head, r.triples, m.provenance, r.counts) for r in shown]
     return made if m.bugs is None else [*made, bug_section(m.circuits, m.bugs, m.provenance)]
 
 
@@ -111,7 +111,7 @@ def bug_section(circuits: Circuits, bugs: BugTables, provenance: Provenance, top
     lm, tables = circuits.lm, bugs.tables
     names = lm.token_strings(torch.tensor([t.source for t in tables], dtype=torch.long))
     counts = Table(
-        f"Sources tried for head L0H{bugs.head}",
+        f"Sources tried for head L{bugs.layer}H{bugs.head}",
         {
             "source_token": names,
             "raised_pairs": [int((t.score > 0).sum()) for t in tables],
@@ -125,7 +125,7 @@ def bug_section(circuits: Circuits, bugs: BugTables, provenance: Provenance, top
     best = max(range(len(tables)), key=lambda i: len(tables[i].pairs))
     pairs = tables[best].pairs[:top]
     crossed = Table(
-        f"Crossed pairs of head L0H{bugs.head}",
+        f"Crossed pairs of head L{bugs.layer}H{bugs.head}",
         {
             "source_token": [names[best]] * len(pairs),
             "destination_token": lm.token_strings(torch.tensor([d for d, _, _ in pairs], dtype=torch.long)),

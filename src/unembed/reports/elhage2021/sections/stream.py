@@ -170,17 +170,19 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
         "What the heads of one layer take off the loss",
         {
             "layer": list(range(len(found.by_layer))),
-            "alone": found.layer_reductions.tolist(),
-            "given_the_other_layers": found.layer_reductions_given_others.tolist(),
+            "alone": [_or_none(v) for v in found.layer_reductions.tolist()],
+            "given_the_other_layers": [_or_none(v) for v in found.layer_reductions_given_others.tolist()],
         },
         provenance,
     )
+    without = [str(n) for n, v in enumerate(found.by_layer.tolist()) if math.isnan(v)]
+    note = f" Layers without attention have no heads to take away: {', '.join(without)}." if without else ""
     proof = "" if found.error is None else f" With all orders the loss is met within {found.error:.0e}."
     text = (
         f"Nats a token over {found.n_tokens:,} predictions; the model's own loss is {found.loss:.3f}.{proof} Patterns "
         f"and norm scales are those of the full model. Order 0 is compared with a uniform guess, {found.uniform:.3f}. "
         "Alone: added to the direct path. Given the other layers: added to the direct path and the single heads of all "
-        "other layers.",
+        f"other layers.{note}",
     )
     figures = (
         Figure(
@@ -333,6 +335,9 @@ def stream_section(
             f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
             f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions)."
         )
+    parts = " ".join(f"{name}: {why}." for name, why in {**weights.missing, **memory.missing}.items())
+    if parts:
+        text.append(f"Not among them: {parts}")
     if any(e.on_text is not None for e in memory.erasing_heads):
         text.append(
             "Before and after: mean size of the stream along what is written, before and after the FFN or the "

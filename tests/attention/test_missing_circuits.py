@@ -1,0 +1,187 @@
+"""Models in which some layers or circuits do not exist: those that exist are exact, the others null with the reason."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
+from unembed.attention import Circuits
+from unembed.attention.erasure import memory_management
+from unembed.attention.geometry import virtual_weights
+from unembed.attention.in_context import head_output_lengths, scores_on_text
+from unembed.attention.induction import induction_missing
+from unembed.attention.missing_circuits import missing_circuits
+from unembed.errors import Unsupported
+from unembed.language_model import LanguageModel, load
+from unembed.names import HeadBasis
+
+TEXT = ["the cat sat on the mat and the cat sat on the mat again. " * 4] * 2
+
+
+def _lm(model_type: str) -> LanguageModel:
+    return load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "basis", "ov", "qk"),
+    [
+        ("llama", "folded", {}, {}),
+        ("qwen3_next", "raw", {}, {}),
+        ("qwen3_next", "folded", {3: "a gate of each position"}, {}),
+        ("deepseek_v3", "folded", {}, dict.fromkeys(range(4), "the content part of a key")),
+        ("gemma4_text", "folded", *[dict.fromkeys((2, 3), "it uses the keys and values of another layer")] * 2),
+        ("jamba", "folded", {}, {}),
+    ],
+)
+def test_the_reasons_name_the_part_of_the_architecture(
+    model_type: str, basis: HeadBasis, ov: dict[int, str], qk: dict[int, str]
+) -> None:
+    missing = missing_circuits(_lm(model_type), basis)
+    for found, expected in ((missing.ov, ov), (missing.qk, qk)):
+        assert found.keys() == expected.keys()
+        assert all(found[layer].startswith(why) for layer, why in expected.items())
+
+
+def test_gemma_4_composes_as_its_projections_do_and_its_scores_add_up() -> None:
+    lm = _lm("gemma4_text")
+    first, second = (layer.self_attn for layer in lm.hf.model.layers[:2])
+    circuits = Circuits(lm)
+    d = 16
+
+    def part(weight: torch.Tensor, head: int) -> torch.Tensor:
+        return weight[d * head : d * (head + 1)].double().T  # (d_model, d_head)
+
+    for mode, ratios in circuits.compositions("raw").items():
+        assert ratios[2:].isnan().all() and ratios[:, :, 2:].isnan().all() and ratios[:2, :, :2].isfinite().all()
+        for a in range(4):
+            for b in range(4):
+                W_V, W_O = part(first.v_proj.weight, a // 2), first.o_proj.weight[:, d * a : d * (a + 1)].double()
+                W_Q, W_K = part(second.q_proj.weight, b), part(second.k_proj.weight, b // 2)
+                out = part(second.v_proj.weight, b // 2) @ second.o_proj.weight[:, d * b : d * (b + 1)].double().T
+                read = {"q": W_Q @ W_K.T, "k": W_K @ W_Q.T, "v": out}[mode]
+                written = W_V @ W_O.T
+                expected = (written @ read).norm() / written.norm() / read.norm()
+                torch.testing.assert_close(ratios[0, a, 1, b], expected, rtol=1e-4, atol=1e-6)
+    for layer in (0, 1):  # refuses where its terms miss the scores of the run
+        assert circuits.score_terms(torch.arange(3, 12), layer, 1).to_table()["score"]
+    with pytest.raises(Unsupported, match="keys and values of another layer"):
+        circuits.scores_by_offset(2, 0, [1])
+
+
+def test_without_a_qk_circuit_heads_compose_through_values_alone() -> None:
+    circuits = Circuits(_lm("deepseek_v3"))
+    found = circuits.compositions("folded")
+    assert found["q"].isnan().all() and found["k"].isnan().all() and (found["v"][0, :, 1:] > 0).all()
+    with pytest.raises(Unsupported, match="content part of a key is divided by its latent's size"):
+        circuits.composition("k", basis="folded")
+    with pytest.raises(Unsupported, match="a gate of each position and channel"):
+        Circuits(_lm("qwen3_next")).composition("v", basis="folded")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "writers", "missing"),
+    [
+        ("jamba", {"attention 1", "attention 3"}, {"mixer (Mamba) 0", "mixer (Mamba) 2"}),
+        ("qwen3_next", {"attention 3"}, {f"mixer (gated DeltaNet) {n}" for n in range(3)}),
+        ("nemotron_h", {"attention 2"}, {"mixer (Mamba-2) 0"}),
+        ("deepseek_v3", {f"attention {n}" for n in range(4)}, set[str]()),
+        ("gemma4_text", {f"attention {n}" for n in range(4)}, {f"{w} {n}" for w in "QKV" for n in (2, 3)}),
+    ],
+)
+def test_the_stream_has_every_matrix_that_exists_and_names_the_rest(
+    model_type: str, writers: set[str], missing: set[str]
+) -> None:
+    lm = _lm(model_type)
+    found = virtual_weights(lm, "folded")
+    assert {name for name in found.writers if name.startswith("attention")} == writers
+    assert missing <= found.missing.keys() and all(found.missing.values())
+    reads = {name.removesuffix(" (content)").removesuffix(" (rotary)") for name in found.readers}
+    for layer in lm.attention_layers:
+        assert all((f"{which} {layer}" in reads) != (f"{which} {layer}" in found.missing) for which in "QKV")
+
+
+@pytest.mark.parametrize("model_type", ["jamba", "nemotron_h", "qwen3_next"])
+def test_attention_on_text_is_that_of_the_layers_that_attend(model_type: str) -> None:
+    lm = _lm(model_type)
+    scores, lengths = scores_on_text(lm, TEXT, max_windows=1), head_output_lengths(lm, TEXT, max_windows=1)
+    others = [n for n in range(lm.n_layers) if n not in lm.attention_layers]
+    for tensor in (scores.induction, scores.previous_token, lengths):
+        assert tensor[others].isnan().all() and tensor[list(lm.attention_layers)].isfinite().all()
+    tokens = lm.encode(TEXT[0])[:, :64]
+    kept: dict[int, torch.Tensor] = {}
+    handles = [
+        lm.structure.blocks[n].attention.module.register_forward_hook(
+            lambda _m, _a, out, n=n: kept.__setitem__(n, out[1].detach())
+        )
+        for n in lm.attention_layers
+    ]
+    lm.hf.set_attn_implementation("eager")
+    with torch.no_grad():
+        lm.hf(tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+    for handle in handles:
+        handle.remove()
+    for layer, pattern in kept.items():
+        previous = pattern[0].diagonal(-1, dim1=-2, dim2=-1).double().mean(-1)
+        torch.testing.assert_close(scores.previous_token[layer], previous, rtol=1e-4, atol=1e-6)
+
+
+def test_heads_that_erase_are_those_with_an_ov_circuit() -> None:
+    gated, jamba = _lm("qwen3_next"), _lm("jamba")
+    found = memory_management(gated, "folded", corpus=TEXT, verify=True)
+    assert found.heads.isnan().all() and not found.erasing_heads and found.memories
+    assert "a gate of each position" in found.missing["heads of layer 3"]
+    found = memory_management(jamba, "raw", corpus=TEXT, verify=True)
+    assert {e.layer for e in found.erasing_heads} == {1, 3} and found.heads[[0, 2]].isnan().all()
+    W_O, W_V = (jamba.weights.W_O[1][2].double(), jamba.weights.W_V[1][1].double())
+    values = torch.linalg.eigvals(W_V @ W_O)
+    share = -values.real.clamp_max(0).sum() / values.abs().sum()
+    torch.testing.assert_close(found.heads[1, 2], share, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "basis", "known", "why"),
+    [
+        ("jamba", "folded", ("copying", "partner", "k_composition", "matching"), "Heads of layer 1 have no partner"),
+        ("qwen3_next", "folded", (), "Copying, and being a partner: not available in layers 3, because a gate"),
+        ("deepseek_v3", "folded", ("copying",), "K-composition and matching: not available in layers 0, 1, 2, 3"),
+        ("gemma4_text", "folded", ("copying", "partner", "k_composition", "matching"), "K-composition and matching:"),
+    ],
+)
+def test_evidence_of_induction_is_null_where_a_circuit_does_not_exist(
+    model_type: str, basis: HeadBasis, known: tuple[str, ...], why: str
+) -> None:
+    lm = _lm(model_type)
+    found = Circuits(lm).induction(basis, n_sequences=2, length=8)
+    assert {e.layer for e in found} == {n for n in lm.attention_layers if n > 0}
+    assert all(math.isfinite(e.induction) for e in found)
+    for name in ("copying", "partner", "k_composition", "matching"):
+        assert any(getattr(e, name) is not None for e in found) == (name in known)
+    assert any(line.startswith(why) for line in induction_missing(lm, basis))
+
+
+@pytest.mark.parametrize("command", ["stream", "induction", "composition", "heads"])
+@pytest.mark.parametrize("model_type", ["jamba", "nemotron_h", "deepseek_v3", "gemma4_text"])
+def test_commands_run_whole_and_write_null(model_type: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unembed.cli import option_groups
+    from unembed.cli.circuits.command import app
+
+    lm = _lm(model_type)
+    monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
+    small = ["--sequences", "2", "--length", "6"] if command in ("induction", "heads") else []
+    done = CliRunner().invoke(app, [command, *small, "--json"])
+    assert done.exit_code == 0, done.output
+    view: dict[str, Any] = json.loads(done.stdout)
+    absent = {"stream": "Not among them", "composition": "attention" if model_type == "jamba" else "not available"}
+    if (model_type, command) == ("deepseek_v3", "stream"):  # everything is there: keys in two parts
+        assert {"K 0 (content)", "K 0 (rotary)"} <= {row["reader"] for row in view["tables"]["overlap"]["rows"]}
+    elif (model_type, command) != ("nemotron_h", "composition"):
+        assert any(absent.get(command, "ayer") in line for line in view["text"])
+    shown = CliRunner().invoke(app, [command, *small])
+    assert shown.exit_code == 0 and "nan" not in shown.output.split()
