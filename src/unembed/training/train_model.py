@@ -43,7 +43,7 @@ def train(
         layers: of a wikilm-mini, 6 if not given; another size is named after it, wikilm-mini-8x512.
         width: of its stream, 192 if not given; its layers have four times as many memories.
         steps: its updates in all, over which the learning rate rises and falls; 2,000 if not given.
-        bfloat16: multiply in bfloat16 to train a wikilm-mini, which takes half the time where the processor has it.
+        bfloat16: train a wikilm-mini in bfloat16, which is faster on processors that support it.
         threads: how many threads torch may use.
         seed: of weights and batches; the recipe's if not given.
         compiled: whether wren and attn-* go through `torch.compile`.

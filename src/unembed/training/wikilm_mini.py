@@ -41,7 +41,7 @@ class Mini:
         cutoffs: first word of each band but the first.
         context: words in a row.
         lr: peak of the learning rate; it rises over a tenth of the steps and falls to zero along a cosine.
-        bfloat16: whether products are made in it, which takes half the time where the processor has it.
+        bfloat16: whether matrix products are in bfloat16, which is faster on processors that support it.
     """
 
     words: int = 12_000
