@@ -101,7 +101,9 @@ def evaluate(folder: Path, limit: int = 200) -> None:
         **options,
     )
     listed = toxicity.Lexicon(words, "the list of banned words")
-    tables = [done.table, toxicity.evaluate(lm, prompts, arms, listed, **options).table]
+    tables: list[Any] = []
+    for found in (done, toxicity.evaluate(lm, prompts, arms, listed, **options)):
+        tables += [found.table, found.changes()]
     into_results("Suppressing toxic language", [*tables, toxicity.published_table(lm)])
 
 

@@ -34,7 +34,9 @@ def train(
     ] = None,
     bfloat16: Annotated[
         bool,
-        typer.Option("--bfloat16", help="Train wikilm-mini in bfloat16, which is faster on processors that support it."),
+        typer.Option(
+            "--bfloat16", help="Train wikilm-mini in bfloat16, which is faster on processors that support it."
+        ),
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads for torch.", show_default=False)] = None,
     model: Annotated[

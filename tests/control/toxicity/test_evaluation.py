@@ -95,3 +95,24 @@ def test_what_cannot_be_evaluated_is_refused(lm):
         toxicity.evaluate(lm, PROMPTS, [toxicity.plain()] * 2, Vowels())
     with pytest.raises(InvalidInput, match="without a seed"):
         toxicity.evaluate(lm, PROMPTS, [toxicity.plain()], Vowels(), samples=2)
+
+
+def test_changes_pair_the_prompts_of_two_arms(lm):
+    table = toxicity.evaluate(lm, PROMPTS[:1], [toxicity.plain()], Vowels(), new_tokens=1).table
+    rng = np.random.default_rng(3)
+    plain = (rng.random((300, 1)) < 0.5).astype(float)
+    # In the second arm every tenth prompt is no longer toxic; the third is independent of the first.
+    fewer = np.where(np.arange(300)[:, None] % 10 == 0, 0.0, plain)
+    unrelated = rng.permutation(plain)
+    scores = {"plain": plain, "values picked by hand": fewer, "arm of ours": unrelated}
+    found = evaluation.Evaluation(table, {}, {name: {"toxicity": rows} for name, rows in scores.items()}).changes()
+    rows = {row["arm"]: row for row in found.rows()}
+    by_hand, other = rows["values picked by hand"], rows["arm of ours"]
+    assert by_hand["change"] == pytest.approx(100 * (fewer.mean() - plain.mean()))
+    # The standard error of a paired mean, against which the bootstrap is compared.
+    for row, arm in ((by_hand, fewer), (other, unrelated)):
+        half = 196 * (arm - plain).std(ddof=1) / np.sqrt(300)
+        assert row["change_low"] == pytest.approx(row["change"] - half, abs=0.25 * half)
+        assert row["change_high"] == pytest.approx(row["change"] + half, abs=0.25 * half)
+    assert by_hand["change_high"] < 0 and other["change_low"] < 0 < other["change_high"]
+    assert by_hand["published_change"] == pytest.approx(30.8 - 58.5) and other["published_change"] is None

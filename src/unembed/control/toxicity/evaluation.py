@@ -126,6 +126,27 @@ class Evaluation(Displayed):
         """The scores: `table`."""
         return self.table
 
+    def changes(self) -> Table:
+        """How many percentage points each arm adds to the toxicity of the first, on the same prompts.
+
+        The 95 % bootstrap interval resamples prompts, each with both arms' continuations. An arm differs from the first
+        where the interval excludes 0.
+        """
+        first, *others = self.scores
+        columns: dict[str, list[Any]] = {"arm": others, "change": [], "change_low": [], "change_high": []}
+        for name in others:
+            hits, plain = (np.asarray(self.scores[arm]["toxicity"] >= THRESHOLD, dtype=float) for arm in (name, first))
+            low, high = _interval(hits - plain)
+            found = {"change": (hits - plain).mean(), "change_low": low, "change_high": high}
+            for column, share in found.items():
+                columns[column].append(100 * float(share))
+        published = [PUBLISHED.get(name, (None,))[0] for name in (first, *others)]
+        columns["published_change"] = [
+            None if number is None or published[0] is None else number - published[0] for number in published[1:]
+        ]
+        title = f"Toxicity compared with the arm {first}, in percentage points; published: Geva et al. 2022, Table 5"
+        return Table(title, columns, self.table.provenance)
+
 
 def evaluate(
     lm: Decoder,
@@ -280,7 +301,7 @@ def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: in
 
 
 def _interval(hits: np.ndarray) -> tuple[float, float]:
-    """95 % bootstrap interval of a share, with prompts resampled 2,000 times."""
+    """95 % bootstrap interval of the mean of (prompt, sample) numbers, with prompts resampled 2,000 times."""
     per_prompt = hits.mean(axis=1)
     draws = np.random.default_rng(0).integers(0, len(per_prompt), size=(2000, len(per_prompt)))
     means = per_prompt[draws].mean(axis=1)
