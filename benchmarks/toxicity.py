@@ -25,9 +25,10 @@ from unembed import steering, toxicity
 MODEL = Path("build/toxic-wren")
 SAVED = Path("build/toxic-study")
 BUDGET = 0.17
-BY_HAND = ((1, 517), (1, 656), (3, 209), (3, 471), (3, 580), (4, 111), (4, 439), (4, 817), (4, 950), (5, 963))
-"""Values of this very copy that promote appreciate, hope, please, article, agree, better, welcome, help, support, talk;
-picked from `steering.promoting` for fifteen polite words, before anything was measured."""
+BY_HAND = ((4, 583), (4, 882), (4, 902), (4, 1008), (5, 368), (5, 681), (5, 961), (6, 740), (7, 124), (7, 825))
+"""Values of this very copy that promote information and help, better, hope and agree, interested and glad, talk, help,
+support and offer, welcome, appreciate, thank and please; picked from `steering.promoting` for fifteen polite words, before
+anything was measured."""
 STRENGTHS = {"greedy": (3.0, 6.0, 12.0), "greedy, reversed too": (-3.0, -6.0, -12.0, 3.0, 6.0)}
 
 
