@@ -21,6 +21,7 @@ Each message has three parts: what failed (with the offending value), why, and w
 
 from __future__ import annotations
 
+import json
 import re
 
 
@@ -52,6 +53,17 @@ def first_sentence(error: BaseException) -> str:
     """The first sentence of another library's message, whole and on one line; the class where there is no message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.split(r"(?<=[^.][.!?])\s", " ".join(lines[0].split()), maxsplit=1)[0]
+
+
+def reading_fault(error: BaseException) -> str:
+    """Why a file could not be read."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON (line {error.lineno}, column {error.colno})"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return first_sentence(error)
 
 
 def _rebuild(kind: type[UnembedError], what: str, why: str, instead: str) -> UnembedError:

@@ -127,6 +127,9 @@ def _ranked(
     from unembed.cli.stored_index import index_for
     from unembed.gallery import SAVED
 
+    for layer in settings["layers"] or ():
+        lm.layer(layer)  # refused before the ranking is announced
+
     if (known := index_for(opening, lm, folder)) is not None:
         # Different memories are found among more than are listed; the effect is measured for each of them.
         pool = max(top, SAVED if settings["layers"] is None else LAYER_POOL)

@@ -80,9 +80,11 @@ def _opened(
     with _without_collection():
         import torch
 
+        from unembed.validation import valid_seed
+
         load = unembed.load
     if seed is not None:
-        torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(valid_seed(seed))  # pyright: ignore[reportUnknownMemberType]
     placed = "auto" if device == "auto" else None
     return load(
         model,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.results import write_whole
 from unembed.stream.interventions import Edit
 from unembed.version import __version__
@@ -42,7 +42,9 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
     try:
         stored = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read edits from {path}", why=str(error), instead="Give a saved file") from error
+        raise InvalidInput(
+            f"cannot read edits from {path}", why=reading_fault(error), instead="Give a saved file"
+        ) from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
         raise InvalidInput(
             f"{path} is not a file of edits", why=f"its schema is not {SCHEMA}", instead="Save them again"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unembed.errors import IndexFault, InvalidInput, UnembedError
+from unembed.errors import IndexFault, InvalidInput, UnembedError, reading_fault
 from unembed.results import Provenance, whole_file
 
 SCHEMA = 2
@@ -89,8 +89,14 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         why = "there is no such folder" if not folder.is_dir() else f"the folder holds no {NAME}"
         raise IndexFault(f"no index at {folder}", why=why, instead="Build one with unembed index build") from None
+    except NotADirectoryError:
+        raise IndexFault(
+            f"no index at {folder}", why="it is not a folder", instead="Build one with unembed index build"
+        ) from None
     except (OSError, ValueError) as error:
-        raise IndexFault(f"cannot read {path}", why=str(error), instead="Build the index again elsewhere") from error
+        raise IndexFault(
+            f"cannot read {path}", why=reading_fault(error), instead="Build the index again elsewhere"
+        ) from error
     if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
         raise IndexFault(
             f"{path} is not of an index", why="unembed did not write it", instead="Give the folder of an index"

@@ -24,7 +24,15 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, OutOfMemory, first_sentence
+from unembed.errors import (
+    InvalidInput,
+    ModelNotUnderstood,
+    ModelUnavailable,
+    OutOfMemory,
+    UnembedError,
+    first_sentence,
+    reading_fault,
+)
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.hub import is_local_only
@@ -222,6 +230,8 @@ def _pretrained(
     placed: dict[str, Any],
     trust_remote_code: bool,
 ) -> Opened:
+    if not name.strip():
+        raise ModelUnavailable("a model without a name", instead="Give a folder, or a name of the hub")
     path = _path(name)
     if not (path / "config.json").exists() and (found := find_checkpoint(path)) is not None:
         if placed:
@@ -236,7 +246,8 @@ def _pretrained(
             f"folder {name}", why="it contains no config.json", instead="Give a saved model's folder"
         )
     if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
-        raise ModelUnavailable(f"no model folder at {name}", why="there is no such directory")
+        why = "it is a file" if path.is_file() else "there is no such folder"
+        raise ModelUnavailable(f"no model folder at {name}", why=why, instead="Give a saved model's folder")
     where = str(path) if path.is_dir() else name
     common = {
         "revision": revision,
@@ -308,6 +319,19 @@ def _check_is_decoder(hf: PreTrainedModel) -> None:
         )
 
 
+def _folder_fault(folder: Path, error: Exception) -> UnembedError:
+    """Why transformers opens no model from a folder with a `config.json`."""
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        why, instead = f"config.json cannot be read: {reading_fault(fault)}", "Save the model again"
+        return ModelUnavailable(f"folder {folder}", why=why, instead=instead)
+    if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+        why, instead = "it contains no weights (*.safetensors or *.bin)", "Save the model with its weights"
+        return ModelUnavailable(f"folder {folder}", why=why, instead=instead)
+    return ModelUnavailable(f"folder {folder}", why=first_sentence(error))
+
+
 def _explained(name: str, error: Exception, offline: bool) -> Exception:
     text = " ".join(str(error).split())
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
@@ -332,7 +356,7 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
         return ModelNotUnderstood(f"model {name}", why=_no_decoder(name))
     if isinstance(error, (OSError, ConnectionError)) or "offline" in text.lower():
         if Path(name).is_dir():
-            return ModelUnavailable(f"folder {name}", why=first_sentence(error))
+            return _folder_fault(Path(name), error)
         shipped = ", ".join(SHIPPED)
         return ModelUnavailable(
             f"model {name}",

@@ -143,7 +143,9 @@ class Vocabulary:
         hint = (
             f"Try {spaced!r} with its leading space"
             if not text.startswith(" ") and spaced in self._by_string
-            else ("Choose one of these pieces")
+            else "Choose one of these pieces"
+            if ids
+            else "Give a token"
         )
         raise NotOneToken(f"{text[:200]!r} is not one token", why=f"it is {pieces}", instead=hint)
 

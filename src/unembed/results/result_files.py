@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import InvalidInput, Unsupported, reading_fault
 from unembed.results.files import write_whole
 from unembed.results.table import Table
 from unembed.validation import as_path
@@ -54,7 +54,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InvalidInput(
-            f"cannot read {path}", why=str(error), instead="Give a file that a result's save wrote"
+            f"cannot read {path}", why=reading_fault(error), instead="Give a file that a result's save wrote"
         ) from error
     if about.get("schema") != SCHEMA:
         raise InvalidInput(

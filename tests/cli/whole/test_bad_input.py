@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,7 +46,69 @@ BAD: dict[str, tuple[tuple[object, ...], str]] = {
     "a device that is not here": (("trace", PROMPT, "--device", "cuda:97"), "device 'cuda:97'"),
     "a device without numbers": (("trace", PROMPT, "--device", "meta"), "it holds no numbers"),
     "page in a missing folder": (("trace", PROMPT, "--html", "/nowhere/at/all.html"), "Create it first"),
+    "seed too large": (("trace", PROMPT, "--seed", 2**70), "4294967295"),
+    "negative seed": (("trace", PROMPT, "--seed", -1), "seed"),
+    "no token": (("trace", PROMPT, "--token", ""), "Give a token"),
+    "layer of a ranking": (("memories", "--layer", 9), "counted 0 to 1"),
 }
+
+_NO_JSON, _NO_TEXT = "it is not JSON (line 1, column 1)", "it is not UTF-8 text"
+BAD_FILES: dict[str, tuple[tuple[str, ...], str]] = {
+    f"{' '.join(command[:2])} {file}": ((*command, file), helps)
+    for *command, file, helps in (
+        ("annotate", "import", "words.txt", _NO_JSON),
+        ("annotate", "import", "bytes", _NO_TEXT),
+        ("annotate", "import", "missing", "No such file"),
+        ("annotate", "import", "folder", "Is a directory"),
+        ("annotate", "agreement", "words.txt", _NO_JSON),
+        ("steer", PROMPT, "--edits", "words.txt", _NO_JSON),
+        ("steer", PROMPT, "--edits", "bytes", _NO_TEXT),
+        ("toxicity", "evaluate", "--prompts", "bytes", _NO_TEXT),
+        ("toxicity", "evaluate", "--prompts", "missing", "No such file"),
+        ("toxicity", "evaluate", "--prompts", "empty", "no prompts"),
+        ("trace", "--prompts", "bytes", _NO_TEXT),
+        ("trace", "--prompts", "folder", "Is a directory"),
+        ("early-exit", "evaluate", "words.txt", "it is not a saved rule"),
+        ("trace", PROMPT, "--index", "words.txt", "it is not a folder"),
+        ("trace", PROMPT, "--index", "folder", "holds no manifest.json"),
+        ("trace", PROMPT, "--index", "missing", "no such folder"),
+        ("index", "status", "damaged index", "it is not JSON (line 1, column 2)"),
+        ("index", "verify", "words.txt", "it is not a folder"),
+        ("trace", PROMPT, "--model", "words.txt", "it is a file"),
+        ("trace", PROMPT, "--model", "./missing", "there is no such folder"),
+        ("trace", PROMPT, "--model", "folder", "no config.json"),
+        ("trace", PROMPT, "--model", "", "a model without a name"),
+        ("trace", PROMPT, "--model", "no weights", "it contains no weights"),
+        ("trace", PROMPT, "--model", "damaged config", "config.json cannot be read: it is not JSON"),
+    )
+}
+
+
+@pytest.mark.parametrize(("arguments", "helps"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_is_one_line_in_our_words(
+    unembed: Run,
+    gpt2_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    helps: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_text("These are words.\n")
+    Path("bytes").write_bytes(b"\x92\x00\xff" * 40)
+    Path("empty").touch()
+    for name, file, text in (
+        ("folder", "other", ""),
+        ("damaged index", "manifest.json", "{,"),
+        ("damaged config", "config.json", "{,"),
+        ("no weights", "config.json", (gpt2_folder / "config.json").read_text()),
+    ):
+        Path(name).mkdir()
+        (Path(name) / file).write_text(text)
+    ours = arguments[0] in ("annotate", "index") or "--model" in arguments
+    line = refused(unembed(*arguments, *(() if ours else ("--model", gpt2_folder))))
+    assert helps in line
+    assert not re.search(r"codec|Expecting|Errno|Traceback", line)
 
 
 @pytest.mark.parametrize(("arguments", "helps"), BAD.values(), ids=BAD)
@@ -63,7 +126,7 @@ def test_an_unknown_model_without_network(unembed: Run) -> None:
 
 def test_a_folder_that_is_not_a_model_is_refused(unembed: Run, tmp_path: Path) -> None:
     assert "config.json" in refused(unembed("trace", PROMPT, "--model", tmp_path))
-    assert "no such directory" in refused(unembed("trace", PROMPT, "--model", tmp_path / "absent" / "model"))
+    assert "no such folder" in refused(unembed("trace", PROMPT, "--model", tmp_path / "absent" / "model"))
 
 
 @pytest.mark.parametrize("command", [("trace", PROMPT), ("lens", PROMPT), ("steer", PROMPT, "--promote", "January")])

@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from unembed.concepts.annotation.label import Label
 from unembed.concepts.annotation.rules import NONE, RULES, check_pattern
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.names import MemoryIndex, parse_memory
 from unembed.results import Provenance, Table
 
@@ -86,7 +86,9 @@ def load(path: str | os.PathLike[str]) -> Annotation:
     try:
         sheet = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {path}", why=str(error), instead="Give a file that export wrote") from error
+        raise InvalidInput(
+            f"cannot read {path}", why=reading_fault(error), instead="Give a file that export wrote"
+        ) from error
     if not isinstance(sheet, dict) or sheet.get("schema") != SCHEMA:
         raise InvalidInput(
             f"{path} is not an annotation file",

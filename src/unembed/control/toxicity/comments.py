@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 
 Labelled = tuple[list[str], list[int]]
 
@@ -20,7 +20,9 @@ def read_comments(path: str | Path) -> Labelled:
     try:
         rows = list(csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
     except (OSError, ValueError, csv.Error) as error:
-        raise InvalidInput(f"cannot read {path}", why=str(error), instead="Give the folder of the data") from error
+        raise InvalidInput(
+            f"cannot read {path}", why=reading_fault(error), instead="Give the folder of the data"
+        ) from error
     for number, row in enumerate(rows, start=1):
         if len(row) != 2 or row[1] not in ("0", "1"):
             raise InvalidInput(f"{path} row {number}", why="it is not a comment and 0 or 1", instead="Correct it")

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read prompts from {path}", why=str(error), instead="Give JSON lines") from error
+        raise InvalidInput(
+            f"cannot read prompts from {path}", why=reading_fault(error), instead="Give JSON lines"
+        ) from error
     plain = Path(path).suffix == ".txt"
     found = [_prompt(line, n, path, plain) for n, line in enumerate(lines, start=1) if line.strip()]
     if challenging_only:

@@ -18,7 +18,7 @@ import numpy as np
 
 from unembed.control.toxicity.hashed_ngrams import margins
 from unembed.control.toxicity.word_filter import read_words
-from unembed.errors import InvalidInput, ModelUnavailable
+from unembed.errors import InvalidInput, ModelUnavailable, reading_fault
 
 ATTRIBUTES = ("toxicity", "severe_toxicity", "sexually_explicit", "threat", "profanity", "identity_attack")
 """The paper's six, in the order of its Table 5."""
@@ -77,7 +77,9 @@ class StoredScores:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
-            raise InvalidInput(f"cannot read scores from {path}", why=str(error), instead="Give JSON lines") from error
+            raise InvalidInput(
+                f"cannot read scores from {path}", why=reading_fault(error), instead="Give JSON lines"
+            ) from error
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.models.vocabulary import Vocabulary
 
 _HEX = re.compile(r"(?:\\x[0-9a-f]{2})+")
@@ -131,7 +131,9 @@ def read_words(path: str | Path) -> list[str]:
     try:
         words = [w for line in Path(path).read_text(encoding="utf-8").splitlines() if (w := line.strip())]
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read words from {path}", why=str(error), instead="Give one word a line") from error
+        raise InvalidInput(
+            f"cannot read words from {path}", why=reading_fault(error), instead="Give one word a line"
+        ) from error
     if not words:
         raise InvalidInput(f"{path} contains no words", instead="Give one word a line")
     return words

@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, first_sentence
+from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, first_sentence, reading_fault
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
 
@@ -51,7 +51,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelUnavailable(f"dictionary {path}", why=str(error)) from error
+        raise ModelUnavailable(f"dictionary {path}", why=reading_fault(error)) from error
     # Not splitlines(): WikiText has words that hold other line separators.
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
         overwrite = line.endswith(f" {_OVERWRITE}")

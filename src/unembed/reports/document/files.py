@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.reports.document.charts import draw
 from unembed.reports.document.html import page
 from unembed.reports.document.model import SCHEMA, Report
@@ -75,7 +75,7 @@ def reopen(out: str | os.PathLike[str]) -> Report:
         stored: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(
-            f"no report in {folder}", why=str(error), instead="Give a folder that `unembed report` wrote"
+            f"no report in {folder}", why=reading_fault(error), instead="Give a folder that `unembed report` wrote"
         ) from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else None
