@@ -100,7 +100,7 @@ def test_missing_models_are_reported_with_where_to_look(tmp_path: Path) -> None:
     (tmp_path / "unknown").mkdir()
     (tmp_path / "unknown" / "config.json").write_text('{"model_type": "no-such-family"}')
     cases: list[tuple[object, type[UnembedError], str]] = [
-        (tmp_path / "nowhere", ModelUnavailable, "no such directory"),
+        (tmp_path / "nowhere", ModelUnavailable, "no such folder"),
         (tmp_path / "empty", ModelUnavailable, "config.json"),
         (tmp_path / "broken", ModelUnavailable, "broken"),
         (

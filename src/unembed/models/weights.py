@@ -141,6 +141,9 @@ class Weights:
         return self._n_rows(_required(site.down_proj)) if site.experts is None else site.experts.n_memories
 
     def _n_rows(self, module: nn.Module) -> int:
+        """How many inputs a projection has, known also where it is not linear in them."""
+        if module in self._structure.not_linear and isinstance(rows := getattr(module, "in_features", None), int):
+            return rows
         self._checked(module)
         if module in self._structure.effective:
             return self._structure.effective[module].d_in

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.families import build
+from tests.models.decoder_classes import tiny_model
 from unembed.attention.head_scores import KINDS, head_scores
 from unembed.control.early_exit.examples import examples_of_prefixes
 from unembed.errors import Unsupported
@@ -137,3 +138,46 @@ def test_peft_models_open_unmerged(use_dora: bool, tokens: torch.Tensor) -> None
     expected = examples_of_prefixes(merged, list(tokens))
     torch.testing.assert_close(found.update, expected.update, rtol=1e-3, atol=1e-4)
     assert torch.equal(found.dominant, expected.dominant)
+
+
+def test_a_model_with_dynamic_quantization_below_its_head_is_read_without_its_matrices(tokens: torch.Tensor) -> None:
+    hf = build("llama-biases")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces that its quantization moves to torchao
+        linears = {name for name, part in hf.named_modules() if isinstance(part, nn.Linear) and name != "lm_head"}
+        chosen = {name: torch.ao.quantization.default_dynamic_qconfig for name in linears}
+        quantized = torch.ao.quantization.quantize_dynamic(hf, chosen, dtype=torch.qint8)
+    lm = load(quantized)
+    assert lm.memory_layers == tuple(range(lm.n_layers))
+    trace = lm.trace(tokens[:1])
+    with torch.no_grad():
+        assert torch.equal(trace.run.logits.cpu(), quantized(tokens[:1]).logits)
+    assert len(trace.readings().tokens) == lm.n_layers
+    assert trace.attribution(11).error < 1e-4
+    for refused in (
+        lambda: trace.sub_updates(0),
+        lambda: trace.attribution(11, by="memory"),
+        lambda: lm.weights.W_out[0],
+    ):
+        with pytest.raises(Unsupported, match=r"mlp\.\w+ is not linear in its input"):
+            refused()
+
+
+def test_an_adapter_on_fused_experts_is_named_and_merged_ones_are_read() -> None:
+    hf = tiny_model("qwen3_moe")
+    config = peft.LoraConfig(
+        r=2,
+        target_modules=[],
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        init_lora_weights=False,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT warns of the empty list of modules
+        model = peft.get_peft_model(hf, config).eval()
+    ids = torch.tensor([[1, 2, 3, 4]])
+    adapted = load(model)
+    assert attribution(adapted, ids, 11).error < 1e-4
+    with pytest.raises(Unsupported, match=r"an adapter of PEFT changes the experts' weights.*merge_and_unload"):
+        attribution(adapted, ids, 11, by="memory")
+    merged = load(model.merge_and_unload())
+    assert attribution(merged, ids, 11, by="memory").error < 1e-4

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 
+import pytest
 from starlette.testclient import TestClient
 
 import unembed
 from tests.models.decoder_classes import tiny_model
 from tests.server.conftest import TOKEN
 from tests.sweeps.recorder import lettered
+from unembed.errors import UnembedError
 from unembed.server.app import create
-from unembed.server.routes.about import index_mark
+from unembed.server.routes.about import capabilities, index_mark
 from unembed.server.state import ServerState
 
 
@@ -48,3 +50,19 @@ def test_two_indexes_of_a_model_have_different_marks_and_copies_the_same(wren, t
     copy = unembed.Index.open(shutil.copytree(first.path, tmp_path / "copy"), wren)
     marks = [index_mark(index.manifest) for index in (first, other, copy)]
     assert marks[0] == marks[2] != marks[1] and re.fullmatch("[0-9a-f]{8}", marks[0])
+
+
+@pytest.mark.parametrize(("model_type", "has_events"), [("nemotron_h", True), ("mamba", False)])
+def test_events_are_offered_where_any_layer_has_an_ffn(model_type: str, has_events: bool) -> None:
+    lm = unembed.load(tiny_model(model_type))
+    assert lm.structure.blocks[0].feed_forward is None
+    state = ServerState(lm)
+    try:
+        assert capabilities(state)["events"] is has_events
+    finally:
+        state.close()
+    if has_events:
+        lm.trace([1, 2, 3]).events()
+    else:
+        with pytest.raises(UnembedError):
+            lm.trace([1, 2, 3]).events()

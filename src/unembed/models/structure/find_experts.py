@@ -65,6 +65,9 @@ def find_experts(
         if error <= 10 * probe.tolerance:
             return experts
         best = min(best, error)
+    if any(type(module).__module__.startswith("peft.") for module in ffn.modules()):
+        kind = type(ffn).__name__
+        return f"an adapter of PEFT changes the experts' weights in {kind}; merge it first (merge_and_unload)"
     return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {best:.1e})"
 
 

@@ -63,7 +63,7 @@ def capabilities(state: ServerState) -> dict[str, bool]:
     feed_forwards = [block.feed_forward for block in lm.structure.blocks]
     return {
         "memories": bool(lm.memory_layers),
-        "events": feed_forwards[0] is not None,
+        "events": any(one is not None for one in feed_forwards),
         "gated": any(one is not None and one.is_gated for one in feed_forwards),
         "index": state.index is not None,
         "parallel": any(block.parallel for block in lm.structure.blocks),
