@@ -21,7 +21,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="VIEW",
-            help="Open on this view: what follows #/ in the page's address, such as memory?memory=L5M278.",
+            help="Open on this view: what follows #/ in the page's address, such as heads?head=L1H0.",
             show_default=False,
         ),
     ] = None,

@@ -19,7 +19,7 @@ FILE = "memories.json"
 SAVED = 200
 """Memories of a saved gallery."""
 ALIKE = 3
-"""Memories that have so many of their listed top tokens in common are alike."""
+"""Number of shared top tokens, of those listed, from which two memories count as alike."""
 Order = Literal["score", "different first"]
 
 

@@ -65,7 +65,7 @@ def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
         f"unembed serve {shlex.quote(view.prompt)}{model}": "all of this in a browser",
     }
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_column(style="dim")
     for command, what in steps.items():
         table.add_row(visible_rich(command, prose=True), what)
