@@ -360,7 +360,7 @@ CHECKS: dict[str, dict[str, str]] = {
             "atlas a_map_of_fewer_points_than_values_states_it; "
             "atlas a_map_of_a_million_values_states_its_sample_and_finds_its_points"
         ),
-        "The best memories of many concepts": "atlas the_best_memories_listed_have_many_concepts",
+        "The best memories of many concepts": "atlas the_best_memories_listed_are_those_that_the_command_lists_first",
         "It is computed once, with the index": (
             "server/routes/atlas with_an_index_the_map_is_computed_once_and_has_densities"
         ),
