@@ -260,6 +260,8 @@ def test_three_commands_to_try_next_are_about_the_memory_that_promotes_the_predi
         f"unembed serve '{prompt}'",
     ]
     other = shown(unembed("trace", PROMPT, "--model", gpt2_folder, "--next", "--plain"))
+    at_80 = shown(unembed("trace", prompt, "--next")).split("Try next\n")[1]
+    assert f"unembed trace '{prompt}' --set {name}=0  " in at_80
     last = other.split("unembed serve ")[1]  # a command that is too wide is folded
     assert last.startswith(f"'{PROMPT}'") and f"--model {gpt2_folder}" in last
     assert "Try next" not in shown(unembed("trace", prompt))

@@ -29,6 +29,8 @@ from unembed.schemas.trace import (
 _ACCENT = "bold green"
 _TOKEN_CELLS = 16
 _ALWAYS_ON_SHOWN = 6
+_REMARK = 20
+"""Columns that the remark beside a command needs at least."""
 _SIGNS = {"saturation": "◆", "elimination": "✕"}
 _EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
 
@@ -48,10 +50,10 @@ def draw_trace(
         parts += [Text(), _memories(view, view.memories, width, plain)]
     for attribution in view.attributions:
         parts += [Text(), _attribution(attribution, width, plain)]
-    return Group(*parts, *([] if next_steps is None else _next_steps(view, next_steps)))
+    return Group(*parts, *([] if next_steps is None else _next_steps(view, next_steps, width)))
 
 
-def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
+def _next_steps(view: TraceView, model_given: str, width: int) -> list[RenderableType]:
     """Three commands: the card of the memory that promotes the prediction most, its ablation, and the explorer."""
     rows = [] if view.memories is None else [row for row in view.memories.rows if (row.score or 0.0) > 0]
     best = next(iter([*view.described, *rows]), None)
@@ -65,7 +67,8 @@ def _next_steps(view: TraceView, model_given: str) -> list[RenderableType]:
         f"unembed serve {shlex.quote(view.prompt)}{model}": "all of this in a browser",
     }
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(overflow="fold")
+    fits = max(map(len, steps)) + _REMARK <= width
+    table.add_column(no_wrap=fits, overflow="fold")
     table.add_column(style="dim")
     for command, what in steps.items():
         table.add_row(visible_rich(command, prose=True), what)
