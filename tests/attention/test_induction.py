@@ -48,6 +48,18 @@ def test_the_made_circuit_is_found_by_its_weights_and_by_what_it_does() -> None:
         unembed.circuits(_one_layer()).induction()
 
 
+def test_the_seed_draws_the_random_circuits_that_composition_is_compared_with() -> None:
+    circuits = unembed.circuits(induction_model())
+    by_seed = []
+    for seed in (0, 5):
+        above_random = circuits.composition("k", baseline=True, basis="raw", seed=seed)
+        for one in circuits.induction("raw", seed, n_sequences=4, length=8):
+            assert one.partner is not None
+            assert one.k_composition == float(above_random[*one.partner, one.layer, one.head])
+        by_seed.append(above_random)
+    assert not torch.equal(*by_seed)
+
+
 def _one_layer():
     from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 

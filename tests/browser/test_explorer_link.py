@@ -27,7 +27,7 @@ def view_of(*arguments: str) -> str:
 SHOWN = {
     ("value", "L5M278"): ("heading", re.compile("L5M278")),
     ("steer", PROMPT, "--set", "L5M278=3", "--new-tokens", "2"): ("heading", re.compile("Intervene|Edits", re.I)),
-    ("ablate", PROMPT): ("checkbox", "Total effects"),
+    ("ablate", PROMPT, "--memory", "L5M278"): ("heading", re.compile("Intervene|Edits", re.I)),
     ("clusters", "--top", "1"): ("heading", re.compile("Atlas")),
 }
 

@@ -482,7 +482,8 @@ def test_total_effects_are_shown_with_direct_ones_in_the_attribution(opened, lm)
     for by, name in (("component", "Component"), ("head", "Head")):
         books.get_by_role("radio", name=name).click()
         found = trace.attribution(question.token, against=question.against, by=by).with_effects(14).rows
-        expect(books.get_by_role("row").nth(1)).to_contain_text(found[0].label)
+        for n in (1, 2):  # the first writer of the components is the first of the heads too
+            expect(books.get_by_role("row").nth(n)).to_contain_text(found[n - 1].label)
         rows = books.get_by_role("row").all()[1:]
         assert len(rows) == 14
         for row, one in zip(rows, found, strict=True):

@@ -9,7 +9,12 @@ from urllib.parse import parse_qs
 import pytest
 
 import unembed
-from unembed.cli.explorer_link import edits_in_address, explorer_command, position_in_address
+from unembed.cli.explorer_link import (
+    edits_in_address,
+    explorer_command,
+    position_in_address,
+    print_explorer_link,
+)
 from unembed.cli.option_groups import Opening
 
 
@@ -38,18 +43,24 @@ def test_the_default_model_and_the_last_position_are_not_named(wren):
     assert [position_in_address(wren, "one two three", n) for n in (-1, -2, 0)] == [None, "1", "0"]
 
 
-def test_edits_of_memories_and_heads_are_in_the_address_and_others_are_left_out(wren):
+def test_edits_are_in_the_address_and_a_result_that_the_page_cannot_show_has_no_link(capsys):
     made = [
         unembed.set_coefficient(5, 278, 3.0),
         unembed.scale_head(1, 4, 0.5, positions="last"),
         unembed.add_to_coefficient(2, 7, -1.25, positions=[0, 3]),
-        unembed.scale_ffn(3, 0.0),
+        unembed.scale_coefficient(12, (7, 345), 2.0),
+        unembed.scale_coefficient(12, (None, 3), 2.0),
     ]
-    assert edits_in_address(wren, made) == "L5M278:set:3@all;L1H4:scale:0.5@last;L2M7:add:-1.25@0,3"
-    assert edits_in_address(wren, made[3:]) is None
+    written = "L5M278:set:3@all;L1H4:scale:0.5@last;L2M7:add:-1.25@0,3;L12E7M345:scale:2@all;L12SM3:scale:2@all"
+    assert edits_in_address(made) == written
+    assert edits_in_address([]) is None
+    print_explorer_link(Opening(), "trace", edits=made[:1])
+    assert "L5M278" in capsys.readouterr().err
+    print_explorer_link(Opening(), "trace", edits=[*made, unembed.scale_ffn(3, 0.0)])
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("value", [1e-8, 123456.789, 1 / 3])
-def test_a_number_keeps_all_its_digits(wren, value: float):
-    written = edits_in_address(wren, [unembed.set_coefficient(0, 1, value)])
+def test_a_number_keeps_all_its_digits(value: float):
+    written = edits_in_address([unembed.set_coefficient(0, 1, value)])
     assert written is not None and float(written.split(":")[2].split("@")[0]) == value

@@ -103,7 +103,8 @@ def induction_evidence(
 ) -> Records[InductionEvidence]:
     """Every head that attends above the first layer, those with the highest score by weights first.
 
-    Where a head or every earlier head lacks a circuit, what follows from it is None; see `induction_missing`.
+    A field is None where the circuit that it needs does not exist, in the head itself or in every earlier head;
+    `induction_missing` gives the reasons.
 
     Args:
         seed: of the repeated tokens and the random circuits.
@@ -128,7 +129,8 @@ def induction_evidence(
     places = [place for place in scores.places() if place[0] > 0]
     if not places:
         raise Unsupported(f"induction in {lm.name}", why="no layer above the first has attention")
-    copying, reads = _or_none(circuits.copying_scores, basis), _or_none(partial(circuits.composition, "k", True), basis)
+    copying = _or_none(circuits.copying_scores, basis)
+    reads = _or_none(partial(circuits.composition, "k", baseline=True, seed=seed), basis)
     product = circuits.product("qk", basis)
     back = range(1, scores.length + 1) if offset is None else offset
     matching: dict[tuple[int, int], Tensor] = {}

@@ -27,7 +27,7 @@ class MissingCircuits:
 def missing_circuits(lm: Decoder, basis: HeadBasis) -> MissingCircuits:
     """The layers with attention whose heads have no OV or no QK circuit in a basis, and why.
 
-    Memory: the matrices of one layer.
+    Every matrix is read to see whether it exists, once for a model and a basis. Memory: the matrices of one layer.
     """
 
     def ov(layer: int) -> None:
@@ -39,7 +39,7 @@ def missing_circuits(lm: Decoder, basis: HeadBasis) -> MissingCircuits:
         for which in "qk":
             reading_weights(lm, layer, which, basis, grouped=True)
 
-    return MissingCircuits(_refused(lm, ov), _refused(lm, qk))
+    return lm.once(("missing circuits", basis), lambda: MissingCircuits(_refused(lm, ov), _refused(lm, qk)))
 
 
 def _refused(lm: Decoder, read: Callable[[int], None]) -> dict[int, str]:

@@ -9,7 +9,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.explorer_link import edits_in_address, print_explorer_link
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.names import MemoryIndex, PatchPoint
 
@@ -91,7 +91,7 @@ def patch(
         return
     show(lambda width: _heat_map(found, width), plain=output.plain)
     output.deliver(_with_characters(table.head(12), found))
-    if point in _ON_THE_PAGE:
+    if point in _ON_THE_PAGE and not changes and not align:
         print_explorer_link(
             opening,
             "compare",
@@ -99,7 +99,8 @@ def patch(
             other=corrupted,
             point=point,
             direction=found.direction,
-            edits=edits_in_address(lm, changes),
+            token=answer,
+            against=against,
         )
 
 
@@ -249,10 +250,9 @@ def ablate(
             prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=changes
         ).to_table()
     output.deliver(table.head(top) if output.for_terminal else table)
-    if output.for_terminal and prompt is not None:
-        by = "head" if not groups and what in (None, "heads") else "memory" if groups else "component"
-        changed = edits_in_address(lm, changes)
-        print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changed, by=by, effects="total")
+    if output.for_terminal and prompt is not None and groups and to == "zero":
+        silenced = [unembed.scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]
+        print_explorer_link(opening, "intervene", index=index, prompt=prompt, edits=[*changes, *silenced])
 
 
 def _check_ablation(

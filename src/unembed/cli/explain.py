@@ -8,7 +8,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.explorer_link import edits_in_address, position_in_address, print_explorer_link
+from unembed.cli.explorer_link import position_in_address, print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.names import By
 
@@ -59,7 +59,7 @@ def explain(
 
     other, alone = options.compared_with(against)
     state = {"token": token, "against": other, "single": "1" if alone else None, "by": by}
-    state |= {"position": position_in_address(lm, prompt, position), "edits": edits_in_address(lm, changes)}
+    state |= {"position": position_in_address(lm, prompt, position)}
     if effects:
         trace = lm.trace(prompt, edits=changes)
         question = trace.question(token, other, position, alone=alone)
@@ -67,10 +67,10 @@ def explain(
         table = attribution.with_effects(top).to_table()
         output.deliver(table)
         if output.for_terminal:
-            print_explorer_link(opening, "trace", index=index, prompt=prompt, effects="total", **state)
+            print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changes, effects="total", **state)
         return
     settings = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
     view, provenance = explain_view(lm, settings, token=token, by=by, writers=top, index=index_for(opening, lm, index))
     deliver([view], provenance, draw_explanation, output)
     if output.for_terminal:
-        print_explorer_link(opening, "trace", index=index, prompt=prompt, **state)
+        print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changes, **state)

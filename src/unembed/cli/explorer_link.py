@@ -16,16 +16,22 @@ if TYPE_CHECKING:
     from unembed.stream import Edit
 
 
-def print_explorer_link(opening: Opening, screen: str, *, index: Path | None = None, **state: str | None) -> None:
-    """Print the command on stderr, so that stdout holds the result alone.
+def print_explorer_link(
+    opening: Opening, screen: str, *, index: Path | None = None, edits: Sequence[Edit] = (), **state: str | None
+) -> None:
+    """Print the command on stderr, so that stdout holds the result alone; none where the page cannot make the edits.
 
     Args:
         opening: the model that gave the result.
         screen: a screen of the page, such as `memory` or `labs/toxicity`.
         index: the index of the result, if the user gave one.
+        edits: those of the result; the page makes edits of memories and heads.
         state: what the page's address holds after the screen; None is left out.
     """
-    print(f"In the explorer: {explorer_command(opening, screen, index=index, **state)}", file=sys.stderr)
+    if any(edit.target not in ("coefficient", "head") for edit in edits):
+        return
+    written = edits_in_address(edits)
+    print(f"In the explorer: {explorer_command(opening, screen, index=index, edits=written, **state)}", file=sys.stderr)
 
 
 def explorer_command(opening: Opening, screen: str, *, index: Path | None = None, **state: str | None) -> str:
@@ -51,20 +57,21 @@ def position_in_address(lm: Decoder, prompt: str, position: int) -> str | None:
     return str(position if position >= 0 else lm.encode(prompt).shape[-1] + position)
 
 
-def edits_in_address(lm: Decoder, edits: Sequence[Edit]) -> str | None:
-    """The edits as the page's address writes them (None without edits), those the page can make: memories and heads."""
-    return ";".join(_written(lm, edit) for edit in edits if edit.target in ("coefficient", "head")) or None
+def edits_in_address(edits: Sequence[Edit]) -> str | None:
+    """Edits of memories and heads as the page's address writes them; None without edits."""
+    return ";".join(_written(edit) for edit in edits) or None
 
 
-def _written(lm: Decoder, edit: Edit) -> str:
-    name = (
-        lm.memory_name(*lm.memory(edit.layer, edit.index))
-        if edit.target == "coefficient"
-        else f"L{edit.layer}H{edit.index}"
-    )
+def _written(edit: Edit) -> str:
     where = edit.positions if isinstance(edit.positions, str) else ",".join(map(str, edit.positions))
-    return f"{name}:{edit.action}:{_plain(edit.value)}@{where}"
+    value = int(edit.value) if edit.value.is_integer() else edit.value
+    return f"L{edit.layer}{_part(edit)}:{edit.action}:{value!r}@{where}"
 
 
-def _plain(value: float) -> str:
-    return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+def _part(edit: Edit) -> str:
+    if edit.target == "head":
+        return f"H{edit.index}"
+    if isinstance(edit.index, int):
+        return f"M{edit.index}"
+    expert, number = edit.index
+    return f"SM{number}" if expert is None else f"E{expert}M{number}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unembed.results import Table
 
 WITH_INGREDIENTS = 110
-"""Columns of a terminal that has room for the ingredients beside the descriptions."""
+"""Terminal width from which the ingredients are shown beside the descriptions."""
 LAYER_POOL = 50
 """Memories that are ranked where layers are given."""
 

@@ -39,10 +39,10 @@ def show(draw: Callable[[int], RenderableType], *, plain: bool = False) -> None:
     )
     drawable = _is_drawable(sys.stdout.encoding)
     if sys.stdout.isatty() and drawable:
-        console.print(draw(width), soft_wrap=False)
+        console.print(draw(width), crop=False)
         return
     with console.capture() as drawn:
-        console.print(draw(width), soft_wrap=False)
+        console.print(draw(width), crop=False)
     # Tables are padded to their width; a file or a pipe needs no trailing spaces.
     text = "".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines())
     sys.stdout.write(text if drawable else text.translate(_IN_ASCII))

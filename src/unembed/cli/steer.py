@@ -12,7 +12,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.explorer_link import edits_in_address, print_explorer_link
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, TextOutput, grouped
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def steer(
         sys.stdout.write(json.dumps(_data(steered, found_table), ensure_ascii=False) + "\n")
     else:
         _show(steered, found_table, output.plain)
-        print_explorer_link(opening, "intervene", prompt=prompt, edits=edits_in_address(lm, changes))
+        print_explorer_link(opening, "intervene", prompt=prompt, edits=changes)
 
 
 def _data(steered: SteeringResult, found: Table | None) -> dict[str, Any]:

@@ -83,18 +83,18 @@ class Gallery(Displayed):
         Two are alike that have the same concept, the same pattern of triggers, or `ALIKE` of their listed top tokens in
         common.
         """
-        kept: list[MemoryEvidence] = []
+        chosen: list[MemoryEvidence] = []
         for row in self.rows:
-            if not any(_alike(row, other) for other in kept):
-                kept.append(row)
-        return replace(self, rows=tuple(kept))
+            if not any(_alike(row, other) for other in chosen):
+                chosen.append(row)
+        return replace(self, rows=tuple(chosen))
 
     def varied(self) -> Gallery:
         """The `different` memories, then the others."""
-        kept = self.different().rows
-        names = {row.name for row in kept}
+        different = self.different().rows
+        names = {row.name for row in different}
         others = tuple(row for row in self.rows if row.name not in names)
-        return replace(self, rows=kept + others, order="different first")
+        return replace(self, rows=different + others, order="different first")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, atomically.

@@ -154,7 +154,7 @@ def test_an_impossible_folder_name_is_refused(unembed: Run, name: str) -> None:
 def test_a_folder_with_damaged_weights(unembed: Run, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "tiny")
     (folder / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      not weights")
-    refused(unembed("trace", PROMPT, "--model", folder))
+    assert str(folder) in refused(unembed("trace", PROMPT, "--model", folder))
 
 
 def test_tokens_outside_the_vocabulary(unembed: Run, tmp_path: Path) -> None:

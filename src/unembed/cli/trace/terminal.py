@@ -30,7 +30,7 @@ _ACCENT = "bold green"
 _TOKEN_CELLS = 16
 _ALWAYS_ON_SHOWN = 6
 _REMARK = 20
-"""Columns that the remark beside a command needs at least."""
+"""Smallest width of the remark beside a command."""
 _SIGNS = {"saturation": "◆", "elimination": "✕"}
 _EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
 
@@ -66,13 +66,23 @@ def _next_steps(view: TraceView, model_given: str, width: int) -> list[Renderabl
         f"unembed trace {shlex.quote(view.prompt)} --set {name}=0{model}": "the same prompt without it",
         f"unembed serve {shlex.quote(view.prompt)}{model}": "all of this in a browser",
     }
+    title: list[RenderableType] = [Text(), Text("Try next", style="bold")]
+    if max(map(len, steps)) + _REMARK > width:  # a command is never broken: the terminal wraps one that is too long
+        return [
+            *title,
+            *(
+                Text.assemble(
+                    (f"# {what}\n", "dim"), visible_rich(command, prose=True), no_wrap=True, overflow="ignore"
+                )
+                for command, what in steps.items()
+            ),
+        ]
     table = Table.grid(padding=(0, 2, 0, 0))
-    fits = max(map(len, steps)) + _REMARK <= width
-    table.add_column(no_wrap=fits, overflow="fold")
+    table.add_column(no_wrap=True)
     table.add_column(style="dim")
     for command, what in steps.items():
         table.add_row(visible_rich(command, prose=True), what)
-    return [Text(), Text("Try next", style="bold"), table]
+    return [*title, table]
 
 
 def draw_explanation(view: TraceView, width: int, *, plain: bool = False) -> RenderableType:
