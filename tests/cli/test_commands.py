@@ -211,6 +211,9 @@ def test_the_card_of_a_memory_shows_its_description_and_triggers(
     assert "Triggers of key L4M328" in card
     for row in list(index.triggers(4, 328, 5).rows()):
         assert f"[{row['token'].replace(' ', '·')}]" in card
+    for command in (("value", "L4M328", "--index", index.path), ("index", "triggers", index.path, "L4M328")):
+        link = f"In the explorer: unembed serve --index {index.path} --view 'memory?memory=L4M328'"
+        assert unembed(*command).stderr.splitlines()[-1] == link
 
 
 def test_a_card_from_an_index_is_the_models_and_opens_no_model(

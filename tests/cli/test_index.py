@@ -101,7 +101,9 @@ def test_build_of_one_layer_costs_and_holds_that_layer_only(
 def test_triggers_mark_the_last_token(unembed: Run, folder: Path) -> None:
     layer, key = firing_key(folder)
     rows = list(Index.open(folder).triggers(layer, key).rows())
-    text = shown(unembed("index", "triggers", folder, layer, key, "--plain"))
+    done = unembed("index", "triggers", folder, layer, key, "--plain")
+    text = shown(done)
+    assert "In the explorer" not in done.stderr  # the index names its model, "tiny", and not the folder of it
     lines = [line for line in text.splitlines() if line.lstrip().startswith(("+", "−"))]
     assert len(lines) == 5
     for line, row in zip(lines, rows, strict=True):

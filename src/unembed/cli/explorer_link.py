@@ -13,6 +13,7 @@ from unembed.cli.option_groups import Opening
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
+    from unembed.names import MemoryIndex
     from unembed.stream import Edit
 
 
@@ -62,16 +63,16 @@ def edits_in_address(edits: Sequence[Edit]) -> str | None:
     return ";".join(_written(edit) for edit in edits) or None
 
 
+def memory_in_address(layer: int, index: MemoryIndex) -> str:
+    """The name of a memory whose index is a number, or (expert, number) in a layer of experts."""
+    if isinstance(index, int):
+        return f"L{layer}M{index}"
+    expert, number = index
+    return f"L{layer}SM{number}" if expert is None else f"L{layer}E{expert}M{number}"
+
+
 def _written(edit: Edit) -> str:
     where = edit.positions if isinstance(edit.positions, str) else ",".join(map(str, edit.positions))
     value = int(edit.value) if edit.value.is_integer() else edit.value
-    return f"L{edit.layer}{_part(edit)}:{edit.action}:{value!r}@{where}"
-
-
-def _part(edit: Edit) -> str:
-    if edit.target == "head":
-        return f"H{edit.index}"
-    if isinstance(edit.index, int):
-        return f"M{edit.index}"
-    expert, number = edit.index
-    return f"SM{number}" if expert is None else f"E{expert}M{number}"
+    name = f"L{edit.layer}H{edit.index}" if edit.target == "head" else memory_in_address(edit.layer, edit.index)
+    return f"{name}:{edit.action}:{value!r}@{where}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.cli.output import terminal_width
 
@@ -78,6 +79,7 @@ def memories(
                 f"the ingredients of the score are left out: they need {WITH_INGREDIENTS} columns; --csv has them",
                 file=sys.stderr,
             )
+        print_explorer_link(opening, "atlas", index=index)
     else:
         output.deliver(listed.to_table())
 

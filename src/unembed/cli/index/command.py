@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unembed.cli import options
+from unembed.cli.explorer_link import memory_in_address, print_explorer_link
 from unembed.cli.index.build import build
-from unembed.cli.option_groups import Output, grouped
+from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,11 +62,15 @@ def triggers(
     layer, index = options.memory_and_number(memory, number)
     import unembed
     from unembed.cli.index.view import deliver_passages
+    from unembed.models import SHIPPED
 
     opened = unembed.Index.open(folder)
     found = opened.triggers(layer, index, top, pole=pole, context=context)
     value = opened.value_tokens(layer, index, 10)
     deliver_passages(found, value, output)
+    if output.for_terminal and opened.provenance.model in SHIPPED:  # the place of another model is not known
+        shown = memory_in_address(layer, index)
+        print_explorer_link(Opening(model=opened.provenance.model), "memory", index=folder, memory=shown)
 
 
 @app.command("search")

@@ -11,6 +11,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
+from unembed.cli.explorer_link import position_in_address, print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.cli.trace.prompts import Cut, Piece, Prompts, PromptsFile, prompts_of
 
@@ -83,7 +84,8 @@ def trace(
     other, alone = options.compared_with(against)
     changes, opened = edits.edits(lm), index_for(opening, lm, index)
     views: list[tuple[TraceView, Provenance]] = []
-    for piece in cut.pieces(lm, texts):
+    pieces = cut.pieces(lm, texts)
+    for piece in pieces:
         settings = TraceSettings(piece.text, position, top or 5, basis, show_unlearned, changes, seed, other, alone)
         views.append(
             trace_view(
@@ -100,6 +102,10 @@ def trace(
     next_model = "" if opening.model == "wren" else opening.model
     draw = partial(draw_trace, lines=top or 1, next_steps=next_model if next_steps else None)
     deliver([view for view, _ in views], views[0][1], draw, output)
+    if output.for_terminal and not next_steps and len(pieces) == 1 and pieces[0].tokens is None:
+        state = {"token": token, "against": other, "single": "1" if alone else None}
+        state |= {"position": position_in_address(lm, texts[0], position)}
+        print_explorer_link(opening, "trace", index=index, prompt=texts[0], edits=changes, **state)
 
 
 def _of_tokens(lm: LanguageModel, piece: Piece) -> Tracing:
