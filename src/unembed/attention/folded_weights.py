@@ -1,9 +1,9 @@
 """What a head's matrices read from the stream and write to it, with or without the norms around them.
 
-Two bases. `raw` is the weights alone, as in the papers. `folded` multiplies into the matrices everything linear between
-them and the stream: gain and centring of the norm before them, of a norm on the branch's output (Gemma 2, OLMo 2) and
-of QK-norm, the branch's multiplier, the embedding's scale and the final norm. What remains is the scalar 1 / sigma of
-each norm at each position.
+Two bases. `raw` is the weights alone, as in the papers. `folded` multiplies into the matrices everything linear
+between them and the stream: gain and centring of the norm before them, of a norm on the branch's output (Gemma 2, OLMo
+2) and of QK-norm, the branch's multiplier, the embedding's scale, the factors of the stream itself (see
+`stream_gains`) and the final norm. What remains is the scalar 1 / sigma of each norm at each position.
 
 Products with the vocabulary are centred by default: what no probability depends on is subtracted.
 
@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unembed.attention.composed_weights import check_part, composed_notes, composed_weights, is_composed
+from unembed.attention.stream_gains import changes_stream, read_at_end, rescales_channels, written_to_end
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
@@ -66,8 +67,8 @@ def require_heads(lm: Decoder, what: str) -> None:
 
 
 def default_basis(lm: Decoder) -> HeadBasis:
-    """The basis of reports and commands: "folded" where the model has norms, "raw" where it has none."""
-    return "raw" if lm.structure.final_norm is None else "folded"
+    """The basis of reports and commands: "folded", but "raw" where there are no norms or several streams."""
+    return "raw" if lm.structure.final_norm is None or lm.structure.streams is not None else "folded"
 
 
 def at_least_float32(t: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def ignores_channel_mean(lm: Decoder) -> bool:
             norms.append(block.mixer.pre_norm)
         if block.feed_forward is not None:
             norms.append(block.feed_forward.pre_norm)
-    return all(norm is not None and norm.centred for norm in norms)
+    return not rescales_channels(lm) and all(norm is not None and norm.centred for norm in norms)
 
 
 def ignores_logit_mean(lm: Decoder) -> bool:
@@ -125,13 +126,14 @@ def reading_weights(
         module = {"q": site.q_norm, "k": site.k_norm}.get(which)
         if module is not None:
             matrix = qk_normed(module, matrix)
+        matrix = read_at_end(lm, matrix, layer, "attention")
     if which != "q" and not grouped and site.queries_per_kv > 1:
         matrix = matrix.repeat_interleave(site.queries_per_kv, dim=0)
     return matrix
 
 
 def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
-    """W_O of a layer; folded, also through the branch's norm and multiplier."""
+    """W_O of a layer; folded, also through the branch's norm and multiplier and the later factors of the stream."""
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
     if basis == "folded":
@@ -140,6 +142,7 @@ def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[
             matrix = site.branch_norm.frozen(matrix, torch.ones(1, dtype=matrix.dtype, device=matrix.device))
         if site.multiplier != 1.0:
             matrix = matrix * site.multiplier
+        matrix = written_to_end(lm, matrix, layer, "attention")
     return matrix
 
 
@@ -168,6 +171,8 @@ def embedding(
             table = _embedding_output(lm, torch.arange(lm.d_vocab, device=lm.device) if ids is None else ids)
         elif scale != 1.0:
             table = table * scale
+        if lm.n_layers:
+            table = written_to_end(lm, table, 0, "embedding")
     return without_channel_mean(lm, table) if centre else table
 
 
@@ -309,7 +314,7 @@ def _blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
 
 def _is_table(lm: Decoder, basis: HeadBasis) -> bool:
     """True where `embedding` gives the weights themselves and no copy."""
-    return basis == "raw" or lm.structure.embedding_scale == 1.0
+    return basis == "raw" or (lm.structure.embedding_scale == 1.0 and not changes_stream(lm))
 
 
 def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
@@ -318,6 +323,10 @@ def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tu
     notes = composed_notes(site, basis, circuit)
     if site.pre_norm is not None or site.branch_norm is not None:
         notes.append("norm gains folded in" if basis == "folded" else "norms left out")
+    if changes_stream(lm):
+        notes.append(f"factors of the stream itself {'folded in' if basis == 'folded' else 'left out'}")
+    if lm.structure.streams is not None:
+        notes.append(f"the mixing of {lm.structure.streams.count} streams left out")
     if site.queries_per_kv > 1:
         notes.append(f"{'keys' if circuit == 'qk' else 'values'} shared by {site.queries_per_kv} query heads")
     if circuit == "ov":

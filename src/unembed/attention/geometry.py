@@ -23,6 +23,7 @@ from unembed.attention.folded_weights import (
     without_channel_mean,
     writing_weights,
 )
+from unembed.attention.stream_gains import read_at_end, written_to_end
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
@@ -150,11 +151,14 @@ def _read_by_ffn(
     lm: Decoder, layer: int, matrix: Float[Tensor, "d_model d_mlp"], basis: HeadBasis
 ) -> Float[Tensor, "d_model d_mlp"]:
     norm = lm.feed_forward(layer).pre_norm
-    return norm.folded(at_least_float32(matrix)) if basis == "folded" and norm is not None else matrix
+    if basis == "raw":
+        return matrix
+    matrix = at_least_float32(matrix)
+    return read_at_end(lm, matrix if norm is None else norm.folded(matrix), layer, "ffn")
 
 
 def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
-    """Value vectors; folded, through the branch's norm and multiplier.
+    """Value vectors; folded, through the branch's norm and multiplier and the later factors of the stream.
 
     Raises:
         Unsupported: a gate per channel follows the FFN.
@@ -171,7 +175,7 @@ def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp
     matrix = at_least_float32(matrix)
     if site.branch_norm is not None:
         matrix = site.branch_norm.frozen(matrix, torch.ones(1, dtype=matrix.dtype, device=matrix.device))
-    return matrix * site.multiplier
+    return written_to_end(lm, matrix * site.multiplier, layer, "ffn")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,0 +1,115 @@
+"""Factors that blocks put on the stream itself, folded into what is written to it and what is read from it.
+
+A block that rescales its input rescales what every earlier part wrote. Measured in the units of the stream's end, the
+same stream is only added to: what a part writes is multiplied by all later factors, what a part reads is divided by
+them. Products of the two then have the factors between them, once. A norm on the stream itself counts as its gain; its
+division, like that of every norm, is left out.
+
+Several streams are mixed with weights of each position, which no fixed matrix gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.norms import Norm
+from unembed.models.structure.structure import Block
+
+_ENTRY, _MIDDLE, _EXIT = range(3)
+"""The factors of a block in the order in which the stream passes them."""
+
+
+def rescales_channels(lm: Decoder) -> bool:
+    """True where some block multiplies the channels of the stream by different factors."""
+    blocks = lm.structure.blocks
+    gains = (g for b in blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain))
+    # A norm in front of the first block changes the embedding alone.
+    norms = (n for b in blocks for n in (b.middle_norm, b.entry_norm if b is not blocks[0] else None))
+    return any(isinstance(g, Tensor) for g in gains) or any(n is not None for n in norms)
+
+
+def written_to_end(
+    lm: Decoder, rows: Float[Tensor, "*any d_model"], layer: int, part: str
+) -> Float[Tensor, "*any d_model"]:
+    """What is written, in the units of the stream's end: times all factors that it passes.
+
+    Args:
+        part: "embedding" (of layer 0), "attention" or "ffn".
+
+    Raises:
+        Unsupported: the model has several streams.
+    """
+    _require_one_stream(lm)
+    if not changes_stream(lm):
+        return rows
+    block = lm.structure.blocks[layer]
+    passed = _ENTRY if part == "embedding" else _MIDDLE if part == "attention" and block.is_sequential else _EXIT
+    for norm, gain in _factors(lm, layer, passed):
+        if norm is not None:
+            rows = norm.frozen(rows, torch.ones(1, dtype=rows.dtype, device=rows.device)).to(rows.dtype)
+        rows = rows * (gain.to(rows) if isinstance(gain, Tensor) else gain)
+    return rows
+
+
+def read_at_end(
+    lm: Decoder, matrix: Float[Tensor, "*any d_model column"], layer: int, part: str
+) -> Float[Tensor, "*any d_model column"]:
+    """What is read, in the units of the stream's end: divided by all factors between here and there.
+
+    Args:
+        part: "attention" or "ffn".
+
+    Raises:
+        Unsupported: the model has several streams, or what is read cannot be told from the stream's end.
+    """
+    _require_one_stream(lm)
+    if not changes_stream(lm):
+        return matrix
+    block = lm.structure.blocks[layer]
+    passed = _MIDDLE if part == "ffn" and block.is_sequential else _ENTRY
+    factor = torch.ones(lm.d_model, dtype=torch.float64, device=matrix.device)
+    for norm, gain in _factors(lm, layer, passed):
+        for one in (gain, None if norm is None else norm.gain):
+            if one is not None:
+                factor = factor * (one.to(factor) if isinstance(one, Tensor) else one)
+        if (norm is not None and norm.centred) or not bool((factor != 0).all()):
+            raise Unsupported(
+                f"what layer {layer} of {lm.name} reads, folded",
+                why="a later block removes a part of the stream that it reads",
+                instead="Use basis='raw', which leaves the factors of the stream out",
+            )
+    return matrix / factor.to(matrix)[:, None]
+
+
+def _require_one_stream(lm: Decoder) -> None:
+    if lm.structure.streams is not None:
+        raise Unsupported(
+            f"folded weights of {lm.name}",
+            why=f"the model has {lm.structure.streams.count} streams, mixed differently at every position",
+            instead="Use basis='raw', which leaves the mixing out",
+        )
+
+
+def changes_stream(lm: Decoder) -> bool:
+    """True where some block rescales or normalises the stream itself."""
+    return lm.structure.has_gains or lm.structure.has_stream_norms
+
+
+def _factors(lm: Decoder, layer: int, first: int) -> Iterator[tuple[Norm | None, float | Tensor]]:
+    """Norms and gains on the stream from a point of a layer on, in order."""
+    for n in range(layer, lm.n_layers):
+        yield from _of_block(lm.structure.blocks[n])[first if n == layer else _ENTRY :]
+
+
+def _of_block(block: Block) -> tuple[tuple[Norm | None, float | Tensor], ...]:
+    return (
+        (block.entry_norm, block.entry_gain),
+        (block.middle_norm, block.middle_gain),
+        (None, block.exit_gain * block.handover),
+    )
