@@ -5,7 +5,7 @@ The virtual weights of `weights_between`, in three lists; whatever the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,8 @@ class MemoryConnections:
     """The strength that a random key direction would have on average, in the root mean square: 1 / sqrt(d_model)."""
     chance_memory: float
     """The absolute cosine that 1 % of random directions exceed."""
+    missing: Mapping[str, str]
+    """What is not among them, by name (such as "mixer (Mamba) 2"): why it has no matrix."""
 
 
 @torch.no_grad()
@@ -65,17 +67,18 @@ def memory_connections(
     """
     part = Part("memory", *lm.memory(layer, index))
     top, basis = positive_int("top", top), basis or default_basis(lm)
-    written = writers_by_layer(lm, part, top, basis, inputs=("key",))
-    read = readers_by_layer(lm, part, top, basis, inputs=("key",))
+    written = writers_by_layer(lm, part, top, basis, inputs={"key"})
+    read = readers_by_layer(lm, part, top, basis, inputs={"key"})
     return MemoryConnections(
         part.layer,
         part.index,
         basis,
-        _strongest(lm, ((one.writer, one) for one in written if one.cosine is None), top),
-        _strongest(lm, ((one.writer, one) for one in written if one.cosine is not None), top),
-        _strongest(lm, ((one.reader, one) for one in read), top),
+        _strongest(lm, ((one.writer, one) for one in written.weights if one.cosine is None), top),
+        _strongest(lm, ((one.writer, one) for one in written.weights if one.cosine is not None), top),
+        _strongest(lm, ((one.reader, one) for one in read.weights), top),
         lm.d_model**-0.5,
         2.576 * lm.d_model**-0.5,
+        {**written.missing, **read.missing},
     )
 
 

@@ -11,7 +11,7 @@ Source: Elhage et al. 2021, "Virtual weights and the residual stream as a commun
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -27,10 +27,11 @@ from unembed.attention.folded_weights import (
     writing_weights,
 )
 from unembed.attention.geometry import keys_of, up_projection_of, values_of
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
 from unembed.names import HeadBasis
-from unembed.results import Provenance, Records
+from unembed.results import Records
 from unembed.validation import as_str, positive_int
 
 _NAME = re.compile(r"L(\d+)([HM])(\d+)")
@@ -59,7 +60,7 @@ class Part:
             raise InvalidInput(f"part {name!r:.40}", why="a head is written L0H3, a memory L5M278")
         layer, index = int(match[1]), int(match[3])
         if match[2] == "H":
-            return cls("head", lm.layer(layer), lm.head(index))
+            return cls("head", *lm.layer_and_head(layer, index))
         return cls("memory", *lm.memory(layer, index))
 
     @property
@@ -90,6 +91,15 @@ class VirtualWeight:
     cosine: float | None = None
 
 
+@dataclass(frozen=True)
+class FoundWeights:
+    """Virtual weights of one part, unsorted, and what is not among them."""
+
+    weights: list[VirtualWeight]
+    missing: dict[str, str]
+    """By name of an input or of a layer's part (such as "K 0", "mixer (Mamba) 2"), why it has no matrix."""
+
+
 def written_by(lm: Decoder, part: Part, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "row d_model"]:
     """What a part writes: W_O of a head, the value of a memory."""
     if part.kind == "head":
@@ -105,16 +115,34 @@ def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> 
 
 
 def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
-    """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory."""
+    """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory.
+
+    Raises:
+        Unsupported: no input of the head is a fixed matrix.
+    """
     if part.kind == "head":
-        return {
-            name: at_least_float32(reading_weights(lm, part.layer, which, basis)[part.index])
-            for name, which in _OF_HEADS.items()
-        }
+        read, _ = _inputs_of_heads(lm, part.layer, basis)
+        return {name: W[part.index] for name, W in read.items()}
     found: dict[Input, Tensor] = {"key": at_least_float32(keys_of(lm, part.layer, basis)[:, part.index, None])}
     if (up := up_projection_of(lm, part.layer, basis)) is not None:
         found["up"] = at_least_float32(up[:, part.index, None])
     return found
+
+
+def _inputs_of_heads(
+    lm: Decoder, layer: int, basis: HeadBasis
+) -> tuple[dict[Input, Float[Tensor, "head d_model column"]], dict[str, str]]:
+    """What each input of a layer's heads reads, and why the others are no fixed matrix."""
+    found: dict[Input, Tensor] = {}
+    refused: dict[str, Unsupported] = {}
+    for name, which in _OF_HEADS.items():
+        try:
+            found[name] = at_least_float32(reading_weights(lm, layer, which, basis))
+        except Unsupported as error:
+            refused[f"{name} {layer}"] = error
+    if not found:
+        raise next(iter(refused.values()))
+    return found, {name: error.why for name, error in refused.items()}
 
 
 @torch.no_grad()
@@ -150,11 +178,17 @@ def readers_of(
         writer: such as L0H3 or L5M278.
         centre: leave out what a norm before every reader subtracts.
 
+    Returns:
+        Those that are fixed matrices; the provenance's note "missing" has the others, by name, with the reason.
+
+    Raises:
+        Unsupported: what the writer writes is no fixed matrix.
+
     Memory: the reading weights of a layer.
     """
     part, top = Part.named(lm, writer), positive_int("top", top)
     found = readers_by_layer(lm, part, top, basis, centre)
-    return _strongest_of(f"What reads {part.name} most", found, top, lm.provenance(basis=basis))
+    return _strongest_of(lm, f"What reads {part.name} most", found, top, basis)
 
 
 def readers_by_layer(
@@ -164,22 +198,29 @@ def readers_by_layer(
     basis: HeadBasis,
     centre: bool = True,
     *,
-    inputs: Collection[Input] = get_args(Input),
-) -> list[VirtualWeight]:
+    inputs: Set[Input] = frozenset(get_args(Input)),
+) -> FoundWeights:
     """The `top` readers of each kind in every layer, for each of `inputs`, unsorted; else as `readers_of`."""
     check_basis(basis)
     rows, at = written_by(lm, part, basis, centre), part.location(lm)
     found: list[VirtualWeight] = []
+    missing: dict[str, str] = {}
     for n, block in enumerate(lm.structure.blocks):
-        if 2 * n > at and block.mixer is not None and block.mixer.is_attention:
-            for name, which in _OF_HEADS.items():
-                if name not in inputs:
-                    continue
-                W = at_least_float32(reading_weights(lm, n, which, basis))
+        if 2 * n > at and block.mixer is not None and not inputs.isdisjoint(_OF_HEADS):
+            try:
+                read, without = _inputs_of_heads(lm, n, basis)
+            except Unsupported as error:
+                read, without = {}, {f"{site_name(block.mixer)} {n}": error.why}
+            missing |= without
+            for name in inputs & read.keys():
+                W = read[name]
                 ratio = (rows @ W).norm(dim=(1, 2)) / (rows.norm() * W.norm(dim=(1, 2)))
                 found += _strongest(part.name, f"L{n}H", name, ratio, None, top)
         site = block.feed_forward
-        if site is None or not site.has_memories or Part("memory", n, 0).location(lm) <= at:
+        if site is None or Part("memory", n, 0).location(lm) <= at:
+            continue
+        if not site.has_memories:
+            missing[f"FFN {n}"] = site.memories_missing
             continue
         weights_of: dict[Input, Callable[..., Tensor | None]] = {"key": keys_of, "up": up_projection_of}
         for name, weights in weights_of.items():
@@ -188,7 +229,7 @@ def readers_by_layer(
                 sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
                 cosine = product[0] / sizes if part.kind == "memory" else None
                 found += _strongest(part.name, f"L{n}M", name, product.norm(dim=0) / sizes, cosine, top)
-    return found
+    return FoundWeights(found, missing)
 
 
 @torch.no_grad()
@@ -198,7 +239,7 @@ def writers_of(
     """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
     part, top = Part.named(lm, reader), positive_int("top", top)
     found = writers_by_layer(lm, part, top, basis, centre)
-    return _strongest_of(f"What {part.name} reads most", found, top, lm.provenance(basis=basis))
+    return _strongest_of(lm, f"What {part.name} reads most", found, top, basis)
 
 
 def writers_by_layer(
@@ -208,33 +249,45 @@ def writers_by_layer(
     basis: HeadBasis,
     centre: bool = True,
     *,
-    inputs: Collection[Input] = get_args(Input),
-) -> list[VirtualWeight]:
+    inputs: Set[Input] = frozenset(get_args(Input)),
+) -> FoundWeights:
     """The `top` writers of each kind in every layer, for each of the part's `inputs`, unsorted."""
     check_basis(basis)
-    at = part.location(lm)
-    found: list[VirtualWeight] = []
-    for name, columns in read_by(lm, part, basis).items():
-        if name not in inputs:
-            continue
-        for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
-            if 2 * n < at and block.mixer is not None and block.mixer.is_attention:
+    at, found = part.location(lm), list[VirtualWeight]()
+    read = {name: columns for name, columns in read_by(lm, part, basis).items() if name in inputs}
+    missing = _inputs_of_heads(lm, part.layer, basis)[1] if part.kind == "head" else {}
+    for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
+        if 2 * n < at and block.mixer is not None:
+            try:
                 W_O = _centred(lm, writing_weights(lm, n, basis), centre)
-                ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
-                found += _strongest(f"L{n}H", part.name, name, ratio, None, top)
-            site = block.feed_forward
-            if site is None or not site.has_memories or Part("memory", n, 0).location(lm) >= at:
-                continue
+            except Unsupported as error:
+                missing[f"{site_name(block.mixer)} {n}"] = error.why
+            else:
+                for name, columns in read.items():
+                    ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
+                    found += _strongest(f"L{n}H", part.name, name, ratio, None, top)
+        site = block.feed_forward
+        if site is None or Part("memory", n, 0).location(lm) >= at:
+            continue
+        if not site.has_memories:
+            missing[f"FFN {n}"] = site.memories_missing
+            continue
+        try:
             values = _centred(lm, values_of(lm, n, basis), centre)
+        except Unsupported as error:
+            missing[f"values {n}"] = error.why
+            continue
+        for name, columns in read.items():
             product = values @ columns  # (memory, column)
             sizes = values.norm(dim=1) * columns.norm()
             cosine = product[:, 0] / sizes if part.kind == "memory" else None
             found += _strongest(f"L{n}M", part.name, name, product.norm(dim=1) / sizes, cosine, top)
-    return found
+    return FoundWeights(found, missing)
 
 
-def _strongest_of(title: str, found: list[VirtualWeight], top: int, provenance: Provenance) -> Records[VirtualWeight]:
-    strongest = sorted(found, key=lambda weight: -weight.ratio)[:top]
+def _strongest_of(lm: Decoder, title: str, found: FoundWeights, top: int, basis: HeadBasis) -> Records[VirtualWeight]:
+    strongest = sorted(found.weights, key=lambda weight: -weight.ratio)[:top]
+    provenance = lm.provenance(basis=basis, notes={"missing": found.missing} if found.missing else None)
     return Records.of_fields(title, VirtualWeight, strongest, provenance)
 
 

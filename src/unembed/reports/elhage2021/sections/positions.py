@@ -114,12 +114,22 @@ def virtual_weights_section(
     Raises:
         InvalidInput: the name is neither of a head nor of a memory.
         OutOfRange: the model has no such part.
+        Unsupported: the part neither writes nor reads through a fixed matrix.
     """
     lm, exhibits = circuits.lm, []
-    for name, side, found in (
-        ("readers", "reader", circuits.readers_of(part, top, basis)),
-        ("writers", "writer", circuits.writers_of(part, top, basis)),
+    missing: dict[str, str] = {}
+    refused: list[Unsupported] = []
+    for name, side, ask in (
+        ("readers", "reader", circuits.readers_of),
+        ("writers", "writer", circuits.writers_of),
     ):
+        try:
+            found = ask(part, top, basis)
+        except Unsupported as error:
+            refused.append(error)
+            missing[f"{name} of {part}"] = error.why
+            continue
+        missing |= found.provenance.notes.get("missing", {})
         columns = {
             side: [getattr(weight, side) for weight in found],
             "input": [weight.input for weight in found],
@@ -134,4 +144,8 @@ def virtual_weights_section(
         "Ratio: the norm of the product of what the one writes and the other reads, over the product of their norms; "
         f"random directions have {lm.d_model**-0.5:.4f}. Of two memories also the cosine of value and key.",
     )
+    if len(refused) == 2:
+        raise refused[0]
+    if missing:
+        text = (*text, "Not among them: " + " ".join(f"{name}: {why}." for name, why in missing.items()))
     return Section("Virtual weights", text, tuple(exhibits))
