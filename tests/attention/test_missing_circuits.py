@@ -14,10 +14,12 @@ from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
 from unembed.attention import Circuits
 from unembed.attention.erasure import memory_management
-from unembed.attention.geometry import virtual_weights
+from unembed.attention.geometry import NO_MATRICES, virtual_weights
 from unembed.attention.in_context import head_output_lengths, scores_on_text
 from unembed.attention.induction import induction_missing
+from unembed.attention.memory_connections import memory_connections
 from unembed.attention.missing_circuits import missing_circuits
+from unembed.attention.weights_between import readers_of, writers_of
 from unembed.errors import Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.names import HeadBasis
@@ -164,6 +166,53 @@ def test_evidence_of_induction_is_null_where_a_circuit_does_not_exist(
     for name in ("copying", "partner", "k_composition", "matching"):
         assert any(getattr(e, name) is not None for e in found) == (name in known)
     assert any(line.startswith(why) for line in induction_missing(lm, basis))
+
+
+@torch.no_grad()
+def test_what_one_part_writes_and_reads_is_listed_for_the_layers_with_a_matrix() -> None:
+    lm = _lm("jamba")
+    blocks, d = list(lm.hf.model.layers), 16
+    readers = readers_of(lm, "L1H2", 10_000)
+    assert {v.reader[:3] for v in readers} == {"L1M", "L2M", "L3H", "L3M"}
+    assert readers.provenance.notes["missing"] == {"mixer (Mamba) 2": NO_MATRICES}
+    W_O = blocks[1].self_attn.o_proj.weight[:, 2 * d : 3 * d].T.double()
+    W_K = blocks[3].self_attn.k_proj.weight[:d].T.double()
+    found = {(v.reader, v.input): v.ratio for v in readers}
+    expected = float((W_O @ W_K).norm() / W_O.norm() / W_K.norm())
+    assert found["L3H0", "K"] == pytest.approx(expected, rel=1e-5)
+    key = blocks[2].feed_forward.gate_proj.weight[7].double()
+    assert found["L2M7", "key"] == pytest.approx(float((W_O @ key).norm() / W_O.norm() / key.norm()), rel=1e-5)
+    writers = writers_of(lm, "L3H1", 10_000)
+    assert {v.writer[:3] for v in writers} == {"L0M", "L1H", "L1M", "L2M"}
+    assert writers.provenance.notes["missing"].keys() == {"mixer (Mamba) 0", "mixer (Mamba) 2"}
+    assert memory_connections(lm, 2, 7).missing.keys() == {"mixer (Mamba) 0", "mixer (Mamba) 2"}
+    latent = readers_of(_lm("deepseek_v3"), "L1H0", 10_000, "folded")
+    assert {v.input for v in latent if v.reader.startswith("L2H")} == {"Q", "V"}
+    assert latent.provenance.notes["missing"].keys() == {"K 2", "K 3"}
+    with pytest.raises(Unsupported, match="it uses the keys and values of another layer"):
+        writers_of(_lm("gemma4_text"), "L3H0")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "part", "absent"),
+    [
+        ("jamba", "L1H0", "mixer (Mamba) 2: it is neither attention nor an FFN"),
+        ("qwen3_next", "L0M0", "mixer (gated DeltaNet) 1: it is neither attention nor an FFN"),
+        ("gemma4_text", "L3H0", "writers of L3H0: it uses the keys and values of another layer"),
+    ],
+)
+def test_the_command_of_virtual_weights_names_what_is_not_in_its_lists(
+    model_type: str, part: str, absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unembed.cli import option_groups
+    from unembed.cli.circuits.command import app
+
+    lm = _lm(model_type)
+    monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
+    done = CliRunner().invoke(app, ["virtual-weights", part, "--json"])
+    assert done.exit_code == 0, done.output
+    view = json.loads(done.stdout)
+    assert view["tables"]["readers"]["rows"] and any(absent in line for line in view["text"])
 
 
 @pytest.mark.parametrize("command", ["stream", "induction", "composition", "heads"])

@@ -32,6 +32,8 @@ from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table
 
+NO_MATRICES = "it is neither attention nor an FFN, so it has no matrices of heads or memories"
+
 
 @dataclass(frozen=True, eq=False)
 class StreamPort:
@@ -80,9 +82,7 @@ def writers_and_readers(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool =
         elif block.mixer is not None:
             others.insert(0, site_name(block.mixer))
         for label in others:
-            ports.missing[f"{label} {n}"] = (
-                "it is neither attention nor an FFN, so it has no matrices of heads or memories"
-            )
+            ports.missing[f"{label} {n}"] = NO_MATRICES
         site = block.feed_forward
         if site is not None and site.has_memories:
             _add_memories(lm, n, basis, centre, ports)

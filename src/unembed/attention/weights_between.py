@@ -26,10 +26,11 @@ from unembed.attention.folded_weights import (
     without_channel_mean,
     writing_weights,
 )
-from unembed.attention.geometry import keys_of, up_projection_of, values_of
+from unembed.attention.geometry import NO_MATRICES, keys_of, up_projection_of, values_of
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
+from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis
 from unembed.results import Records
 from unembed.validation import as_str, positive_int
@@ -210,10 +211,11 @@ def readers_by_layer(
             try:
                 read, without = _inputs_of_heads(lm, n, basis)
             except Unsupported as error:
-                read, without = {}, {f"{site_name(block.mixer)} {n}": error.why}
+                read, without = {}, {f"{site_name(block.mixer)} {n}": _why(block.mixer, error)}
             missing |= without
-            for name in inputs & read.keys():
-                W = read[name]
+            for name, W in read.items():
+                if name not in inputs:
+                    continue
                 ratio = (rows @ W).norm(dim=(1, 2)) / (rows.norm() * W.norm(dim=(1, 2)))
                 found += _strongest(part.name, f"L{n}H", name, ratio, None, top)
         site = block.feed_forward
@@ -224,7 +226,14 @@ def readers_by_layer(
             continue
         weights_of: dict[Input, Callable[..., Tensor | None]] = {"key": keys_of, "up": up_projection_of}
         for name, weights in weights_of.items():
-            if name in inputs and (columns := weights(lm, n, basis)) is not None:
+            if name not in inputs:
+                continue
+            try:
+                columns = weights(lm, n, basis)
+            except Unsupported as error:
+                missing[f"{name} {n}"] = error.why
+                continue
+            if columns is not None:
                 product = rows @ at_least_float32(columns)  # (row, memory)
                 sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
                 cosine = product[0] / sizes if part.kind == "memory" else None
@@ -261,7 +270,7 @@ def writers_by_layer(
             try:
                 W_O = _centred(lm, writing_weights(lm, n, basis), centre)
             except Unsupported as error:
-                missing[f"{site_name(block.mixer)} {n}"] = error.why
+                missing[f"{site_name(block.mixer)} {n}"] = _why(block.mixer, error)
             else:
                 for name, columns in read.items():
                     ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
@@ -283,6 +292,10 @@ def writers_by_layer(
             cosine = product[:, 0] / sizes if part.kind == "memory" else None
             found += _strongest(f"L{n}M", part.name, name, product.norm(dim=1) / sizes, cosine, top)
     return FoundWeights(found, missing)
+
+
+def _why(mixer: AttentionSite, error: Unsupported) -> str:
+    return error.why if mixer.is_attention else NO_MATRICES
 
 
 def _strongest_of(lm: Decoder, title: str, found: FoundWeights, top: int, basis: HeadBasis) -> Records[VirtualWeight]:
