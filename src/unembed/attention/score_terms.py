@@ -36,7 +36,7 @@ class ScoreTerms(Displayed):
             source's position) and "alibi"; each (dst, src), the score scale included.
         scores: their sum, soft-capped where the model does so.
         pattern: the model's own attention weights.
-        error: largest difference between softmax(scores), masked, and the pattern.
+        error: largest difference between softmax(scores), masked, and the pattern; of a sink's share nothing is said.
     """
 
     terms: Mapping[str, Float[Tensor, "dst src"]]
@@ -108,7 +108,9 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     if site.window is not None:
         hidden = hidden | (where[:, None] - where >= site.window)
     pattern = seen.at("pattern", layer)[0, head]
-    error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) - pattern).abs().max())
+    # A sink takes a share of each row; scores give the rest.
+    seen_share = pattern.sum(dim=-1, keepdim=True)
+    error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
         if site.clip is not None:
             raise Unsupported(what, why=f"queries and keys are clipped at {site.clip:g}, which is not a sum")

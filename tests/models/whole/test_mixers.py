@@ -218,8 +218,35 @@ def test_values_of_which_half_come_from_the_position_before_give_sources(tokens:
         ("axk2", "with and without its norm"),
         ("diffllama", "two softmaxes"),
         ("zaya", "a convolution over positions"),
+        ("doge", "a term computed from the values"),
+        ("llama4_text", "divided by their size"),
+        ("codegen", "four blocks of one matrix"),
+        ("deepseek_v4", "its keys, rotated, are its values"),
+        ("jetmoe", "among experts"),
+        ("inkling_text", "mixes positions"),
     ],
 )
 def test_a_refusal_of_a_qk_circuit_names_the_part_of_the_architecture(model_type: str, why: str) -> None:
     with pytest.raises(UnembedError, match=why):
         Circuits(_lm(model_type)).qk(1, 0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "model_type", ["gpt_oss", "flint", "mimo_v2_flash", "minimax", "recurrent_gemma", "llama4_text"]
+)
+def test_scores_add_up_beside_a_sink_in_a_window_and_with_angles_of_the_attention_itself(model_type: str) -> None:
+    lm, tokens = _lm(model_type), torch.arange(3, 15)
+    understood = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.scores_understood]
+    assert understood == ([3] if model_type == "llama4_text" else list(lm.attention_layers))
+    for layer in understood:
+        found = Circuits(lm).score_terms(tokens, layer, 1)
+        pattern = run(lm, tokens[None], ["pattern"]).at("pattern", layer)[0, 1]
+        shares = pattern.sum(-1)
+        has_sink = model_type in ("gpt_oss", "flint") or (model_type == "mimo_v2_flash" and layer > 0)
+        assert bool((shares < 0.999).all()) == has_sink
+        rows, columns = pattern.nonzero(as_tuple=True)
+        # Differences of scores in a row are those of the logarithms of the model's own weights.
+        scores = found.scores[rows, columns] - found.scores.diagonal()[rows]
+        expected = pattern[rows, columns].double().log() - pattern.diagonal()[rows].double().log()
+        torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)

@@ -132,8 +132,9 @@ def mixer_site(
     value_input = next(g for part, g, _ in projections.values() if part is projected.layout.v)[None]
     query_input = next(g for part, g, _ in projections.values() if part is projected.layout.q)[None]
     pre_norm = probe.norm_returning(value_input, path + ".")
-    window = _window(probe, path, module)
-    scores, q_norm, k_norm, after = _scores(probe, attention_path, module, pattern, projected, clamped, window)
+    scores, q_norm, k_norm, after, window = _scores_in_window(
+        probe, path, attention_path, module, pattern, projected, clamped
+    )
     slopes = None if scores is None else scores.alibi_slopes
     if slopes is not None and facts_of(probe.config.model_type).eager_alibi_is_doubled:
         slopes = slopes / 2
@@ -186,8 +187,9 @@ def _with_readings(
     site = replace(site, readings=found.readings, values_missing=reason, n_kv_heads=found.n_kv_heads)
     if "q" not in found.readings.parts:
         return site
-    window = _window(probe, path, site.module)
-    scores, q_norm, k_norm, after = _scores(probe, site.path, site.module, pattern, found, clamped, window)
+    scores, q_norm, k_norm, after, window = _scores_in_window(
+        probe, path, site.path, site.module, pattern, found, clamped
+    )
     if scores is None:
         return replace(site, q_norm=q_norm, k_norm=k_norm)
     return replace(
@@ -344,6 +346,25 @@ def _window(probe: Probe, path: str, module: nn.Module) -> int | None:
     return getattr(probe.config, "sliding_window", None) if in_use else None
 
 
+def _own_angles(probe: Probe, attention_path: str) -> tuple[Tensor, Tensor] | None:
+    """Cosines and sines that the attention computes itself (RecurrentGemma)."""
+    call = probe.recording.calls.get(f"{attention_path}.rotary_emb")
+    return None if call is None or call.returned is None or len(call.others) != 1 else (call.returned, call.others[0])
+
+
+def _scores_in_window(
+    probe: Probe, path: str, attention_path: str, module: nn.Module, pattern: Tensor, projected: Any, clamped: Any
+) -> tuple[Any, nn.Module | None, nn.Module | None, bool, int | None]:
+    """The scores, and the window within which they give the pattern; that of the config is not always in use."""
+    stated, named = _window(probe, path, module), getattr(probe.config, "sliding_window", None)
+    windows = dict.fromkeys((stated, named if isinstance(named, int) else None, None))
+    for window in windows:
+        scores, q_norm, k_norm, after = _scores(probe, attention_path, module, pattern, projected, clamped, window)
+        if scores is not None:
+            return scores, q_norm, k_norm, after, window
+    return None, q_norm, k_norm, False, stated  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
 def _scores(
     probe: Probe,
     attention_path: str,
@@ -370,7 +391,7 @@ def _scores(
     ]
     in_buffer = facts_of(probe.config.model_type).rotary_in_buffer
     buffer_dim = getattr(probe.config, "rotary_dim", None) if in_buffer else None
-    angles = probe.recording.calls[attention_path].rotary
+    angles = probe.recording.calls[attention_path].rotary or _own_angles(probe, attention_path)
     if not getattr(module, "use_rope", True):
         angles = None  # SmolLM3 gives every layer the angles, and some do not use them
     rotaries = rotary_candidates(probe.hf, angles, buffer_dim)

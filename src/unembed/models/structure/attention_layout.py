@@ -225,7 +225,11 @@ def find_scores(
     window: int | None,
     tolerance: float,
 ) -> Scores | None:
-    """The score formula that reproduces the pattern; None if no known one does."""
+    """The score formula that reproduces the pattern; None if no known one does.
+
+    A sink takes a share of every row, so that its weights add up to less than 1: scores are those of the rest.
+    """
+    pattern = pattern / pattern.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(pattern.dtype).tiny)
     n_heads, pos, d_head = q.shape
     q, k = q.double(), k.double().repeat_interleave(n_heads // k.shape[0], 0)
     where = torch.arange(pos, device=q.device)

@@ -119,7 +119,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     def note_input(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = given_tensor(args, kwargs)
         call = Call(given=None if given is None else given.detach().clone(), arguments=(args, kwargs))
-        pair = kwargs.get("position_embeddings")
+        pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # Qwen 4 passes them by place
         if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
             call.rotary = (pair[0].detach(), pair[1].detach())
         elif isinstance(pair, Tensor) and pair.is_complex():  # DeepSeek-V2 turns pairs of channels as complex numbers

@@ -43,16 +43,28 @@ _ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a d
 _DRAFTER = (
     "it is a draft model: it reads the hidden states and keys of another model, so it predicts nothing on its own"
 )
+_COMPLEX = "its rotated queries and keys are divided by their size"
 _STATE = "its recurrent state also takes in the positions that the mask hides"
 _POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
 
 FAMILIES: dict[str, FamilyFacts] = {
     "gptj": FamilyFacts(rotary_in_buffer=True),
-    "codegen": FamilyFacts(rotary_in_buffer=True),
+    "codegen": FamilyFacts(
+        rotary_in_buffer=True,
+        no_scores="its queries, values and keys lie in four blocks of one matrix, a layout that circuits do not read",
+    ),
+    "doge": FamilyFacts(no_scores="a term computed from the values is added to its attention scores"),
+    "inkling_text": FamilyFacts(
+        no_scores="its keys pass through a convolution over positions, and scores of relative positions are added"
+    ),
+    "llama4": FamilyFacts(no_scores=_COMPLEX),
+    "llama4_text": FamilyFacts(no_scores=_COMPLEX),
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
     "deepseek_v4": FamilyFacts(
         no_values="its keys, rotated, are its values as well; later layers append entries that summarise several "
         "positions, and the heads' output is rotated back",
+        no_scores="its keys, rotated, are its values as well, and later layers append entries that summarise several "
+        "positions",
         reads_left_padding="the entries that summarise several positions also take in those that the mask hides",
     ),
     "recurrent_gemma": FamilyFacts(reads_left_padding=_STATE),
@@ -64,7 +76,8 @@ FAMILIES: dict[str, FamilyFacts] = {
     ),
     "jetmoe": FamilyFacts(
         no_values="each position chooses the query and output projections of its heads among experts, so that a layer "
-        "has no projection over heads"
+        "has no projection over heads",
+        no_scores="each position chooses the query projection of its heads among experts",
     ),
     "axk2": FamilyFacts(
         no_scores="its queries are read from a latent with and without its norm, so that they have no one scale"
