@@ -102,7 +102,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         }
     raise Unsupported(
         f"saving a {owner.__name__}",
-        why=f"it holds a {kind.__name__}, which is not plain data",
+        why="it contains a live model" if kind is owner else f"it contains a {kind.__name__}, which is not plain data",
         instead="Save its table: .to_table().to_parquet(path)",
     )
 
