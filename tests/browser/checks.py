@@ -59,6 +59,12 @@ CHECKS: dict[str, dict[str, str]] = {
         "A link made with another model, revision or index is announced": (
             "shell a_link_of_another_model_or_index_is_announced"
         ),
+        "What an address holds that cannot be read is named in one line, and the rest is shown": (
+            "unread_address an_edit_that_cannot_be_read_is_named_and_the_others_are_made; "
+            "unread_address a_pinned_token_outside_the_vocabulary_is_named_and_the_other_is_drawn; "
+            "unread_address what_else_cannot_be_read_is_named_and_the_screen_opens; "
+            "unread_address an_address_typed_into_an_open_page_is_read_the_same_way"
+        ),
         "The view is copied as Python, as a command, as a citation, and what is copied runs": (
             "copied_code copied_python_and_commands_run; ranges_links_tour the_view_is_copied_as_a_citation"
         ),

@@ -7,10 +7,11 @@ import * as names from "./names.js";
 import { failure, table } from "./parts.js";
 import { presets } from "./presets.js";
 import { copyLink, figureMenu, shareMenu } from "./sharing.js";
-import { differ, go, goTo, isReturning, link, openCard, setExperts, state, turn, watch } from "./state.js";
+import { differ, go, goTo, isReturning, link, openCard, readWith, setExperts, state, turn, watch } from "./state.js";
 import { changed, panel } from "./timing.js";
 import * as tour from "./tour.js";
 import * as tray from "./tray.js";
+import { readable } from "./unread.js";
 
 /** @type {[string, string, () => Promise<any>][]} */
 const SCREENS = [
@@ -43,6 +44,8 @@ async function start() {
   try {
     page.model = (await api.get("/models")).models[0];
     setExperts(page.model.experts);
+    const screens = SCREENS.map(([name]) => name);
+    readWith((found, unknown) => readable(found, unknown, page.model, screens));
     page.isShipped = page.model.name === "wren";
   } catch (error) {
     fill(main, h("div", { class: "empty" }, h("h1", {}, error.message), h("p", {}, error.fix || error.why || "")));

@@ -56,6 +56,7 @@ const DEFAULTS = {
   session: "",
 };
 const LATER = 200; // milliseconds
+let readable = (found, _unknown) => found;
 let current = read();
 let how = ""; // the address is not up to date
 let timer = 0;
@@ -66,10 +67,23 @@ export const state = () => current;
 
 function read() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(safeDecode);
-  const found = { ...DEFAULTS, screen: parts[0] || "trace", path: parts.slice(1) };
-  for (const [name, value] of new URLSearchParams(query || "")) if (name in DEFAULTS) found[name] = value;
-  return found;
+  const steps = parts(path, "/").map(safeDecode);
+  const found = { ...DEFAULTS, screen: steps[0] || "trace", path: steps.slice(1) };
+  const unknown = [];
+  for (const [name, value] of new URLSearchParams(query || ""))
+    if (name in DEFAULTS) found[name] = value;
+    else unknown.push(name);
+  return readable(found, unknown);
+}
+
+/** From now on every address, the present one included, is shown as `on(found, unknown)` returns it. */
+export function readWith(on) {
+  readable = on;
+  current = read();
+}
+
+function parts(text, by) {
+  return text.split(by).filter(Boolean);
 }
 
 function safeDecode(text) {
@@ -188,29 +202,38 @@ export function openCard(text) {
   return found !== null;
 }
 
+/** The edit that a text of the address is, `{target, layer, index, action, value, positions}`; null if it is none. */
+export function oneEdit(text) {
+  const found = /^(L[\dEHMS]+):(set|scale|add):(-?[\d.e+-]+)@(all|last|-?\d+(?:,-?\d+)*)$/.exec(text);
+  const edited = found && parseId(found[1]);
+  if (!edited || !Number.isFinite(Number(found[3]))) return null;
+  const [, , action, value, where] = found;
+  return {
+    target: edited.kind === "head" ? "head" : "coefficient",
+    layer: edited.layer,
+    index: edited.index,
+    action,
+    value: Number(value),
+    positions: where === "all" || where === "last" ? where : where.split(",").map(Number),
+  };
+}
+
+/** The `edits` of a state that `on(text)` accepts, and which of those are `disabled`. */
+export function keptEdits(found, on) {
+  const off = parts(found.disabled, ",");
+  const kept = parts(found.edits, ";")
+    .map((text, i) => ({ text, off: off.includes(String(i)) }))
+    .filter(({ text }) => on(text));
+  return {
+    edits: kept.map(({ text }) => text).join(";"),
+    disabled: kept.flatMap((one, i) => (one.off ? [i] : [])).join(","),
+  };
+}
+
 /** The edits of the tray: `[{target, layer, index, action, value, positions, on}]`. */
-export function edits(text = current.edits) {
-  const disabled = new Set(current.disabled.split(",").filter(Boolean));
-  return text
-    .split(";")
-    .filter(Boolean)
-    .flatMap((one, i) => {
-      const found = /^(L[\dEHMS]+):(set|scale|add):(-?[\d.e+-]+)@(all|last|[\d,-]+)$/.exec(one);
-      const edited = found && parseId(found[1]);
-      if (!edited || !Number.isFinite(Number(found[3]))) return [];
-      const [, , action, value, where] = found;
-      return [
-        {
-          target: edited.kind === "head" ? "head" : "coefficient",
-          layer: edited.layer,
-          index: edited.index,
-          action,
-          value: Number(value),
-          positions: where === "all" || where === "last" ? where : where.split(",").map(Number),
-          on: !disabled.has(String(i)),
-        },
-      ];
-    });
+export function edits() {
+  const off = parts(current.disabled, ",");
+  return parts(current.edits, ";").map((text, i) => ({ ...oneEdit(text), on: !off.includes(String(i)) }));
 }
 
 /** Edits as text for the address. */

@@ -1,0 +1,56 @@
+/** What an address holds that the page cannot read or the model does not have: one line names it, the rest is shown. */
+import { fail, Problem } from "./api.js";
+import { idOf, keptEdits, oneEdit, parseId } from "./state.js";
+
+/** The state of an address without what cannot be read in it, which is reported. `unknown`: names of no state. */
+export function readable(found, unknown, model, screens) {
+  const bad = unknown.map((name) => `“${name}=”`);
+  const change = {};
+  const leave = (name, text, value = "") => {
+    bad.push(text);
+    change[name] = value;
+  };
+  const last = model.n_layers - 1;
+
+  if (!screens.includes(found.screen)) {
+    leave("screen", `screen ${found.screen}`, screens[0]);
+    change.path = [];
+  }
+  if (found.layer && !(/^\d+$/.test(found.layer) && Number(found.layer) <= last))
+    leave("layer", `layer ${found.layer} (${model.name} has 0 to ${last})`);
+  for (const name of ["memory", "compared", "head"]) {
+    const kind = name === "head" ? "head" : "memory";
+    if (found[name] && parseId(found[name])?.kind !== kind)
+      leave(name, `${kind} ${found[name]} (written like ${kind === "head" ? "L5H1" : "L5M278"})`);
+  }
+  const pins = found.pins.split(" ").filter(Boolean);
+  const known = pins.filter((id) => /^\d+$/.test(id) && Number(id) < model.d_vocab);
+  if (known.length < pins.length) {
+    const other = pins.filter((id) => !known.includes(id));
+    leave("pins", `pinned token ${other} (${model.name} has 0 to ${model.d_vocab - 1})`, known.join(" "));
+  }
+  const edits = keptEdits(found, (text) => {
+    const one = oneEdit(text);
+    const why = one ? missing(one, model) : "written like L5M278:set:3@all or L5H1:scale:0@last";
+    if (why) bad.push(`edit ${text} (${why})`);
+    return !why;
+  });
+
+  if (bad.length)
+    fail(
+      new Problem({
+        code: "unreadable_address",
+        message: `the address holds what ${model.name} cannot show: ${bad.join("; ")}`,
+        fix: "The rest is shown",
+      }),
+    );
+  return { ...found, ...change, ...edits };
+}
+
+/** Why an edit cannot be made in this model; empty where it can. */
+function missing({ target, layer, index, action }, model) {
+  const head = target === "head";
+  if (head && action !== "scale") return "a head can only be scaled";
+  const n = head ? (model.mixers[layer]?.startsWith("attention") ? model.n_heads : 0) : model.memories[layer];
+  return index < (n ?? 0) ? "" : `${model.name} has no ${head ? "head" : "memory"} ${idOf({ layer, index }, target)}`;
+}
