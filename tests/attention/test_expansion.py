@@ -5,11 +5,16 @@ import math
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
 
 import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
-from unembed.errors import InvalidInput, OutOfMemory, OutOfRange
+from tests.models.decoder_classes import tiny_config, tiny_model
+from unembed.attention.expansion import expand
+from unembed.errors import InvalidInput, OutOfMemory, OutOfRange, Unsupported
+from unembed.language_model import LanguageModel, load
+from unembed.logit_attribution import attribution
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12]])
 KINDS = ["attention-only", "gpt2", "llama-biases", "gemma2", "gptj", "granite", "bloom", "phi", "olmo2", "opt"]
@@ -180,3 +185,61 @@ def test_the_table_adds_up_to_the_logit_of_the_likeliest_token() -> None:
     constant = 0.0 if found.constant is None else float(found.constant[token])
     total = sum(row["contribution"] for row in found.to_table().rows()) + constant
     assert total == pytest.approx(float(found.logits[token]), abs=1e-2)
+
+
+def _perturbed(model_type: str) -> LanguageModel:
+    if model_type != "gemma4_text":
+        return load(tiny_model(model_type))
+    torch.manual_seed(0)
+    config = tiny_config(model_type)
+    config.num_kv_shared_layers = 0
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *(b for n, b in model.named_buffers() if n.endswith("layer_scalar"))):
+            tensor.add_((0.3 if tensor.dim() <= 1 else 0.05) * torch.randn_like(tensor))
+    return load(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "model_type",
+    ["deepseek_v3", "youtu", "qwen3_next", "qwen3_5_text", "afmoe", "doge", "gemma4_text", "falcon_h1", "gpt_oss"],
+)
+def test_paths_add_up_through_latents_gates_sinks_other_writers_and_rescaled_streams(model_type: str) -> None:
+    lm, tokens = _perturbed(model_type), torch.arange(3, 12)[None]
+    found = expand(lm, tokens, order=lm.n_layers)
+    assert found.error < 2e-6 and not found.exact
+    logits = lm.hf(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits[0, -1]
+    token = int(logits.argmax())
+    cap = lm.structure.logit_softcap
+    own = logits[token].double() if cap is None else cap * torch.atanh(logits[token].double() / cap)
+    constant = 0.0 if found.constant is None else float(found.constant[token])
+    assert float(found.by_order(token).sum()) + constant == pytest.approx(float(own), rel=1e-4, abs=1e-5)
+    # All paths that end in a head are what that head contributes, but for biases, which are terms of their own.
+    heads = {
+        (r.layer, r.index): r.contribution
+        for r in attribution(lm, tokens, token, by="head").rows
+        if r.index is not None
+    }
+    contribution = found.contribution(token)
+    if not any("biases" in label for label in found.labels):
+        for layer in lm.attention_layers:
+            for head in range(4):
+                paths = [i for i, path in enumerate(found.paths) if path and path[-1] == (layer, head)]
+                mine = float(contribution[paths].sum())
+                assert mine == pytest.approx(heads[layer, head], rel=1e-3, abs=1e-5), (layer, head)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [
+        ("gemma4_text", "it uses the keys and values of another layer"),
+        ("minimax", "the stream itself is normalised"),
+        ("gemma3n_text", "4 streams"),
+        ("zaya", "half of each value comes from the position before"),
+        ("diffllama", "difference of two softmaxes"),
+    ],
+)
+def test_an_expansion_that_does_not_exist_names_the_part_of_the_architecture(model_type: str, why: str) -> None:
+    with pytest.raises(Unsupported, match=why):
+        expand(load(tiny_model(model_type)), torch.arange(3, 12)[None])

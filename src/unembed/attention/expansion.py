@@ -1,9 +1,9 @@
 """A prompt's logits as a sum over paths through heads, and how much each order of path matters on text.
 
 The terms: the direct path (no head), each head alone, each pair of heads in which the later one reads the output of
-the earlier one, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns and norm
-scales are fixed at their values in the run, and what FFNs and other mixers wrote counts as given: then the terms of all
-orders add up too, and what the orders left out amount to is stated.
+the earlier one, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns, norm
+scales and gates are fixed at their values in the run, and what FFNs and other mixers wrote counts as given: then the
+terms of all orders add up too, and what the orders left out amount to is stated.
 
 Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
 """

@@ -1,7 +1,8 @@
-"""The attention of a run as a linear map of the stream: patterns and norm scales fixed at their values in the run.
+"""The attention of a run as a linear map of the stream: patterns, norm scales and gates fixed at their run's values.
 
 With these frozen a head is linear in the stream, so what it does to a sum of writers is the sum of what it does to
-each. Biases are constants, stored separately.
+each. Biases are constants, stored separately. Where blocks rescale the stream, all vectors are in the units of its end
+(see `stream_gains`).
 
 Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
 """
@@ -9,19 +10,28 @@ Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How muc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.attention.composed_weights import composed_weights, is_composed
 from unembed.attention.folded_weights import require_heads
+from unembed.attention.stream_gains import changes_stream, read_at_end, written_to_end
 from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.names import SUM_TOLERANCE
-from unembed.stream.decomposition import Branch, attention_branch, prove, require_plain_stream, tolerance
+from unembed.stream.decomposition import (
+    Branch,
+    attention_branch,
+    prove,
+    require_one_stream,
+    require_unnormalised_stream,
+    tolerance,
+)
 from unembed.stream.run import Run, Tokens, run
 
 
@@ -35,24 +45,40 @@ class FrozenLayer:
     scale: Float[Tensor, "batch pos 1"] | None
     """Divisor of the norm before the attention; None where there is none."""
     branch: Branch
+    W_V: Float[Tensor, "kv_head d_model d_head"]
+    """Through the latent and its norm's gain, where values are read through one."""
+    value_factor: Float[Tensor, "batch kv_head pos 1"] | None = None
+    """What a latent or each value was divided by in the run, as a factor."""
+    gate: Float[Tensor, "batch head pos d_head"] | None = None
+    """Factor of what the heads mixed, before the out-projection."""
 
     def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
         """Values of each head, computed from a part of the stream; biases left out."""
         site = self.lm.structure.blocks[self.layer].attention
+        if changes_stream(self.lm):
+            one = torch.ones(self.lm.d_model, 1, dtype=x.dtype, device=x.device)
+            x = x * read_at_end(self.lm, one, self.layer, "attention")[:, 0]
         if site.pre_norm is not None and self.scale is not None:
             x = site.pre_norm.frozen(x, self.scale).to(x.dtype)
-        W_V = self.lm.weights.W_V[self.layer].to(x.dtype)
-        values = torch.einsum("...pm,hmd->...hpd", x, W_V)
-        return values.repeat_interleave(site.queries_per_kv, dim=-3)
+        return self._scaled(torch.einsum("...pm,hmd->...hpd", x, self.W_V.to(x.dtype)))
+
+    def _scaled(self, values: Float[Tensor, "*any kv_head pos d_head"]) -> Float[Tensor, "*any head pos d_head"]:
+        if self.value_factor is not None:
+            values = values * self.value_factor.to(values.dtype)
+        return values.repeat_interleave(self.lm.structure.blocks[self.layer].attention.queries_per_kv, dim=-3)
+
+    def _mixed(self, values: Float[Tensor, "*any head pos d_head"]) -> Float[Tensor, "*any head pos d_head"]:
+        z = self.pattern.to(values.dtype) @ values
+        return z if self.gate is None else z * self.gate.to(values.dtype)
 
     def heads(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_model"]:
         """What each head adds to the stream at every position, given a part of the stream."""
-        z = self.pattern.to(x.dtype) @ self.values(x)
+        z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
 
     def layer_sum(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
         """What all heads together add."""
-        z = self.pattern.to(x.dtype) @ self.values(x)
+        z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...pm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), False)
 
     def heads_at(
@@ -60,33 +86,38 @@ class FrozenLayer:
     ) -> Float[Tensor, "*path batch head d_model"]:
         """What each head adds at one position: the values are summed over sources first."""
         z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
+        z = z if self.gate is None else z * self.gate[:, :, position].to(x.dtype)
         written = torch.einsum("...hd,hdm->...hm", z, self.lm.weights.W_O[self.layer].to(x.dtype))
         if self.branch.norm is not None and self.branch.scale is not None:
             written = self.branch.norm.frozen(written, self.branch.scale[:, position][:, None]).to(x.dtype)
-        return written * self.branch.multiplier
+        return written_to_end(self.lm, written * self.branch.multiplier, self.layer, "attention")
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
         """The part of the layer's output that does not depend on its input: biases of its norms and projections."""
         site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
-        W_V, W_O = weights.W_V[self.layer], weights.W_O[self.layer]
+        W_V, W_O = self.W_V, weights.W_O[self.layer]
         kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
         if site.pre_norm is not None and site.pre_norm.bias is not None:
             kv = kv + torch.einsum("m,hmd->hd", site.pre_norm.bias, W_V)
-        if (b_V := weights.b_V[self.layer]) is not None:
+        if not is_composed(site) and (b_V := weights.b_V[self.layer]) is not None:
             kv = kv + b_V
         # Patterns need not add up to 1 where a family has attention sinks.
-        total = self.pattern.to(kv.dtype).sum(dim=-1)  # (batch, head, dst)
-        raw = torch.einsum("bhp,hd,hdm->bpm", total, kv.repeat_interleave(site.queries_per_kv, dim=0), W_O)
+        batch, _, pos, _ = self.pattern.shape
+        z = self._mixed(self._scaled(kv[None, :, None].expand(batch, -1, pos, -1)))
+        raw = torch.einsum("bhpd,hdm->bpm", z, W_O.to(z.dtype))
         if (b_O := weights.b_O[self.layer]) is not None:
             raw = raw + b_O
         added = self._written(raw, False)
-        return added if self.branch.bias is None else added + self.branch.bias
+        if self.branch.bias is None:
+            return added
+        return added + written_to_end(self.lm, self.branch.bias, self.layer, "attention")
 
     def _written(self, raw: Tensor, by_head: bool) -> Tensor:
         if self.branch.norm is not None and self.branch.scale is not None:
             scale = self.branch.scale[:, None] if by_head else self.branch.scale
             raw = self.branch.norm.frozen(raw, scale).to(raw.dtype)
-        return raw if self.branch.multiplier == 1.0 else raw * self.branch.multiplier
+        raw = raw if self.branch.multiplier == 1.0 else raw * self.branch.multiplier
+        return written_to_end(self.lm, raw, self.layer, "attention")
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +165,15 @@ class FrozenRun:
 
 def required_points(lm: Decoder) -> tuple[str, ...]:
     """Capture points that a run needs to be frozen."""
+    structure = lm.structure
+    others = max(len(b.early_writers) + len(b.late_writers) for b in structure.blocks)
+    special = [b for b in structure.blocks if b.mixer is not None and b.mixer.is_attention and is_composed(b.mixer)]
     named = ["resid_pre", "resid_post", "attn_out", "pattern", "z"]
     if any(b.feed_forward is not None for b in lm.structure.blocks):
         named.append("mlp_out")
     if lm.structure.position_embedding is not None:
         named.append("position_embedding")
-    return tuple(named)
+    return (*named, *(["values"] if special else []), *(f"writer {i}" for i in range(others)))
 
 
 @torch.no_grad()
@@ -148,23 +182,26 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 
     Raises:
         SumNotProved: heads and biases do not give what the model's attention added.
-        Unsupported: the model clips its values, has no layers, or a stream that is not only added to.
+        Unsupported: the model clips its values, has no layers, several streams or a norm on the stream itself, or a
+            layer's values are no linear map of what it reads.
 
     Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer.
     """
-    require_plain_stream(lm, "path expansion")
+    require_one_stream(lm, "path expansion")
+    if lm.structure.has_stream_norms:
+        require_unnormalised_stream(lm, "path expansion")
     require_heads(lm, "paths through heads")
     for n in lm.attention_layers:
-        lm.weights.W_V[n]  # raises where values are read through a latent or multiplied by a gate
+        _value_weights(lm, n)  # raises where values are no linear map
     seen = run(lm, tokens, required_points(lm))
     layers: dict[int, FrozenLayer] = {}
     error = 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
-    first = seen.at("resid_pre", 0)
+    first = written_to_end(lm, seen.at("resid_pre", 0), 0, "embedding")
     constants: list[tuple[str, int, Tensor]] = [("embedding", 0, first)]
     if lm.structure.position_embedding is not None:
-        added = seen["position_embedding"][0]
+        added = written_to_end(lm, seen["position_embedding"][0], 0, "embedding")
         constants = [("embedding", 0, first - added), ("positions", 0, added)]
     for n, block in enumerate(lm.structure.blocks):
         if n in lm.attention_layers:
@@ -173,9 +210,14 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
             if bool(bias.any()):
                 constants.append((f"attention biases {n}", n + 1, bias))
         elif block.mixer is not None:
-            constants.append((f"{site_name(block.mixer)} {n}", n + 1, seen.at("attn_out", n)))
+            written = written_to_end(lm, seen.at("attn_out", n), n, "attention")
+            constants.append((f"{site_name(block.mixer)} {n}", n + 1, written))
         if block.feed_forward is not None:
-            constants.append((f"ffn {n}", n + 1, seen.at("mlp_out", n)))
+            constants.append((f"ffn {n}", n + 1, written_to_end(lm, seen.at("mlp_out", n), n, "ffn")))
+        for i, writer in enumerate((*block.early_writers, *block.late_writers)):
+            part = "attention" if i < len(block.early_writers) else "ffn"
+            written = written_to_end(lm, seen.at(f"writer {i}", n), n, part)
+            constants.append((f"{writer.label} {n}", n + 1, written))
     final = final_scale(lm, seen.at("resid_post", lm.n_layers - 1))
     return FrozenRun(lm, seen, layers, tuple(constants), error, final)
 
@@ -186,17 +228,59 @@ def _frozen_layer(
     """A layer with attention, its bias, and the relative error of heads plus bias."""
     site, entered = lm.structure.blocks[n].attention, seen.at("resid_pre", n)
     scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
-    layer = FrozenLayer(lm, n, seen.at("pattern", n), scale, attention_branch(lm, n, seen.at("z", n)))
+    branch = attention_branch(lm, n, seen.at("z", n))
+    layer = _with_factors(FrozenLayer(lm, n, seen.at("pattern", n), scale, branch, _value_weights(lm, n)), seen)
     bias = layer.bias()
     try:
-        total = layer.layer_sum(entered) + bias
-        return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, seen.at("attn_out", n), limit)
+        total = layer.layer_sum(_at_end(lm, entered, n)) + bias
+        whole = written_to_end(lm, seen.at("attn_out", n), n, "attention")
+        return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, whole, limit)
     except SumNotProved:
         if site.clip is None:
             raise
         raise Unsupported(
             f"path expansion of {lm.name}", why=f"it clips values at {site.clip:g}, which is not linear"
         ) from None
+
+
+def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_head"]:
+    """W_V of a layer, through its latent.
+
+    Raises:
+        Unsupported: its values are no linear map of what it reads.
+    """
+    site = lm.structure.blocks[layer].attention
+    return composed_weights(lm, layer, "v", "folded") if is_composed(site) else lm.weights.W_V[layer]
+
+
+def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
+    """The layer with what its values and what its heads mixed were multiplied by in the run."""
+    lm, n = layer.lm, layer.layer
+    site = lm.structure.blocks[n].attention
+    if not is_composed(site) or site.readings is None or site.values is None:
+        return layer
+    values = seen.at("values", n)
+    if site.readings.normed_values or any(r.latent is not None for r in site.readings.parts["v"]):
+        x = seen.at("resid_pre", n)
+        if site.pre_norm is not None and layer.scale is not None:
+            x = site.pre_norm.frozen(x, layer.scale).to(x.dtype)
+            x = x if site.pre_norm.bias is None else x + site.pre_norm.bias
+        read = torch.einsum("bpm,hmd->bhpd", x, layer.W_V.to(x.dtype))
+        factor = (values * read).sum(-1, keepdim=True) / read.square().sum(-1, keepdim=True).clamp_min(1e-30)
+        layer = replace(layer, value_factor=factor)
+    if site.values.gated:
+        mixed = layer.pattern.to(values.dtype) @ values.repeat_interleave(site.queries_per_kv, dim=1)
+        gate = seen.at("z", n).transpose(1, 2) / torch.where(mixed == 0, torch.ones_like(mixed), mixed)
+        layer = replace(layer, gate=gate)
+    return layer
+
+
+def _at_end(lm: Decoder, x: Float[Tensor, "batch pos d_model"], layer: int) -> Float[Tensor, "batch pos d_model"]:
+    """What enters a layer, in the units of the stream's end."""
+    if not changes_stream(lm):
+        return x
+    one = torch.ones(lm.d_model, 1, dtype=x.dtype, device=x.device)
+    return x / read_at_end(lm, one, layer, "attention")[:, 0]
 
 
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:

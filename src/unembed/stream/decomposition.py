@@ -288,26 +288,6 @@ def require_unnormalised_stream(lm: Decoder, what: str) -> None:
         )
 
 
-def require_plain_stream(lm: Decoder, what: str) -> None:
-    """Refuse an operation that assumes every block to be stream + attention + FFN.
-
-    Raises:
-        Unsupported: the model has several streams, or a block rescales or normalises its stream or has other writers.
-    """
-    require_unnormalised_stream(lm, what)
-    structure = lm.structure
-    others = [w.label for b in structure.blocks for w in (*b.early_writers, *b.late_writers)]
-    why = (
-        "its blocks rescale the stream itself"
-        if structure.has_gains
-        else f"parts other than attention and FFN write to the stream ({others[0]})"
-        if others
-        else ""
-    )
-    if why:
-        raise Unsupported(f"{what} of {lm.name}", why=why, instead="Attributions take it into account")
-
-
 def _rescaled(vectors: list[Tensor], gain: float | Tensor) -> list[Tensor]:
     return vectors if not isinstance(gain, Tensor) and gain == 1.0 else [v * gain for v in vectors]
 

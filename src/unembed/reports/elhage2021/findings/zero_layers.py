@@ -17,9 +17,9 @@ _BIGRAMS = "Zero-layer transformers"
 
 
 def _bigram_table(m: Measurements) -> Numbers | None:
-    found = m.direct_path
     if m.lm.n_layers:
         return None
+    found = m.direct_path
     return {"losses": (found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy)}
 
 
