@@ -120,6 +120,7 @@ CHECKS: dict[str, dict[str, str]] = {
         ),
         "What a new user comes for takes at most five actions": (
             "journeys_in_five_actions why_this_token_and_not_that; "
+            "journeys_in_five_actions why_this_token_and_not_that_on_a_small_published_llama; "
             "journeys_in_five_actions find_a_theme_and_silence_it; "
             "journeys_in_five_actions find_an_induction_head_on_ones_own_text; "
             "journeys_in_five_actions search_label_and_export; journeys_in_five_actions compare_two_prompts; "

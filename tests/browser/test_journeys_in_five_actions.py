@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from unembed.index.memory_search import search
 
 STORY = "Once upon a time there was a little"
 BORN = "He was born on 16"
+PUBLISHED = Path(__file__).parents[1] / "data/models/stories260k"
 
 
 def number(text: str) -> float:
@@ -59,6 +61,30 @@ def test_why_this_token_and_not_that(opened, lm):
     assert number(row.locator(".effect").inner_text()) == pytest.approx(first.score, rel=0.02)
     someone.click(row.get_by_role("link"))
     expect(page.get_by_role("heading", level=1)).to_have_text(f"L{first.layer}M{first.index}")
+
+
+def test_why_this_token_and_not_that_on_a_small_published_llama(opened):
+    lm = unembed.load(PUBLISHED)
+    served = Served(lm)
+    try:
+        page = opened(at=served.address)
+        someone = Visitor(page)
+        someone.type(page.get_by_role("textbox", name="Prompt"), STORY)
+        trace = lm.trace(STORY)
+        first, _, third = (int(token) for token in lm.run(STORY).logits[0, -1].topk(3).indices)
+        picker = page.get_by_role("combobox", name="Runner-up")
+        expect(picker.locator(f"option[value='#{third}']")).to_be_attached()
+        someone.choose(picker, picker.locator(f"option[value='#{third}']").inner_text())
+        someone.click(page.get_by_role("radio", name="Memory"))
+        most = trace.memory_effects(trace.question(first, third), -1, 5).rows[0]
+        link = page.get_by_role("link", name=f"L{most.layer}M{most.index}", exact=True)
+        row = page.get_by_role("region", name="Logit attribution").locator(".sub-update").filter(has=link)
+        expect(row.locator(".effect")).to_have_text(f"{most.score:+.3f}".replace("-", "−"))  # not of the first question
+        someone.click(row.get_by_role("link"))
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"L{most.layer}M{most.index}")
+        page.close()
+    finally:
+        served.stop()
 
 
 def test_find_a_theme_and_silence_it(opened, served, lm):
