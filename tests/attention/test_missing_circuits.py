@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -234,3 +235,15 @@ def test_commands_run_whole_and_write_null(model_type: str, command: str, monkey
         assert any(absent.get(command, "ayer") in line for line in view["text"])
     shown = CliRunner().invoke(app, [command, *small])
     assert shown.exit_code == 0 and "nan" not in shown.output.split()
+
+
+def test_the_stream_of_heads_without_a_circuit_of_their_own_shows_no_number_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from unembed.cli import option_groups
+    from unembed.cli.circuits.command import app
+
+    lm = _lm("jetmoe")
+    monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
+    text = json.loads(CliRunner().invoke(app, ["stream", "--json"]).stdout)["text"]
+    assert not any("nan" in re.findall(r"\w+", line) or "Negative share" in line for line in text)

@@ -37,7 +37,7 @@ class Circuits(HeadMatrices):
     """
 
     def __repr__(self) -> str:
-        return f"Circuits({self.lm.name}: {self.lm.n_layers} layers of {self.lm.n_heads} heads)"
+        return f"Circuits({self.lm.name}: {self.lm.n_layers} layers, {self.lm.heads_a_layer})"
 
     def head_scores(
         self, seed: int = 0, *, n_sequences: int = 50, length: int | None = None, tokens: Tensor | None = None

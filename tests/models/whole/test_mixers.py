@@ -15,6 +15,7 @@ from unembed.errors import ModelNotUnderstood, PointMissing, UnembedError, Unsup
 from unembed.index import Index
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
+from unembed.schemas.model_sizes import model_sizes
 from unembed.stream.decomposition import writer_points, writers
 from unembed.stream.run import run
 
@@ -250,3 +251,14 @@ def test_scores_add_up_beside_a_sink_in_a_window_and_with_angles_of_the_attentio
         scores = found.scores[rows, columns] - found.scores.diagonal()[rows]
         expected = pattern[rows, columns].double().log() - pattern.diagonal()[rows].double().log()
         torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [("jetmoe", "heads with one joint output"), ("inkling_text", "heads with one joint output"), ("mamba", "no heads")],
+)
+def test_heads_that_attend_without_an_output_of_their_own_are_named_so(model_type: str, words: str) -> None:
+    lm = _lm(model_type)
+    assert lm.heads_a_layer == words and words in repr(lm) and model_sizes(lm)["heads_a_layer"] == words
+    if model_type != "mamba":  # their patterns are known all the same
+        assert Circuits(lm).head_scores(n_sequences=2, length=8).by_sequence[0].isfinite().all()

@@ -50,4 +50,7 @@ def heads_in_words(blocks: Sequence[Block]) -> str:
         if numbers:
             several = f" to {max(numbers)}" if len(numbers) > 1 else ""
             parts.append(f"{min(numbers)}{several}{'' if len(by_kind) == 1 else f' {kind}'} heads")
-    return ", ".join(parts) or "no heads"
+    if parts:
+        return ", ".join(parts)
+    # Such heads attend, but their outputs cannot be told apart (JetMoE, Inkling).
+    return "heads with one joint output" if "attention" in by_kind else "no heads"

@@ -317,9 +317,12 @@ def stream_section(
     exhibits.append(Exhibit("erasing_heads", erasing, percent=percent))
     text = [
         f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions.",
-        f"Negative share: of the eigenvalues of a head's OV circuit; random heads of this shape have "
-        f"{memory.chance[0]:.2f}, five standard deviations above are {memory.head_threshold:.2f}.",
     ]
+    if memory.erasing_heads:
+        text.append(
+            f"Negative share: of the eigenvalues of a head's OV circuit; random heads of this shape have "
+            f"{memory.chance[0]:.2f}, five standard deviations above are {memory.head_threshold:.2f}."
+        )
     if memory.memories:
         table = Table(
             "Memories (FFN neurons) that erase",
