@@ -25,6 +25,13 @@ def column_format(values: Iterable[object]) -> Callable[[object], str]:
     return lambda value: _written(value, f".{places}f")
 
 
+def two_digits(value: float) -> str:
+    """A number from 0 with at least two significant digits and no exponent: 8.9, 0.000066, 1,234."""
+    if not value:
+        return "0"
+    return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
+
+
 def _written(value: object, form: str) -> str:
     if value is None:
         return ""

@@ -14,6 +14,7 @@ import torch
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.results import visible
+from unembed.results.number_format import two_digits
 from unembed.schemas.trace import EventView, Finding, LayerView
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ def _change(lm: Decoder, layer: int, point: str, nats: float, text: str, layers:
         before, after = (before, one.probability_middle) if point == "resid_mid" else (one.probability_middle, after)
     what = one.mixer if point == "resid_mid" else "FFN" if one.probability_middle is not None else "as a whole"
     sentence = (
-        f"Layer {layer} {what} changes the probability of {visible(text)} most (× {math.exp(nats):.2g}): "
-        f"from {100 * before:.2g} % to {100 * after:.2g} %."
+        f"Layer {layer} {what} changes the probability of {visible(text)} most (× {two_digits(math.exp(nats))}): "
+        f"from {two_digits(100 * before)} % to {two_digits(100 * after)} %."
     )
     return Finding("change", sentence, _definition("change", lm), nats, layer, point, None)
 

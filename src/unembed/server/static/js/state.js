@@ -219,14 +219,14 @@ export function oneEdit(text) {
 }
 
 /** The `edits` of a state that `on(text)` accepts, and which of those are `disabled`. */
-export function keptEdits(found, on) {
+export function readableEdits(found, on) {
   const off = parts(found.disabled, ",");
-  const kept = parts(found.edits, ";")
+  const rest = parts(found.edits, ";")
     .map((text, i) => ({ text, off: off.includes(String(i)) }))
     .filter(({ text }) => on(text));
   return {
-    edits: kept.map(({ text }) => text).join(";"),
-    disabled: kept.flatMap((one, i) => (one.off ? [i] : [])).join(","),
+    edits: rest.map(({ text }) => text).join(";"),
+    disabled: rest.flatMap((one, i) => (one.off ? [i] : [])).join(","),
   };
 }
 

@@ -1,8 +1,8 @@
-/** What an address holds that the page cannot read or the model does not have: one line names it, the rest is shown. */
+/** The parts of an address that the page cannot read, or that the model does not have: one line names them. */
 import { fail, Problem } from "./api.js";
-import { idOf, keptEdits, oneEdit, parseId } from "./state.js";
+import { idOf, oneEdit, parseId, readableEdits } from "./state.js";
 
-/** The state of an address without what cannot be read in it, which is reported. `unknown`: names of no state. */
+/** The state of an address without those parts, which are reported. `unknown`: names that no state has. */
 export function readable(found, unknown, model, screens) {
   const bad = unknown.map((name) => `“${name}=”`);
   const change = {};
@@ -29,7 +29,7 @@ export function readable(found, unknown, model, screens) {
     const other = pins.filter((id) => !known.includes(id));
     leave("pins", `pinned token ${other} (${model.name} has 0 to ${model.d_vocab - 1})`, known.join(" "));
   }
-  const edits = keptEdits(found, (text) => {
+  const edits = readableEdits(found, (text) => {
     const one = oneEdit(text);
     const why = one ? missing(one, model) : "written like L5M278:set:3@all or L5H1:scale:0@last";
     if (why) bad.push(`edit ${text} (${why})`);
@@ -40,7 +40,7 @@ export function readable(found, unknown, model, screens) {
     fail(
       new Problem({
         code: "unreadable_address",
-        message: `the address holds what ${model.name} cannot show: ${bad.join("; ")}`,
+        message: `${model.name} cannot show these parts of the address: ${bad.join("; ")}`,
         fix: "The rest is shown",
       }),
     );
