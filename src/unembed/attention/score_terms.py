@@ -36,7 +36,8 @@ class ScoreTerms(Displayed):
             source's position) and "alibi"; each (dst, src), the score scale included.
         scores: their sum, soft-capped where the model does so.
         pattern: the model's own attention weights.
-        error: largest difference between softmax(scores), masked, and the pattern; of a sink's share nothing is said.
+        error: largest difference between softmax(scores), masked, and the pattern; the share of a sink is not
+            compared.
     """
 
     terms: Mapping[str, Float[Tensor, "dst src"]]

@@ -66,7 +66,7 @@ def read_at_end(
         part: "attention" or "ffn".
 
     Raises:
-        Unsupported: the model has several streams, or what is read cannot be told from the stream's end.
+        Unsupported: the model has several streams, or what is read does not follow from the stream's end.
     """
     _require_one_stream(lm)
     if not changes_stream(lm):
