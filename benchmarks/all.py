@@ -1,7 +1,8 @@
 """Every benchmark, one script after another: `make bench`.
 
-Stopped and started again, it goes on with the first script that has not finished on this commit. `toxicity.py` needs
-comments and a model of `make toxic-model`; `faults.py` takes the better part of an hour: both are run by hand.
+Stopped and started again, it goes on with the first script that has not finished since the measured code last changed.
+`toxicity.py` needs comments and a model of `make toxic-model`; `faults.py` takes the better part of an hour: both are
+run by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ BY_HAND = ("toxicity.py", "faults.py")
 
 def main() -> int:
     """Run what is left; the exit status is 1 where a script failed, after all others have run."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout.strip()
+    last = ["git", "log", "-1", "--format=%H", "--", "../src", ".", ":!RESULTS.md", ":!all.py"]
+    commit = subprocess.run(last, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
     STAMPS.mkdir(parents=True, exist_ok=True)
     failed = []
     for script in sorted(HERE.glob("*.py")):
