@@ -56,8 +56,7 @@ class FrozenLayer:
         """Values of each head, computed from a part of the stream; biases left out."""
         site = self.lm.structure.blocks[self.layer].attention
         if changes_stream(self.lm):
-            one = torch.ones(self.lm.d_model, 1, dtype=x.dtype, device=x.device)
-            x = x * read_at_end(self.lm, one, self.layer, "attention")[:, 0]
+            x = x * _from_end(self.lm, self.layer, x)
         if site.pre_norm is not None and self.scale is not None:
             x = site.pre_norm.frozen(x, self.scale).to(x.dtype)
         return self._scaled(torch.einsum("...pm,hmd->...hpd", x, self.W_V.to(x.dtype)))
@@ -232,7 +231,8 @@ def _frozen_layer(
     layer = _with_factors(FrozenLayer(lm, n, seen.at("pattern", n), scale, branch, _value_weights(lm, n)), seen)
     bias = layer.bias()
     try:
-        total = layer.layer_sum(_at_end(lm, entered, n)) + bias
+        at_end = entered / _from_end(lm, n, entered) if changes_stream(lm) else entered
+        total = layer.layer_sum(at_end) + bias
         whole = written_to_end(lm, seen.at("attn_out", n), n, "attention")
         return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, whole, limit)
     except SumNotProved:
@@ -275,12 +275,10 @@ def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
     return layer
 
 
-def _at_end(lm: Decoder, x: Float[Tensor, "batch pos d_model"], layer: int) -> Float[Tensor, "batch pos d_model"]:
-    """What enters a layer, in the units of the stream's end."""
-    if not changes_stream(lm):
-        return x
-    one = torch.ones(lm.d_model, 1, dtype=x.dtype, device=x.device)
-    return x / read_at_end(lm, one, layer, "attention")[:, 0]
+def _from_end(lm: Decoder, layer: int, like: Tensor) -> Float[Tensor, " d_model"]:
+    """The factors from the units of the stream's end to those of the stream that enters a layer."""
+    one = torch.ones(lm.d_model, 1, dtype=like.dtype, device=like.device)
+    return read_at_end(lm, one, layer, "attention")[:, 0]
 
 
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:

@@ -121,13 +121,20 @@ def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tens
     Raises:
         Unsupported: no input of the head is a fixed matrix.
     """
+    return _inputs_of(lm, part, basis)[0]
+
+
+def _inputs_of(
+    lm: Decoder, part: Part, basis: HeadBasis
+) -> tuple[dict[Input, Float[Tensor, "d_model column"]], dict[str, str]]:
+    """What each input of a part reads, and why the others are no fixed matrix."""
     if part.kind == "head":
-        read, _ = _inputs_of_heads(lm, part.layer, basis)
-        return {name: W[part.index] for name, W in read.items()}
+        read, refused = _inputs_of_heads(lm, part.layer, basis)
+        return {name: W[part.index] for name, W in read.items()}, refused
     found: dict[Input, Tensor] = {"key": at_least_float32(keys_of(lm, part.layer, basis)[:, part.index, None])}
     if (up := up_projection_of(lm, part.layer, basis)) is not None:
         found["up"] = at_least_float32(up[:, part.index, None])
-    return found
+    return found, {}
 
 
 def _inputs_of_heads(
@@ -263,8 +270,8 @@ def writers_by_layer(
     """The `top` writers of each kind in every layer, for each of the part's `inputs`, unsorted."""
     check_basis(basis)
     at, found = part.location(lm), list[VirtualWeight]()
-    read = {name: columns for name, columns in read_by(lm, part, basis).items() if name in inputs}
-    missing = _inputs_of_heads(lm, part.layer, basis)[1] if part.kind == "head" else {}
+    read, missing = _inputs_of(lm, part, basis)
+    read = {name: columns for name, columns in read.items() if name in inputs}
     for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
         if 2 * n < at and block.mixer is not None:
             try:

@@ -8,7 +8,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.explorer_link import position_in_address, print_explorer_link
+from unembed.cli.explorer_link import print_explorer_link, question_in_address
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.names import By
 
@@ -58,8 +58,7 @@ def explain(
     from unembed.schemas.trace_builder import TraceSettings, explain_view
 
     other, alone = options.compared_with(against)
-    state = {"token": token, "against": other, "single": "1" if alone else None, "by": by}
-    state |= {"position": position_in_address(lm, prompt, position)}
+    state = {"by": by, **question_in_address(lm, prompt, position, token, other, alone=alone)}
     if effects:
         trace = lm.trace(prompt, edits=changes)
         question = trace.question(token, other, position, alone=alone)

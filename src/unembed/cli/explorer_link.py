@@ -51,6 +51,14 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
     return " ".join(["unembed serve", *(["--offline"] if opening.offline else []), *parts])
 
 
+def question_in_address(
+    lm: Decoder, prompt: str, position: int, token: str | None, against: str | None, *, alone: bool
+) -> dict[str, str | None]:
+    """Why this token and not that, at a position of a prompt, as the page's address writes it."""
+    at = position_in_address(lm, prompt, position)
+    return {"token": token, "against": against, "single": "1" if alone else None, "position": at}
+
+
 def position_in_address(lm: Decoder, prompt: str, position: int) -> str | None:
     """The position counted from the first token; None for the last one, which the page shows by default."""
     if position == -1:

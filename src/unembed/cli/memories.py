@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unembed.results import Table
 
 WITH_INGREDIENTS = 110
-"""Terminal width from which the ingredients are shown beside the descriptions."""
+"""Narrowest terminal, in columns, that has the ingredients next to the descriptions."""
 LAYER_POOL = 50
 """Memories that are ranked where layers are given."""
 

@@ -11,7 +11,7 @@ import typer
 
 from unembed.cli import options
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.explorer_link import position_in_address, print_explorer_link
+from unembed.cli.explorer_link import print_explorer_link, question_in_address
 from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.cli.trace.prompts import Cut, Piece, Prompts, PromptsFile, prompts_of
 
@@ -103,8 +103,7 @@ def trace(
     draw = partial(draw_trace, lines=top or 1, next_steps=next_model if next_steps else None)
     deliver([view for view, _ in views], views[0][1], draw, output)
     if output.for_terminal and not next_steps and len(pieces) == 1 and pieces[0].tokens is None:
-        state = {"token": token, "against": other, "single": "1" if alone else None}
-        state |= {"position": position_in_address(lm, texts[0], position)}
+        state = question_in_address(lm, texts[0], position, token, other, alone=alone)
         print_explorer_link(opening, "trace", index=index, prompt=texts[0], edits=changes, **state)
 
 

@@ -30,7 +30,7 @@ _ACCENT = "bold green"
 _TOKEN_CELLS = 16
 _ALWAYS_ON_SHOWN = 6
 _REMARK = 20
-"""Smallest width of the remark beside a command."""
+"""Smallest width, in columns, of the remark next to a command."""
 _SIGNS = {"saturation": "◆", "elimination": "✕"}
 _EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from unembed.models.norms import Norm
 from unembed.models.structure.attention_layout import (
     Output,
+    Projected,
+    Scores,
     find_layout,
     find_scores,
     find_values,
@@ -21,7 +23,7 @@ from unembed.models.structure.attention_layout import (
 )
 from unembed.models.structure.differential import DifferentialPattern, differential_pattern
 from unembed.models.structure.families import facts_of
-from unembed.models.structure.head_readings import find_readings
+from unembed.models.structure.head_readings import ReadHeads, find_readings
 from unembed.models.structure.probe import Probe, called_linears, same
 from unembed.models.structure.rotary import rotary_candidates
 from unembed.models.structure.structure import GATES, AttentionSite, ValueSource
@@ -353,16 +355,20 @@ def _own_angles(probe: Probe, attention_path: str) -> tuple[Tensor, Tensor] | No
 
 
 def _scores_in_window(
-    probe: Probe, path: str, attention_path: str, module: nn.Module, pattern: Tensor, projected: Any, clamped: Any
-) -> tuple[Any, nn.Module | None, nn.Module | None, bool, int | None]:
+    probe: Probe,
+    path: str,
+    attention_path: str,
+    module: nn.Module,
+    pattern: Tensor,
+    projected: Projected | ReadHeads,
+    clamped: Any,
+) -> tuple[Scores | None, nn.Module | None, nn.Module | None, bool, int | None]:
     """The scores, and the window within which they give the pattern; that of the config is not always in use."""
     stated, named = _window(probe, path, module), getattr(probe.config, "sliding_window", None)
-    windows = dict.fromkeys((stated, named if isinstance(named, int) else None, None))
-    for window in windows:
-        scores, q_norm, k_norm, after = _scores(probe, attention_path, module, pattern, projected, clamped, window)
-        if scores is not None:
-            return scores, q_norm, k_norm, after, window
-    return None, q_norm, k_norm, False, stated  # pyright: ignore[reportPossiblyUnboundVariable]
+    others = [w for w in dict.fromkeys((named if isinstance(named, int) else None, None)) if w != stated]
+    tries = ((*_scores(probe, attention_path, module, pattern, projected, clamped, w), w) for w in (stated, *others))
+    first = next(tries)
+    return first if first[0] is not None else next((one for one in tries if one[0] is not None), first)
 
 
 def _scores(
@@ -370,10 +376,10 @@ def _scores(
     attention_path: str,
     module: nn.Module,
     pattern: Tensor,
-    projected: Any,
+    projected: Projected | ReadHeads,
     clamped: Any,
     window: int | None,
-) -> tuple[Any, nn.Module | None, nn.Module | None, bool]:
+) -> tuple[Scores | None, nn.Module | None, nn.Module | None, bool]:
     n_heads, n_kv = pattern.shape[0], projected.n_kv_heads
     d_head = projected.q.shape[-1] // n_heads
     cap = getattr(probe.config, "attn_logit_softcapping", None)

@@ -43,7 +43,7 @@ _ENCODER_DECODER = "it is an encoder-decoder, and the sums here are those of a d
 _DRAFTER = (
     "it is a draft model: it reads the hidden states and keys of another model, so it predicts nothing on its own"
 )
-_COMPLEX = "its rotated queries and keys are divided by their size"
+_DIVIDED_BY_SIZE = "its rotated queries and keys are divided by their size"
 _STATE = "its recurrent state also takes in the positions that the mask hides"
 _POST_NORM = "its blocks normalise the stream itself (post-norm), so the stream is not a sum of writers"
 
@@ -57,8 +57,8 @@ FAMILIES: dict[str, FamilyFacts] = {
     "inkling_text": FamilyFacts(
         no_scores="its keys pass through a convolution over positions, and scores of relative positions are added"
     ),
-    "llama4": FamilyFacts(no_scores=_COMPLEX),
-    "llama4_text": FamilyFacts(no_scores=_COMPLEX),
+    "llama4": FamilyFacts(no_scores=_DIVIDED_BY_SIZE),
+    "llama4_text": FamilyFacts(no_scores=_DIVIDED_BY_SIZE),
     "falcon": FamilyFacts(eager_alibi_is_doubled=True),
     "deepseek_v4": FamilyFacts(
         no_values="its keys, rotated, are its values as well; later layers append entries that summarise several "

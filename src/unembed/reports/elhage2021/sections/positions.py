@@ -119,12 +119,12 @@ def virtual_weights_section(
     lm, exhibits = circuits.lm, []
     missing: dict[str, str] = {}
     refused: list[Unsupported] = []
-    for name, side, ask in (
+    for name, side, weights_of in (
         ("readers", "reader", circuits.readers_of),
         ("writers", "writer", circuits.writers_of),
     ):
         try:
-            found = ask(part, top, basis)
+            found = weights_of(part, top, basis)
         except Unsupported as error:
             refused.append(error)
             missing[f"{name} of {part}"] = error.why

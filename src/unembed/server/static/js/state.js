@@ -202,7 +202,7 @@ export function openCard(text) {
   return found !== null;
 }
 
-/** The edit that a text of the address is, `{target, layer, index, action, value, positions}`; null if it is none. */
+/** Parse one edit of the address to `{target, layer, index, action, value, positions}`; null if it is not an edit. */
 export function oneEdit(text) {
   const found = /^(L[\dEHMS]+):(set|scale|add):(-?[\d.e+-]+)@(all|last|-?\d+(?:,-?\d+)*)$/.exec(text);
   const edited = found && parseId(found[1]);
