@@ -250,7 +250,7 @@ def test_the_report_is_whole_where_the_architecture_lacks_a_part(
 ) -> None:
     lm = unembed.load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
     text = ["the cat sat on the mat and the cat sat on the mat again. " * 8] * 2
-    report = unembed.report("elhage2021", lm, text, tmp_path / "out", control=False, sequences=2, tokens=200, windows=2)
+    report = unembed.report("elhage2021", lm, text, tmp_path / "out", sequences=2, tokens=200, windows=2)
     sections = {section.title: section for section in report.sections}
     refused = {title for title, section in sections.items() if section.text[:1][0:1] and not section.exhibits}
     assert unavailable.keys() <= refused and ("Composition" in refused) <= (model_type == "qwen3_next")
@@ -260,6 +260,9 @@ def test_the_report_is_whole_where_the_architecture_lacks_a_part(
     made = {f.claim: f for f in report.findings}
     assert set(claims) <= made.keys(), "every claim has its row, or says why there is none"
     assert all(f.verdict == "inconclusive" for f in report.findings if f.here.startswith("Not available"))
+    available = [f for f in report.findings if not f.here.startswith("Not available")]
+    assert all(f.control for f in available), "random weights are measured beside each"
+    assert not [f.claim for f in available if f.informative and "(agrees)" in f.control]
     assert "NaN" not in (tmp_path / "out" / "report.json").read_text()
     if model_type != "gemma4_text":
         expansion = next(f for f in report.findings if "sum over paths" in f.claim)
