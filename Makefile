@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 PEERS := .peers/transformer-lens-4.3.0
+HOOKED := .peers/transformer-lens-3.9.0
 OLDEST := .peers/transformers-5.9.0
 WHEELS := .cache/wheels
 PROMPT ?= The lake is 15
@@ -72,8 +73,8 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 	@test package.json -ot node_modules/.package-lock.json || npm install --no-audit --no-fund --loglevel=error
 	@npm run --silent lint
 
-bench: $(VENV)/.installed-dev  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
-	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster  # TransformerLens has an environment of its own
+bench: $(VENV)/.installed-dev $(PEERS)/.installed $(HOOKED)/.installed  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
+	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster
 	@$(BIN)/python benchmarks/all.py
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
@@ -97,9 +98,10 @@ toxicity-scorer: $(VENV)/.installed-dev  ## fit the offline toxicity scorer agai
 clean:  ## remove what make made, the virtual environment included
 	@rm -rf $(VENV) site build dist
 
-$(PEERS)/.installed: pyproject.toml constraints.txt  # TransformerLens brings a hundred packages; they stay away from .venv
-	@$(PYTHON) -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[parity]' transformer-lens==4.3.0
+# TransformerLens brings a hundred packages; they stay away from .venv. Version 3 has HookedTransformer, which 4 has not.
+$(PEERS)/.installed $(HOOKED)/.installed: .peers/transformer-lens-%/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv .peers/transformer-lens-$*
+	@.peers/transformer-lens-$*/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.$(if $(filter 4.%,$*),[parity])' transformer-lens==$*
 	@touch $@
 
 parity: $(PEERS)/.installed  ## the same numbers from TransformerLens and other libraries, in an environment of its own

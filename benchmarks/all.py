@@ -16,6 +16,31 @@ HERE = Path(__file__).parent
 STAMPS = HERE.parent / ".cache" / "bench"
 NOT_SCRIPTS = ("all.py", "measure.py", "summary.py")
 BY_HAND = ("toxicity.py", "faults.py")
+PEERS = HERE.parent / ".peers"
+NEXT_TO_A_PEER = {
+    "transformer-lens-4.3.0": (["causality.py"],),
+    "transformer-lens-3.9.0": (
+        ["circuits.py", "composition", "copying"],
+        ["sweep.py", "lens", "lens-wren"],
+        ["trace.py", "capture", "trace", "attribution"],
+    ),
+}
+"""What is measured next to TransformerLens, by the environment that `make bench` installs for it."""
+
+
+def commands() -> dict[str, list[str | Path]]:
+    """Each benchmark's command line, by the name of its stamp."""
+    found: dict[str, list[str | Path]] = {}
+    for script in sorted(HERE.glob("*.py")):
+        if (
+            script.name not in (*NOT_SCRIPTS, *BY_HAND)
+            and [script.name] not in NEXT_TO_A_PEER["transformer-lens-4.3.0"]
+        ):
+            found[script.name] = [sys.executable, script]
+    for environment, runs in NEXT_TO_A_PEER.items():
+        for script, *parts in runs:
+            found[f"{script} in {environment}"] = [PEERS / environment / "bin" / "python", HERE / script, *parts]
+    return found
 
 
 def main() -> int:
@@ -24,16 +49,16 @@ def main() -> int:
     commit = subprocess.run(last, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
     STAMPS.mkdir(parents=True, exist_ok=True)
     failed = []
-    for script in sorted(HERE.glob("*.py")):
-        stamp = STAMPS / script.stem
-        if script.name in (*NOT_SCRIPTS, *BY_HAND) or (stamp.exists() and stamp.read_text() == commit):
+    for name, command in commands().items():
+        stamp = STAMPS / name
+        if stamp.exists() and stamp.read_text() == commit:
             continue
         began = time.monotonic()
-        print(f"{script.name} ...", file=sys.stderr, flush=True)
-        status = subprocess.run([sys.executable, script], check=False).returncode
-        print(f"{script.name}: {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr, flush=True)
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        status = subprocess.run(command, check=False).returncode
+        print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr, flush=True)
         if status:
-            failed.append(script.name)
+            failed.append(name)
         else:
             stamp.write_text(commit)
     for name in failed:

@@ -206,7 +206,7 @@ def promise(model: str) -> None:
 
 
 class Drawn(SubUpdates):
-    """The sub-updates rule asked in earnest on random examples, its answers replaced: 43 % of tokens leave, anywhere."""
+    """The sub-updates rule on random examples, whose decisions are replaced: 43 % of tokens exit, at a random layer."""
 
     def is_above(self, threshold: float, lm: Any, layer: int, seen: Any) -> bool:
         """The time of a decision, and a drawn one."""
@@ -253,11 +253,12 @@ def mechanics() -> None:
     claims = []
     for name, part_text in (("blocks, ", "blocks, decisions and cache"), ("", "head and loop too")):
         share = 1 - ratio(seconds, f"{name}early", f"{name}full")
-        note = f"{100 * share:.1f} % of time, {100 * layers:.1f} % of layers"
+        note = f"{100 * share:.2f} % of time, {100 * layers:.1f} % of layers"
+        ratio_of_shares = _inverse(share / layers)
         claims.append(
-            Claim(f"{part_text}: 0.6 to the share of the layers' time that was saved", 0.6 * layers / share, 1.0, note)
+            Claim(f"{part_text}: 0.6 to the share of the layers' time that was saved", ratio_of_shares, 1.0, note)
         )
-    how = "GPT-2 small's shape, random weights; the sub-updates rule on 9,000 examples is asked after each block, its answers drawn."
+    how = "GPT-2 small's shape, random weights; the sub-updates rule on 9,000 examples decides after each block, and a drawn decision replaces its own."
     record("Leaving early in a model of GPT-2 small's shape", claims, seconds, how)
 
 

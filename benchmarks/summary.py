@@ -167,7 +167,7 @@ def numbers(headline: Headline, row: Row, body: str) -> tuple[str, str]:
         )
         return _duration(ours), _duration(peer)
     note = row.note.partition(" · ")[2]
-    saved = re.match(r"([\d.]+) % of time, ([\d.]+) % of layers", note)
+    saved = re.match(r"(-?[\d.]+) % of time, ([\d.]+) % of layers", note)
     if saved:
         return f"{saved[1]} %", f"{0.6 * float(saved[2]):.3g} %"
     both = re.search(r"([\d.]+)( [A-Za-z]+)? (?:and|to) ([\d.]+) (\w+)", note)

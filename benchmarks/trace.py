@@ -3,7 +3,7 @@
 Against the plain forward pass, the one matrix product each needs, and TransformerLens where it is installed.
 
     python benchmarks/trace.py            in the project's environment: ours against the limits
-    .peers/*/bin/python benchmarks/trace.py      in an environment with TransformerLens: against it as well
+    .peers/transformer-lens-3.9.0/bin/python benchmarks/trace.py      against TransformerLens as well
 """
 
 from __future__ import annotations

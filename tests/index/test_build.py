@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import numpy as np
 import pytest
 
 from tests.conftest import tiny
-from tests.index.conftest import corpus_of
+from tests.index.conftest import TEXTS, corpus_of
 from unembed.cli.index.view import status_lines
-from unembed.corpus import open_corpus
+from unembed.corpus import Corpus, open_corpus
+from unembed.corpus.segments import Document
 from unembed.errors import CorpusUnreadable, IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings, lock
 from unembed.index import build as building
@@ -81,6 +83,29 @@ def test_a_second_build_changes_nothing(built: Index, lm: LanguageModel) -> None
     before = {path: path.stat().st_mtime_ns for path in built.path.rglob("*") if path.name != ".lock"}
     Index.build(lm, corpus_of(), built.path, **_OPTIONS)
     assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*") if path.name != ".lock"} == before
+
+
+def test_a_build_reads_and_tokenises_the_corpus_once(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, encoded = 0, list[str]()
+    read, encode = Corpus.documents, type(lm.vocabulary).encode_all
+
+    def documents(self: Corpus) -> Iterator[Document]:
+        nonlocal passes
+        passes += 1
+        return read(self)
+
+    def encode_all(self: Any, texts: list[str]) -> list[Any]:
+        encoded.extend(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(Corpus, "documents", documents)
+    monkeypatch.setattr(type(lm.vocabulary), "encode_all", encode_all)
+    Index.build(lm, corpus_of(), tmp_path / "index", **_OPTIONS)
+    assert passes == 1
+    sentences = [text for text in encoded if any(text in document for document in TEXTS) and len(text) > 5]
+    assert sum(len(text.split()) for text in sentences) == sum(len(text.split()) for text in TEXTS)
 
 
 def test_a_half_built_index_answers_from_its_finished_parts_on_request(copy: Path) -> None:
