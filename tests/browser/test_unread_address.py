@@ -65,6 +65,16 @@ def test_what_else_cannot_be_read_is_named_and_the_screen_opens(opened, where, t
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
 
 
+@pytest.mark.parametrize("screen", ["trace", "layer"])
+@pytest.mark.parametrize("position", ["40", "-41", "last"])
+def test_a_position_that_the_prompt_does_not_have_is_named_and_its_last_token_is_shown(opened, screen, position):
+    page = opened(f"#/{screen}?prompt=one+two+three&position={position}")
+    expect(said(page)).to_contain_text(f"The prompt has no position {position}, only 0 to 2")
+    expect(page.get_by_text(re.compile("position 2; effects on ")).first).to_be_visible()
+    expect(page).not_to_have_url(re.compile("position="))
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+
+
 def test_an_address_typed_into_an_open_page_is_read_the_same_way(opened):
     page = opened(f"#/trace?{HERE}")
     expect(page.get_by_role("gridcell").first).to_be_visible()

@@ -1,6 +1,6 @@
 /** The parts of an address that the page cannot read, or that the model does not have: one line names them. */
 import { fail, Problem } from "./api.js";
-import { idOf, oneEdit, parseId, readableEdits } from "./state.js";
+import { idOf, oneEdit, parseId, readableEdits, state, turn } from "./state.js";
 
 /** The state of an address without those parts, which are reported. `unknown`: names that no state has. */
 export function readable(found, unknown, model, screens) {
@@ -37,14 +37,20 @@ export function readable(found, unknown, model, screens) {
   });
 
   if (bad.length)
-    fail(
-      new Problem({
-        code: "unreadable_address",
-        message: `${model.name} cannot show these parts of the address: ${bad.join("; ")}`,
-        fix: "The rest is shown",
-      }),
-    );
+    report(`${model.name} cannot show these parts of the address: ${bad.join("; ")}`, "The rest is shown");
   return { ...found, ...change, ...edits };
+}
+
+/** Leaves a position that the prompt of `n` tokens does not have out of the address, and reports it. */
+export function dropPositionBeyond(n) {
+  const { position } = state();
+  if (position === "" || (Number(position) >= -n && Number(position) < n)) return;
+  report(`The prompt has no position ${position}, only 0 to ${n - 1}`, "Its last position is shown");
+  turn({ position: "", token: "" });
+}
+
+function report(message, fix) {
+  fail(new Problem({ code: "unreadable_address", message, fix }));
 }
 
 /** Why an edit cannot be made in this model; empty where it can. */

@@ -20,6 +20,7 @@ import {
 import { inWords, QUESTION, questionPicker, questionQuery } from "../question.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
 import { span } from "../timing.js";
+import { dropPositionBeyond } from "../unread.js";
 import { isHead, ORDERS, PLAIN_HEAD, plainRows, ranked, updatesTable } from "../updates.js";
 
 const PARTS = [
@@ -118,6 +119,7 @@ export function render(root, page) {
     const settled = waiting(root);
     await pane(three, async () => {
       data = await api.trace(prompt(), activeEdits());
+      dropPositionBeyond(data.tokens.length);
       await open();
     });
     settled();

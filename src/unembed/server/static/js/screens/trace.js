@@ -7,6 +7,7 @@ import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
 import * as tour from "../tour.js";
 import * as tray from "../tray.js";
+import { dropPositionBeyond } from "../unread.js";
 import { framed } from "./trace-aside.js";
 import { attributionPane } from "./trace-attribution.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
@@ -99,6 +100,7 @@ export function render(root, page) {
       example = bundled; // only now: the trace of the example is not on the server
       Object.assign(t, { model: example ? example.model : page.model, data: traced, plain });
       page.tokens = t.data.tokens.map((one) => one.token);
+      dropPositionBeyond(page.tokens.length);
       page.crumbs();
       promptBox.showTokens(t.data.tokens.length, t.model.n_ctx);
       lens.drawControls();
