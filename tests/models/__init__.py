@@ -6,7 +6,8 @@ Files are those of this folder, or named.
 in `make families`; parts of an attribution add up within every layer, a head that is off equals a hand-written hook.
 **For each kind** in `whole/test_kinds`: half precision, sums_close...; padding, a_padded_row..., padding_leaves...;
 eager and sdpa, eager_and_fused..., a_kind_with_the_eager...; a cache under edits, a_cache_under...; layers elsewhere
-by `device_map`, weights_that_are_elsewhere...; on two devices, `whole/test_second_device`.
+by `device_map`, weights_that_are_elsewhere..., weights_that_accelerate_would...; on two devices,
+`whole/test_second_device`.
 **Compiled** in place or wrapped: `whole/test_compiled`, all.
 **Adapters**: unmerged_adapters_are..., sub_updates_of_an_adapted..., an_adapted_model_in_half...; LoRA and DoRA of
 PEFT, peft_models_open...; a module that is not linear, a_projection_that_is_not_linear...

@@ -98,6 +98,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 8},
     "codegen": {"rotary_dim": 8},
     "mamba": {"time_step_rank": 4},
+    "xlstm": {"qk_dim_factor": 1.0},
     "mamba2": {"num_heads": 8, "n_groups": 1, "expand": 2, "head_dim": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
     "zamba": {

@@ -23,7 +23,7 @@ from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_one_stream
 from unembed.stream.hooks import Stop, accepts_argument, attach_hooks, memory_guard
 from unembed.stream.interventions import Edits, as_edits
-from unembed.stream.run import Tokens, check_positions, padded, prepare
+from unembed.stream.run import Tokens, cache_argument, check_positions, padded, prepare
 from unembed.validation import positive_int
 
 TOKENS_AT_ONCE = 2048
@@ -311,7 +311,7 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
         # No token attends to later ones, so the model needs no mask and uses the same kernels.
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
     few = last_logits(lm, max(lengths), max(lengths) - min(lengths) + 1)
-    out = lm.hf(ids, use_cache=False, **few, **current.arguments).logits
+    out = lm.hf(ids, **cache_argument(lm), **few, **current.arguments).logits
     last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # from the end
     out = out[torch.arange(len(runs), device=out.device), last]
     if not bool(torch.isfinite(out).all()):

@@ -28,7 +28,7 @@ from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import has_point
 from unembed.stream.hooks import attach_hooks, memory_guard, on_the_graph
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Tokens, prepare
+from unembed.stream.run import Tokens, cache_argument, prepare
 from unembed.validation import positive_int
 
 _POINTS = ("z", "coefficients")
@@ -234,5 +234,5 @@ def _with_graph(lm: Decoder, ids: Tensor, edits: Edits) -> _Graph:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
         current = stack.enter_context(attach_hooks(lm, {}, edits))
         stack.enter_context(on_the_graph(lm, points, own, current))
-        logits = lm.hf(ids, use_cache=False, **last_logits(lm, ids.shape[1]), **current.arguments).logits[:, -1]
+        logits = lm.hf(ids, **cache_argument(lm), **last_logits(lm, ids.shape[1]), **current.arguments).logits[:, -1]
     return _Graph({point: own[point] for point in points}, logits)

@@ -20,6 +20,7 @@ from unembed.errors import InvalidInput, NotFinite
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.stream.hooks import attach_hooks, memory_guard
 from unembed.stream.interventions import Edit
+from unembed.stream.run import cache_argument
 from unembed.validation import positive_int
 
 Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]]
@@ -77,7 +78,7 @@ def perplexity(
         raise InvalidInput(
             "perplexity of a text", why="it is measured on windows of tokens", instead="Give windows(lm, text)"
         )
-    next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, use_cache=False).logits)
+    next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, **cache_argument(lm)).logits)
     total = torch.zeros((), dtype=torch.float64)
     with attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
         for ids in rows.to(lm.device).split(max(1, 4096 // rows.shape[1])):

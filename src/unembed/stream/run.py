@@ -306,13 +306,29 @@ def check_padding(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> None:
         )
 
 
+def cache_argument(lm: Decoder) -> dict[str, bool]:
+    """The argument with which a pass makes no cache, except where the model needs one to run at all.
+
+    Raises:
+        Unsupported: the pass records gradients, and the model needs a cache that it overwrites in place.
+    """
+    needed = facts_of(lm.hf.config.model_type).float32_state_without_cache and lm.dtype.itemsize < 4
+    if needed and torch.is_grad_enabled():
+        raise Unsupported(
+            f"gradients of {lm.name} in {lm.dtype_name}",
+            why="in half precision it overwrites its recurrent state in place",
+            instead="Load with dtype='float32'",
+        )
+    return {"use_cache": needed}
+
+
 def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
     """What the model's forward needs for this mask, so that each row gives the numbers that it gives alone.
 
     Raises:
-        Unsupported: padding on the left that the model's own code does not hide.
+        Unsupported: padding on the left that the model's own code does not hide, or gradients that it does not have.
     """
-    arguments: dict[str, object] = {"use_cache": False}
+    arguments: dict[str, object] = {**cache_argument(lm)}
     if bool(mask.all()):
         return arguments
     check_padding(lm, mask)

@@ -10,6 +10,7 @@ from torch import Tensor
 from unembed.control.early_exit.generation import generate
 from unembed.control.early_exit.protocols import Exit
 from unembed.models.decoder import Decoder
+from unembed.stream.run import cache_argument
 
 
 @torch.no_grad()
@@ -55,6 +56,6 @@ def generation_threshold(
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
     """From column `start` on: whether the full model would have chosen each token, and their surprise in nats."""
-    logits = lm.hf(ids, use_cache=False).logits[0, start - 1 : -1].float()
+    logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
     return (logits.argmax(-1) == ids[0, start:]).tolist(), float(loss)

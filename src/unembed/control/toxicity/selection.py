@@ -22,6 +22,7 @@ from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Table
 from unembed.stream.hooks import attach_hooks, on_the_graph
 from unembed.stream.interventions import Edit, set_coefficient
+from unembed.stream.run import cache_argument
 
 PAPER_VALUES = (
     *((13, 1852), (14, 72), (14, 1394), (15, 215), (16, 461)),
@@ -155,7 +156,7 @@ def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[T
     for ids in rows.to(lm.device).split(max(1, 1024 // rows.shape[1])):
         own: dict[tuple[str, int], Tensor] = {}
         with torch.enable_grad(), attach_hooks(lm, {}) as current, on_the_graph(lm, points, own, current):
-            logits = lm.hf(ids, use_cache=False, **current.arguments).logits[:, :-1].float()
+            logits = lm.hf(ids, **cache_argument(lm), **current.arguments).logits[:, :-1].float()
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
             grads = torch.autograd.grad(loss, [own[point] for point in points])
         for point, grad in zip(points, grads, strict=True):

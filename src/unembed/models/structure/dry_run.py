@@ -56,6 +56,15 @@ class Recording:
         return None if call is None else _with_positions(call.returned)
 
 
+class PassFailed(Exception):
+    """The model's own forward failed; the cause is the exception that it raised."""
+
+    def __init__(self, within: str) -> None:
+        """`within`: the path of the innermost module that was running, "" for the model itself."""
+        super().__init__(within)
+        self.within = within
+
+
 def first_tensor(value: Any) -> Tensor | None:
     """The tensor itself, or the first one of a tuple or list."""
     return next(iter(tensors_in(value)), None)
@@ -108,6 +117,9 @@ def vocabulary_size(hf: PreTrainedModel) -> int:
 def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     """Run the model once on random tokens and note every module's input and output.
 
+    Raises:
+        PassFailed: the model's own forward failed.
+
     Memory: for 6 tokens, about 6 * (d_model + d_mlp) numbers for each module.
     """
     generator = torch.Generator().manual_seed(0)
@@ -115,8 +127,10 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     tokens[0, -1] = tokens[0, 0]  # the same token twice: what enters the stream then shows whether positions do
     recording = Recording(tokens)
     handles = []
+    running = [""]
 
     def note_input(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        running.append(path)
         given = given_tensor(args, kwargs)
         call = Call(given=None if given is None else given.detach().clone(), arguments=(args, kwargs))
         pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # Qwen 4 passes them by place
@@ -127,6 +141,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
         recording.calls[path] = call
 
     def note_output(path: str, output: Any) -> None:
+        running.remove(path)
         call = recording.calls[path]
         # Clone at once: Falcon, CTRL and OLMo change such tensors in place later in the pass.
         tensors = [t.detach().clone() for t in tensors_in(output)]
@@ -152,6 +167,8 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
                 handles.append(module.register_forward_hook(lambda _m, _a, o, path=path: note_output(path, o)))
         with torch.no_grad(), eager(hf), torch.compiler.set_stance("force_eager"):
             out = hf(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, output_attentions=True)
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+        raise PassFailed(running[-1]) from error
     finally:
         for handle in handles:
             handle.remove()

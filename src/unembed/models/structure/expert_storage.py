@@ -185,7 +185,10 @@ class EveryPosition(Stacked):
             activation = current.note(up * module.act_fn(gate))
             return torch.bmm(activation, module.down_proj).view(-1, module.down_proj.shape[2])
 
-        stack.enter_context(_replaced(module, "forward", forward))
+        # accelerate replaces a module's forward, loads its weights there, and calls this one.
+        stack.enter_context(
+            _replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward)
+        )
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
         """The pairs of the pass that has just run, with the activations of each; gate weights are 1."""

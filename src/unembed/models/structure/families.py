@@ -35,6 +35,10 @@ class FamilyFacts:
     reads_left_padding: str = ""
     """Why tokens before the first real one change the numbers of those after it, although the mask hides them."""
 
+    float32_state_without_cache: bool = False
+    """Without a cache its recurrent state is float32 in every dtype, which its kernel for whole chunks does not
+    multiply in half precision; a cache, made in the model's dtype, is overwritten in place."""
+
     refused: str = ""
     """Why the family cannot be opened at all; empty when it can."""
 
@@ -69,7 +73,7 @@ FAMILIES: dict[str, FamilyFacts] = {
     ),
     "recurrent_gemma": FamilyFacts(reads_left_padding=_STATE),
     "rwkv": FamilyFacts(reads_left_padding=_STATE),
-    "xlstm": FamilyFacts(reads_left_padding=_STATE),
+    "xlstm": FamilyFacts(reads_left_padding=_STATE, float32_state_without_cache=True),
     "zaya": FamilyFacts(
         no_values="half of each value comes from the position before",
         no_scores="a convolution over positions forms its queries and keys",

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from unembed.errors import NotFinite, UnembedError, first_sentence
+from unembed.errors import ModelNotUnderstood, NotFinite, UnembedError, first_sentence
 from unembed.models.norms import ChannelGain, Norm
+from unembed.models.offload import is_offloaded
 from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.attention_layout import relative
 from unembed.models.structure.block_sums import BlockSum, find_sum
-from unembed.models.structure.dry_run import record, vocabulary_size
+from unembed.models.structure.dry_run import PassFailed, record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
@@ -54,6 +55,21 @@ def resolve(hf: PreTrainedModel) -> Structure:
         raise not_understood(hf, "its shapes are not those of a decoder with one stream", reason) from error
 
 
+def _failed_pass(hf: PreTrainedModel, failed: PassFailed) -> ModelNotUnderstood:
+    """The error for a dry run in which the model's own forward failed."""
+    assert failed.__cause__ is not None
+    error = f"{type(failed.__cause__).__name__}: {first_sentence(failed.__cause__)}"
+    if not is_offloaded(hf) or "meta" not in error:
+        return not_understood(hf, "the dry run failed", error)
+    return not_understood(
+        hf,
+        "its forward pass with offloaded weights fails",
+        f"{failed.within or 'the model'} uses weights, or their device, outside the calls for which accelerate loads "
+        f"them ({error.rstrip('.!')})",
+        f"Give {re.sub(r'[.][0-9]+[.]', '.*.', failed.within) or 'the model'} a device in device_map",
+    )
+
+
 def _resolve(hf: PreTrainedModel) -> Structure:
     config = hf.config.get_text_config()
     refused = facts_of(config.model_type).refused or facts_of(hf.config.model_type).refused
@@ -66,8 +82,8 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     d_model = config.hidden_size
     try:
         recording = record(hf, vocabulary_size(hf))
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-        raise not_understood(hf, "the dry run failed", f"{type(error).__name__}: {first_sentence(error)}") from error
+    except PassFailed as failed:
+        raise _failed_pass(hf, failed) from failed.__cause__
     if not bool(torch.isfinite(recording.logits).all()):
         raise NotFinite(
             f"{type(hf).__name__}'s logits",
@@ -273,7 +289,7 @@ def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block
     late_parts = _parts(probe, late, late_scale)
     ffn = next((p for p in late_parts if ffn_path is not None and _is_within(p.source, ffn_path)), None)
     if ffn_path is not None and ffn is None:
-        raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output")
+        raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output", probe.way_on)
     others = [p for p in late_parts if p is not ffn]
     pool = early_parts if early is not None else others
     mixer = _mixer_among(probe, pool)
@@ -346,7 +362,7 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
         f"block {path}",
         f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {gain:.4g}): something "
         "else is added, or the stream itself is normalised",
-        "Load with dtype='float32': gains per channel are within rounding errors" if probe.tolerance > 1e-3 else None,
+        probe.way_on,
     )
 
 
