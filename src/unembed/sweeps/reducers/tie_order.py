@@ -28,6 +28,15 @@ def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True)
     return torch.from_numpy(np.partition(rows, at, axis=1)[:, at])
 
 
+def at_least(x: Float[Tensor, "row key"], bound: Float[Tensor, " key"], sign: int) -> Bool[Tensor, "row key"]:
+    """Where `sign * x` reaches the bound of its key."""
+    if x.device.type != "cpu":
+        return x >= bound if sign > 0 else x <= -bound
+    # numpy compares several times faster than torch; it has no bfloat16.
+    rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
+    return torch.from_numpy(rows >= bound.numpy() if sign > 0 else rows <= -bound.numpy())
+
+
 def flat_nonzero(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " found"]:
     """The places of the true entries in the flattened mask."""
     if mask.device.type != "cpu":

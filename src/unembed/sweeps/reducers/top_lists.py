@@ -19,6 +19,7 @@ from unembed.sweeps.reducers.batch_columns import BatchColumns
 from unembed.sweeps.reducers.block_maxima import entries, maxima, members, rows_above
 from unembed.sweeps.reducers.tie_order import (
     EMPTY,
+    at_least,
     best_of_rows,
     flat_nonzero,
     limit_per_group,
@@ -62,6 +63,7 @@ class TopLists:
         self._offered = 0
         self._filling = True
         self._last: tuple[Tensor, Tensor] | None = None
+        self._latest_of_last: Tensor | None = None
         self._latest = -1
         self._least = torch.nextafter(torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)).item()
 
@@ -108,14 +110,13 @@ class TopLists:
         starts, counts = first_key.unique_consecutive(return_counts=True)
         threshold = self._threshold(columns.first)
         width = x.shape[1]
-        enters = torch.empty_like(x, dtype=torch.bool)
-        sizes = counts.tolist()
-        for first, own, out in zip(starts.tolist(), x.split(sizes), enters.split(sizes), strict=True):
+        enters = []
+        for first, own in zip(starts.tolist(), x.split(counts.tolist()), strict=True):
             bound = threshold[first : first + width]
             if self._filling and self.groups is None and len(own) >= self.top:
                 bound = torch.maximum(bound, nth_largest(own, self.top, sign).to(bound))
-            torch.ge(own, bound, out=out) if sign > 0 else torch.le(own, -bound, out=out)
-        at = flat_nonzero(enters)
+            enters.append(at_least(own, bound, sign))
+        at = flat_nonzero(torch.cat(enters))
         row = at // width
         found = x.reshape(-1).index_select(0, at)
         keys = at + (first_key - torch.arange(0, x.numel(), width, device=x.device)).index_select(0, row)
@@ -136,12 +137,13 @@ class TopLists:
             is_open = smallest == -torch.inf
             last = smallest.clamp_min(self._least)
             above = torch.where(is_open, last, torch.nextafter(last, torch.full_like(last, torch.inf)))
-            self._last = last, above
+            self._last, self._latest_of_last = (last, above), None
         last, above = self._last
         if self._latest < first:
             return above
-        latest_of_last = self.positions.masked_fill(self.values > last[:, None], -1).amax(dim=1)
-        return torch.where(latest_of_last < first, above, last)
+        if self._latest_of_last is None:
+            self._latest_of_last = self.positions.masked_fill(self.values > last[:, None], -1).amax(dim=1)
+        return torch.where(self._latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
         """While the lists are filling: a value that t allowed columns of this batch reach."""
