@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from unembed.attention.induction import induction_missing
 from unembed.attention.memory_connections import memory_connections
 from unembed.attention.missing_circuits import missing_circuits
 from unembed.attention.weights_between import readers_of, writers_of
-from unembed.errors import Unsupported
+from unembed.errors import PointMissing, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.names import HeadBasis
 
@@ -247,3 +248,82 @@ def test_the_stream_of_heads_without_a_circuit_of_their_own_shows_no_number_for_
     monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
     text = json.loads(CliRunner().invoke(app, ["stream", "--json"]).stdout)["text"]
     assert not any("nan" in re.findall(r"\w+", line) or "Negative share" in line for line in text)
+
+
+def _advised(lm: LanguageModel, layer: int, retried: Callable[[HeadBasis], object]) -> dict[str, Callable[[], object]]:
+    """What each piece of advice means, by its words; `retried` repeats the refused call in another basis."""
+    tokens = torch.arange(3, 12)
+    return {
+        "attributions by component": lambda: lm.trace(tokens).attribution(7, by="component"),
+        "by head": lambda: lm.trace(tokens).attribution(7, by="head"),
+        "by source": lambda: lm.trace(tokens).attribution(7, by="source"),
+        "patterns": lambda: lm.run(tokens[None], "pattern", layers=[layer]).at("pattern", layer),
+        "OV circuits": lambda: Circuits(lm).ov(layer, 0),
+        "attn_out": lambda: lm.run(tokens[None], "attn_out", layers=[layer]).at("attn_out", layer),
+        "basis='raw'": lambda: retried("raw"),
+        "scores on a prompt": lambda: Circuits(lm).score_terms(tokens, layer, 0),
+        "part='content'": lambda: Circuits(lm).qk(layer, 0, basis="folded", part="content"),
+        "scores_by_offset": lambda: Circuits(lm).scores_by_offset(layer, 0, [1]),
+        "qk, which": lambda: Circuits(lm).qk(layer, 0, 1),
+        "head_scores": lambda: Circuits(lm).head_scores(n_sequences=2, length=6),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model_type", "refused"),
+    [
+        ("jetmoe", {"composition", "copying", "matching", "ov", "qk", "offset", "positions", "terms", "readers", "z"}),
+        ("inkling_text", {"composition", "copying", "matching", "ov", "qk", "terms", "readers", "z", "memories"}),
+        ("mamba", {"composition", "copying", "matching", "induction", "scores", "text", "readers", "z", "memories"}),
+        ("qwen3_next", {"composition", "copying", "ov", "positions"}),
+        ("gemma4_text", {"ov", "qk", "offset", "positions", "terms"}),
+        ("deepseek_v3", {"matching", "qk", "offset", "positions"}),
+        ("axk2", {"composition", "copying", "matching", "ov", "qk", "offset", "positions", "terms"}),
+        ("codegen", {"composition", "copying", "matching", "ov", "qk", "offset", "positions", "terms"}),
+        ("dbrx", {"terms", "positions"}),
+        ("ctrl", {"copying", "matching", "offset", "positions"}),
+        ("smollm3", {"positions", "offset"}),
+    ],
+)
+def test_the_advice_of_a_refusal_works_on_that_very_model(model_type: str, refused: set[str]) -> None:
+    lm = _lm(model_type)
+    circuits, tokens = Circuits(lm), torch.arange(3, 12)
+    layer = max(lm.attention_layers, default=lm.n_layers - 1)
+    questions: dict[str, Callable[[HeadBasis], object]] = {
+        "composition": lambda basis: circuits.compositions(basis),
+        "copying": lambda basis: circuits.copying(basis),
+        "matching": lambda basis: circuits.matching(basis),
+        "induction": lambda basis: circuits.induction(basis, n_sequences=2, length=6),
+        "scores": lambda _: circuits.head_scores(n_sequences=2, length=6),
+        "text": lambda _: scores_on_text(lm, TEXT, max_windows=1),
+        "ov": lambda basis: circuits.ov(layer, 0, basis),
+        "qk": lambda basis: circuits.qk(layer, 0, basis=basis),
+        "offset": lambda basis: circuits.scores_by_offset(layer, 0, [1], basis),
+        "positions": lambda basis: circuits.position_scores(layer, 0, basis),
+        "terms": lambda _: circuits.score_terms(tokens, layer, 0),
+        "readers": lambda basis: readers_of(lm, "L0H0", 3, basis),
+        "z": lambda _: lm.run(tokens[None], "z"),
+        "memories": lambda _: lm.values.top_tokens(0, 3),
+    }
+    found = set()
+    for name, question in questions.items():
+        try:
+            question("folded")
+        except (Unsupported, PointMissing) as error:
+            found.add(name)
+            means = [do for words, do in _advised(lm, layer, question).items() if words in error.instead]
+            assert means, f"{name}: {error}"
+            for do in means:
+                do()
+    assert refused <= found
+
+
+@pytest.mark.parametrize("model_type", ["jetmoe", "inkling_text"])
+def test_heads_with_one_joint_output_attend_on_text(model_type: str) -> None:
+    lm = _lm(model_type)
+    tokens = lm.encode(TEXT[0])[:, :64]
+    found = scores_on_text(lm, [TEXT[0]], window=64, max_windows=1)
+    for layer in range(lm.n_layers):
+        pattern = lm.run(tokens, "pattern", layers=[layer]).at("pattern", layer)[0]
+        previous = pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(-1)
+        torch.testing.assert_close(found.previous_token[layer], previous, rtol=1e-4, atol=1e-6)

@@ -43,8 +43,12 @@ def position_scores(
     lm = circuits.lm
     layer, head = circuits.resolve_head(layer, head, basis)
     if (table := lm.weights.W_pos) is None:
+        site = lm.structure.blocks[layer].attention
+        by_offset = site.scores_understood and (site.rotary is not None or site.alibi_slopes is not None)
         raise Unsupported(
-            f"scores of positions of {lm.name}", why="it has no table of positions", instead="Use scores_by_offset"
+            f"scores of positions of layer {layer} of {lm.name}",
+            why="it has no table of positions",
+            instead="Use scores_by_offset" if by_offset else "Use captured patterns",
         )
     n = table.shape[0] if lm.n_ctx is None else min(table.shape[0], lm.n_ctx)
     table = table[: n if positions is None else min(n, positive_int("positions", positions))]
@@ -106,8 +110,13 @@ def scores_by_offset(
         scores = position_scores(circuits, layer, head, basis).double()
         total += torch.stack([scores.diagonal(-o).mean() for o in offsets]).cpu()
     elif site.rotary is None and site.alibi_slopes is None:
+        added = lm.structure.positions == "added"
         raise Unsupported(
-            f"scores by offset of layer {layer} of {lm.name}", why="its scores do not depend on positions"
+            f"scores by offset of layer {layer} of {lm.name}",
+            why="positions are added to its embedding outside any module"
+            if added
+            else "its scores do not depend on positions",
+            instead="Use captured patterns" if added else "Use qk, which is the same at every offset",
         )
     if site.rotary is not None:
         mean = mean_embedding(lm, basis, centre=True).double()

@@ -33,6 +33,12 @@ def is_composed(site: AttentionSite) -> bool:
     return site.head_layout is None and site.readings is not None
 
 
+def _without_qk(site: AttentionSite) -> str:
+    """What to do in a layer that has no QK circuit."""
+    has_values = site.head_layout is not None or (site.readings is not None and "v" in site.readings.parts)
+    return "Use OV circuits or captured patterns" if has_values else "Use captured patterns"
+
+
 def check_part(site: AttentionSite, part: str | None) -> None:
     """Refuse a part that queries and keys of a layer do not have.
 
@@ -69,7 +75,7 @@ def composed_weights(
         raise Unsupported(
             f"the {'queries' if which == 'q' else 'keys'} of layer {layer} of {lm.name}",
             why="its queries are not read through one matrix or one normed latent",
-            instead="Use OV circuits or captured patterns",
+            instead=_without_qk(site),
         )
     check_part(site, part)
     if which == "k" and part is None and basis == "folded" and readings.has_latent_keys:
@@ -77,7 +83,7 @@ def composed_weights(
             f"the whole keys of layer {layer} of {lm.name} in the folded basis",
             why="the content part of a key is divided by its latent's size in a run and the rotary part is not, so "
             "no fixed matrix gives both",
-            instead="Choose part='content' or part='rotary', basis='raw', or scores on a prompt",
+            instead="Use basis='raw', scores on a prompt, or in qk() part='content' or part='rotary'",
         )
     chosen = readings.parts[which] if part is None else [readings.parts[which][PARTS.index(part)]]
     heads = site.n_heads if which == "q" else site.n_kv_heads
@@ -186,7 +192,7 @@ def require_qk(lm: Decoder, layer: int) -> None:
         raise Unsupported(
             f"the QK circuit of layer {layer} of {lm.name}",
             why=site.no_scores,
-            instead="Use OV circuits or captured patterns",
+            instead=_without_qk(site),
         )
 
 

@@ -140,23 +140,32 @@ def compositions(
     for mode in modes:
         if mode not in MODES:
             raise InvalidInput(f"composition {mode!r}", why=f"it is not one of {', '.join(MODES)}")
-    missing = missing_circuits(lm, basis)
-    writing = [n for n in lm.attention_layers if n not in missing.ov]
-    by_readers: dict[tuple[int, ...], list[str]] = {}
-    for mode in modes:
-        reading = tuple(n for n in lm.attention_layers if n not in missing.of(mode))
-        by_readers.setdefault(reading, []).append(mode)
+    writing, by_readers = _composing(lm, modes, basis)
     if not writing or not any(by_readers):
+        missing = missing_circuits(lm, basis)
         why = next(iter((missing.ov if not writing else missing.of(modes[0])).values()))
+        raw_writing, by_raw_readers = _composing(lm, modes, "raw")
         raise Unsupported(
             f"composition in the {basis} basis of {lm.name}",
             why=why,
-            instead="Use attributions by head, or path patching",
+            instead="Use basis='raw'" if raw_writing and any(by_raw_readers) else "Use attributions by component",
         )
     found: dict[str, Tensor] = {}
     for reading, some in by_readers.items():
         found |= _between(lm, writing, reading, some, basis)
     return {mode: found[mode] for mode in modes}
+
+
+def _composing(
+    lm: Decoder, modes: Sequence[str], basis: HeadBasis
+) -> tuple[list[int], dict[tuple[int, ...], list[str]]]:
+    """The layers whose heads have an OV circuit, and the modes by the layers that can read in them."""
+    missing = missing_circuits(lm, basis)
+    by_readers: dict[tuple[int, ...], list[str]] = {}
+    for mode in modes:
+        reading = tuple(n for n in lm.attention_layers if n not in missing.of(mode))
+        by_readers.setdefault(reading, []).append(mode)
+    return [n for n in lm.attention_layers if n not in missing.ov], by_readers
 
 
 def _between(

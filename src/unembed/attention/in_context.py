@@ -202,10 +202,8 @@ def scores_on_text(
     """
     require_heads(lm, "attention on text")
     window = window or min(lm.n_ctx or 256, 256)
-    number = {n: lm.structure.blocks[n].attention.n_heads for n in lm.attention_layers}
-    induction, previous = (
-        {n: torch.zeros(heads, dtype=torch.float64) for n, heads in number.items()} for _ in range(2)
-    )
+    induction: dict[int, Tensor] = {}
+    previous: dict[int, Tensor] = {}
     chance, positions, windows = 0.0, 0, 0
     text = windows_of(corpus, window, overlap=0)
     for segment in text.segments(lm):
@@ -216,11 +214,13 @@ def scores_on_text(
         after = torch.zeros_like(same)
         after[:, 1:] = same[:, :-1]  # (dst, what followed it)
         has = same.any(dim=1)
-        captured = run(lm, tokens[None], "pattern", logits=False, layers=list(number))
-        for layer in number:
+        captured = run(lm, tokens[None], "pattern", logits=False, layers=lm.attention_layers)
+        for layer in lm.attention_layers:
             pattern = captured.at("pattern", layer)[0].cpu()
-            induction[layer] += (pattern * after).sum(dim=-1)[:, has].double().sum(dim=-1)
-            previous[layer] += pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(dim=-1)
+            by_head = (pattern * after).sum(dim=-1)[:, has].double().sum(dim=-1)
+            before = pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(dim=-1)
+            induction[layer] = induction.get(layer, 0) + by_head
+            previous[layer] = previous.get(layer, 0) + before
         chance += float((after.sum(dim=1) / torch.arange(1, len(tokens) + 1))[has].sum())
         positions += int(has.sum())
         windows += 1
@@ -229,6 +229,6 @@ def scores_on_text(
     if positions == 0:
         raise InvalidInput("the corpus", why="no token of it occurs twice in a window")
     provenance = lm.provenance(corpus=text.fingerprint, notes={"windows": windows})
-    by_head = by_layer(lm.n_layers, {n: total / positions for n, total in induction.items()})
-    before = by_layer(lm.n_layers, {n: total / windows for n, total in previous.items()})
-    return TextScores(by_head, chance / positions, before, positions, provenance)
+    per_position = by_layer(lm.n_layers, {n: total / positions for n, total in induction.items()})
+    per_window = by_layer(lm.n_layers, {n: total / windows for n, total in previous.items()})
+    return TextScores(per_position, chance / positions, per_window, positions, provenance)

@@ -128,7 +128,9 @@ def induction_evidence(
     scores = scores or head_scores(circuits.lm, n_sequences, length, seed)
     places = [place for place in scores.places() if place[0] > 0]
     if not places:
-        raise Unsupported(f"induction in {lm.name}", why="no layer above the first has attention")
+        raise Unsupported(
+            f"induction in {lm.name}", why="no layer above the first has attention", instead="Use head_scores"
+        )
     copying = _or_none(circuits.copying_scores, basis)
     reads = _or_none(partial(circuits.composition, "k", baseline=True, seed=seed), basis)
     product = circuits.product("qk", basis)

@@ -239,7 +239,9 @@ def _frozen_layer(
         if site.clip is None:
             raise
         raise Unsupported(
-            f"path expansion of {lm.name}", why=f"it clips values at {site.clip:g}, which is not linear"
+            f"path expansion of {lm.name}",
+            why=f"it clips values at {site.clip:g}, which is not linear",
+            instead="Use attributions by head",
         ) from None
 
 

@@ -114,7 +114,8 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
         if site.clip is not None:
-            raise Unsupported(what, why=f"queries and keys are clipped at {site.clip:g}, which is not a sum")
+            why = f"queries and keys are clipped at {site.clip:g}, which is not a sum"
+            raise Unsupported(what, why=why, instead="Use patterns")
         raise SumNotProved(what, why=f"their softmax misses the model's pattern by {error:.1e}", instead="Use patterns")
     provenance = lm.provenance(notes={"layer": layer, "head": head})
     return ScoreTerms(terms, total, pattern, error, provenance)

@@ -179,16 +179,17 @@ class Weights:
     def _feed_forward(self, layer: int) -> FeedForwardSite:
         site = self._structure.blocks[layer].feed_forward
         if site is None:
+            others = any(block.feed_forward is not None for block in self._structure.blocks)
             raise Unsupported(
                 f"memories of layer {layer}",
-                why="the layer is attention-only: it has no FFN",
-                instead="Use its heads, or choose a layer with an FFN",
+                why="it has no FFN",
+                instead="Choose a layer with an FFN" if others else "Use attributions by component",
             )
         if not site.has_memories:
             raise Unsupported(
                 f"memories of layer {layer}",
                 why=site.memories_missing,
-                instead="Streams, heads and attributions by component work for this model",
+                instead="Use attributions by component",
             )
         return site
 

@@ -383,7 +383,7 @@ def require_point(lm: Decoder, point: str, layer: int) -> None:
         lm.feed_forward(layer)  # raises with the reason
     if point in OF_WEIGHTS:
         kind = "" if block.mixer is None else f": it is a {type(block.mixer.module).__name__}"
-        why, instead = f"it has no attention{kind}", ""
+        why, instead = f"it has no attention{kind}", "" if block.mixer is None else "Use attn_out"
     else:
         why, instead = capture_point(point).missing(block)
     raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)

@@ -279,8 +279,7 @@ class AttentionSite:
             raise Unsupported(
                 f"the queries, keys and values of {self.path}",
                 why=self.values_missing,
-                instead="Streams, memories and attributions by component work"
-                + (", and by head" if self.n_heads else ""),
+                instead="Use attributions by component" + (" or by head" if self.n_heads else ""),
             )
         return self.head_layout
 
