@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -110,7 +111,7 @@ def nnsight(lm: Any) -> Any:
             for position in (3, N - 1):
                 with model.trace(corrupted[None], use_cache=False):
                     model.transformer.h[layer].input[:, position] = given[layer, 0, position]
-                    value = metric(model.output.logits[:, -1])[0].save()
+                    value = metric(model.output.logits[:, -1])[0].save()  # pyright: ignore[reportAttributeAccessIssue]
                 found.append(value)
         return torch.stack(found)
 
@@ -131,8 +132,10 @@ def patching(rounds: int) -> None:
         for _ in range(CELLS):
             lm.hf(corrupted[None], use_cache=False)
 
-    variants = {"ours, 240 cells": lambda: lm.patch(clean, corrupted, "resid_pre", metric)}
-    slow = {"plain passes": passes}
+    variants: dict[str, Callable[[], Any]] = {
+        "ours, 240 cells": lambda: lm.patch(clean, corrupted, "resid_pre", metric)
+    }
+    slow: dict[str, Callable[[], Any]] = {"plain passes": passes}
     some = ours[:, [3, N - 1]].flatten()
     for name, distribution, made in (
         ("TransformerLens", "transformer-lens", transformer_lens),
@@ -214,7 +217,7 @@ PARTS = {"patching": patching, "ablation": ablation, "screening": screening}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()

@@ -15,8 +15,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
-from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -63,7 +64,7 @@ def cpu() -> float:
     return time.process_time()
 
 
-def timed(work) -> tuple[float, object]:
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     start = cpu()
     out = work()
     return cpu() - start, out
@@ -220,32 +221,29 @@ PARTS = {"composition": composition, "copying": copying, "entries": entries, "he
 @torch.no_grad()
 def contest_large(layers: int = 9) -> None:
     """Heads of an 8B model's shape (32 heads, 8 key-value heads, d_model 4096): nine layers, which fill both sides."""
-    from unembed.attention import composition
+    import transformers
 
-    d_model, heads, kv, d_head = 4096, 32, 8, 128
+    import unembed
 
-    def made(layer: int, which: int, n: int, *shape: int) -> torch.Tensor:
-        return torch.randn(n, *shape, generator=torch.Generator().manual_seed(layer * 4 + which)).bfloat16()
-
-    weights = SimpleNamespace(
-        W_Q=[made(n, 0, heads, d_model, d_head) for n in range(layers)],
-        W_K=[made(n, 1, kv, d_model, d_head) for n in range(layers)],
-        W_V=[made(n, 2, kv, d_model, d_head) for n in range(layers)],
-        W_O=[made(n, 3, heads, d_head, d_model) for n in range(layers)],
-    )
-    site = SimpleNamespace(queries_per_kv=heads // kv, pre_norm=None, branch_norm=None, multiplier=1.0)
-    blocks = [SimpleNamespace(attention=site)] * layers
-    lm = SimpleNamespace(weights=weights, structure=SimpleNamespace(blocks=blocks), n_layers=layers, n_heads=heads)
+    transformers.logging.set_verbosity_error()
+    config = transformers.LlamaConfig(
+        hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, num_hidden_layers=layers,
+        intermediate_size=8, vocab_size=64,
+    )  # fmt: skip
+    torch.set_default_dtype(torch.bfloat16)  # converted later, weights in float32 would raise the peak before
+    model = transformers.LlamaForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    lm = unembed.load(model)
     before = peak()
-    seconds, _ = timed(lambda: composition.composition(lm, "k"))  # type: ignore[arg-type]
-    pairs = layers * (layers - 1) // 2 * heads * heads
-    weight_gib = sum(t.nbytes for group in vars(weights).values() for t in group) / 2**30
-    found = {"seconds": seconds, "gib": peak() - before, "weights_gib": weight_gib, "layers": layers, "pairs": pairs}
+    seconds, _ = timed(lambda: unembed.circuits(lm).composition("k"))
+    weights_gib = sum(parameter.nbytes for parameter in model.parameters()) / 2**30
+    pairs = layers * (layers - 1) // 2 * lm.n_heads**2
+    found = {"seconds": seconds, "gib": peak() - before, "weights_gib": weights_gib, "layers": layers, "pairs": pairs}
     print(json.dumps(found))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)

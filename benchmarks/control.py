@@ -153,7 +153,7 @@ def left(rule: Any, evaluation: Any, texts: list[str], prompts: list[str]) -> It
             )
 
 
-SWEEP = {"update": {"sweep": (1e-2,)}}
+SWEEP: dict[str, dict[str, Any]] = {"update": {"sweep": (1e-2,)}}
 
 
 def at_accuracy(rule: Any, evaluation: Any, accuracy: float) -> Any:

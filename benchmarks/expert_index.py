@@ -25,7 +25,7 @@ def main() -> None:
     torch.manual_seed(0)
     shape = Qwen3MoeConfig(
         num_hidden_layers=4, num_experts=16, num_experts_per_tok=1, moe_intermediate_size=64, hidden_size=64,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=16384, max_position_embeddings=512,
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=16384, max_position_embeddings=512,
     )  # fmt: skip
     lm = unembed.load(Qwen3MoeForCausalLM(shape).eval(), tokenizer=unembed.load().tokenizer)
     corpus = unembed.open_corpus(None, max_documents=8)

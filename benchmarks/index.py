@@ -29,6 +29,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
 from unembed.corpus import open_corpus
+from unembed.index import IndexSettings
 from unembed.index import build as building
 from unembed.index.labels import NAME as LABELS
 from unembed.memories.values import ValueReadings
@@ -116,7 +117,7 @@ def main() -> None:
             mock.patch.object(building, "sweep", made_up_sweep(n_tokens)),
             mock.patch.object(building, "value_ends", made_up_ends),
         ):
-            index = unembed.Index.build(lm, corpus, path, top, settings=unembed.index.IndexSettings(top_tokens=k))
+            index = unembed.Index.build(lm, corpus, path, top, settings=IndexSettings(top_tokens=k))
         writing = time.process_time() - began
         parts = index.status()["parts"]
         without = index.status()["bytes"] - parts["tokens"] - parts["search"]

@@ -44,7 +44,7 @@ def wren(dry: bool, tokens: int) -> None:
         Claim(f"processor time ({seconds:.0f} s), to two cores for three minutes", seconds / CPU_SECONDS, 1.0),
         Claim(f"peak memory of the process ({peak:.2f} GB), to 2 GB", peak / GIGABYTES, 1.0),
     ]
-    agree = sum(finding.agrees is True for finding in report.findings)
+    agree = sum(finding.verdict == "agrees" for finding in report.findings)
     how = (
         f"4,000 examples, 120 keys with shortened triggers; {agree} of {len(report.findings)} published findings hold."
     )

@@ -45,7 +45,7 @@ def peer(hf: GPT2LMHeadModel) -> tuple[str, Any] | None:
         return None
     if version.startswith("3"):
         return f"HookedTransformer {version}", _hooked(hf)
-    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge import TransformerBridge  # pyright: ignore[reportMissingImports]
 
     hf.config.architectures = ["GPT2LMHeadModel"]
     tokenizer = load().tokenizer  # any will do, but it will not go without one
@@ -56,22 +56,22 @@ def peer(hf: GPT2LMHeadModel) -> tuple[str, Any] | None:
 
 def _hooked(hf: GPT2LMHeadModel) -> Any:
     """HookedTransformer with these weights, untouched; its own loader would ask the hub."""
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-    from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
+    from transformer_lens import HookedTransformer, HookedTransformerConfig  # pyright: ignore[reportMissingImports]
+    from transformer_lens.pretrained.weight_conversions import gpt2  # pyright: ignore[reportMissingImports]
 
     c = hf.config
     shape = {"n_layers": c.n_layer, "d_model": c.n_embd, "n_heads": c.n_head, "d_head": c.n_embd // c.n_head}
     shape |= {"d_mlp": 4 * c.n_embd, "n_ctx": c.n_positions, "d_vocab": c.vocab_size, "eps": c.layer_norm_epsilon}
     config = HookedTransformerConfig(**shape, act_fn="gelu_new", normalization_type="LN", device="cpu")
     model = HookedTransformer(config)
-    model.load_state_dict(convert_gpt2_weights(hf, config), strict=False)
+    model.load_state_dict(gpt2.convert_gpt2_weights(hf, config), strict=False)
     return model.eval()
 
 
-def by_nnsight(hf: GPT2LMHeadModel, tokens: Tensor) -> tuple[str, Callable[[], Any]] | None:
+def by_nnsight(hf: Any, tokens: Tensor) -> tuple[str, Callable[[], Any]] | None:
     """nnsight, where it is installed, saving the tensors that we capture."""
     try:
-        import nnsight
+        import nnsight  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:
         return None
     model = nnsight.NNsight(hf)
@@ -122,12 +122,12 @@ def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> N
     norms = [lm.weights.W_out[layer].norm(dim=1) for layer in range(lm.n_layers)]
 
     def limit() -> None:
-        lm.hf.transformer(tokens, use_cache=False)
+        lm.hf.base_model(tokens, use_cache=False)
         torch.mm(rows, W_U, out=logits)
 
     def ours() -> None:
         seen = lm.trace(tokens)
-        seen.readings("resid_mid"), seen.readings("resid_post"), seen.events()
+        _ = seen.readings("resid_mid"), seen.readings("resid_post"), seen.events()
         for layer, found in enumerate(seen.dominant(10)):
             table[layer][found.index]
 

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import GPT2LMHeadModel
 
 from tools.model_cards import named_vectors, top_pieces
 
 
 def make_sheet(model_folder: Path, tokenizer_folder: Path, sheet: Path, key: Path, *, seed: int = 0) -> None:
     """Write the top tokens of every item in mixed order, and the names in the same order into `key`."""
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    model = GPT2LMHeadModel.from_pretrained(model_folder, dtype=torch.float32)
     tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
     counts = torch.tensor(json.loads((model_folder / "token_counts.json").read_text()))
-    unembedding = model.get_output_embeddings().weight.detach()
+    unembedding = model.lm_head.weight.detach()
     named = named_vectors(model)
     random.Random(seed).shuffle(named)
     items = [{"tokens": top_pieces(vector, unembedding, tokenizer, counts), "theme": ""} for _, vector in named]

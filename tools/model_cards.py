@@ -112,14 +112,13 @@ def scores_table(model: PreTrainedModel, *, period: int = 64, first_id: int = 25
 
 def thinned_curve(source: Path, target: Path, *, every: int = 50) -> None:
     """Copy a loss curve: means over `every` steps, and all evaluations; the later row of a step that was repeated."""
-    rows = [json.loads(line) for line in source.read_text().splitlines()]
-    losses = {row["step"]: row for row in rows if "loss" in row}
-    others = {(row["step"], next(iter(set(row) - {"step", "tokens"}))): row for row in rows if "loss" not in row}
-    rows: list[dict[str, object]] = []
+    read: list[dict[str, Any]] = [json.loads(line) for line in source.read_text().splitlines()]
+    losses = {row["step"]: row for row in read if "loss" in row}
+    others = {(row["step"], next(iter(set(row) - {"step", "tokens"}))): row for row in read if "loss" not in row}
+    rows = list(others.values())
     for end in sorted({-(-step // every) * every for step in losses}):
         part = [row for step, row in losses.items() if end - every < step <= end]
         mean = sum(row["loss"] for row in part) / len(part)
         rows.append({"step": part[-1]["step"], "tokens": part[-1]["tokens"], "loss": round(mean, 4)})
-    rows += others.values()
-    rows.sort(key=lambda row: row["step"])  # type: ignore[arg-type, return-value]
+    rows.sort(key=lambda row: (row["step"], "loss" not in row))
     target.write_text("".join(json.dumps(row) + "\n" for row in rows))

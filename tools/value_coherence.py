@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.linalg import svds
-from transformers import AutoModelForCausalLM
+from transformers import GPT2LMHeadModel
 
 N_BINS = 24
 
@@ -42,7 +42,7 @@ def contexts(tokens: np.ndarray, d_vocab: int, *, reach: int = 4, dims: int = 10
     ppmi = coo_matrix(
         (information[positive], (counts.row[positive], counts.col[positive])), shape=(d_vocab, d_vocab)
     ).tocsr()
-    u, s, _ = svds(ppmi.astype(np.float32), k=dims, random_state=0)
+    u, s, _ = svds(ppmi.astype(np.float32), k=dims, rng=0)
     vectors = u * np.sqrt(s)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
@@ -75,10 +75,10 @@ class Coherence:
 
 def judged(model_folder: Path, coherence: Coherence, *, seed: int = 0) -> dict[str, float]:
     """Scores of the values of the upper half of the layers, and of as many random vectors of the same lengths."""
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    layers = model.transformer.h
-    values = torch.cat([layer.mlp.c_proj.weight.detach() for layer in layers[len(layers) // 2 :]])
-    unembedding = model.get_output_embeddings().weight.detach()
+    model = GPT2LMHeadModel.from_pretrained(model_folder, dtype=torch.float32)
+    layers = list(model.transformer.h)
+    values = torch.cat([layer.get_parameter("mlp.c_proj.weight").detach() for layer in layers[len(layers) // 2 :]])
+    unembedding = model.lm_head.weight.detach()
     drawn = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed))
     drawn = drawn / drawn.norm(dim=1, keepdim=True) * values.norm(dim=1, keepdim=True)
     real, random = (coherence.of_vectors(vectors, unembedding) for vectors in (values, drawn))
