@@ -38,7 +38,6 @@ def publish(
     *,
     out: Path,
     to: Path,
-    run: str | None = None,
     recipe: Recipe | None = None,
     themes: Path | None = None,
     small_runs: Path | None = None,
@@ -49,12 +48,11 @@ def publish(
         name: a recipe's name.
         out: the folder that `train` wrote into.
         to: the folder that ships.
-        run: the run's folder in `out` where it is not called `name`, as that of a branch is not.
         recipe: sizes and phases, where the run's folder holds no `recipe.json`.
         themes: a JSON object from "layer.index" or "random 3" to the theme that a judge named (see `blind_themes`).
         small_runs: the table that `tools.small_runs` printed, for the card.
     """
-    folder = out / (run or name)
+    folder = out / name
     saved = folder / "recipe.json"
     recipe = recipes.load(saved) if saved.exists() else recipe or RECIPES[name]
     trained = Run(recipe, encoding.load(out / "text" / "train.npz"), folder, compiled=False)
@@ -154,7 +152,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=Path, default=Path("models"), help="the folder that training wrote into")
     parser.add_argument("--to", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--run", help="the run's folder in it, where it is not called as the model is")
     parser.add_argument(
         "--themes", type=Path, help="JSON: the theme of each value (5.278) or random vector (random 3) with one"
     )

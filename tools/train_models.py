@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from tools.decay_branch import branch
 from tools.two_processes import TwoProcesses
 from tools.warm_start import begin_from, milestone_of
-from unembed.errors import InvalidInput, UnembedError
+from unembed.errors import UnembedError
 from unembed.training.gradients import OneProcess
 from unembed.training.loop import Progress, Run
 from unembed.training.recipes import RECIPES, Recipe
@@ -28,7 +27,6 @@ def train_model(
     until: int | None = None,
     tokenizer: Path | None = None,
     start: Path | None = None,
-    decay: int | None = None,
     processes: int = 1,
     compiled: bool = True,
     recipe: Recipe | None = None,
@@ -43,8 +41,6 @@ def train_model(
         until: stop after this many updates; the next call continues from there.
         tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
         start: an exported model whose weights a run without a checkpoint begins from (see `warm_start`).
-        decay: make this many updates in the branch `<name>-decay/` (see `decay_branch`). A branch that was stopped
-            continues.
         processes: 1, or 2 of one thread each, which on two processor cores is faster and gives the same bits.
         compiled: whether the loss goes through `torch.compile`.
         recipe: sizes and phases other than those of the shipped model.
@@ -53,11 +49,7 @@ def train_model(
     recipe = recipe or recipe_of(name)
     text, held_back = encoded_text(corpus, out, recipe.shape.d_vocab, tokenizer)
     if not recipe.shape.n_layers:
-        if decay is not None:
-            raise InvalidInput(f"branching {name}", why="it is made from bigram counts, in one go of a few minutes")
         return train(name, corpus=corpus, out=out, until=until, recipe=recipe, progress=progress)
-    if decay is not None:
-        recipe, name = branch(recipe, out, name, decay), f"{name}-decay"
     engine = TwoProcesses if processes > 1 else OneProcess
     run = Run(recipe, text, out / name, held_back=held_back, compiled=compiled, engine=engine)
     if start is not None and not run.checkpoint_path.exists():
@@ -79,7 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--threads", type=int, help="threads for torch")
     parser.add_argument("--until", type=int, help="stop after this many updates")
-    parser.add_argument("--decay", type=int, metavar="N", help="branch off, and let the rate fall to zero in N updates")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1, help="2 share the work on two cores")
     parser.add_argument("--no-compile", action="store_true", help="do without a C++ compiler, at about half the speed")
     given = parser.parse_args(arguments)
@@ -99,7 +90,6 @@ def main(arguments: list[str] | None = None) -> int:
                 until=given.until,
                 tokenizer=given.tokenizer,
                 start=given.begin_from,
-                decay=given.decay,
                 processes=given.processes,
                 compiled=not given.no_compile,
                 progress=show,

@@ -7,6 +7,7 @@ vocabulary each token starts at the mean embedding of the pieces that the earlie
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,6 +67,8 @@ def begin_from(run: Run, folder: Path, tokenizer: Tokenizer) -> None:
         run.step = run.began = milestone.step
         run.n_tokens = milestone.tokens
         run.windows = run.windows_at(pass_=milestone.pass_, place=milestone.place, rows=milestone.rows)
+        if (folder / "loss.jsonl").exists():
+            shutil.copy(folder / "loss.jsonl", run.folder)
 
 
 @torch.no_grad()
