@@ -87,11 +87,11 @@ RECIPES: dict[str, Recipe] = {
             Phase(10_450, context=256, windows=32, lr=(0.3, 0.0), rise=200, weight_decay=0.1, sparsity=0.01),
         ),
         warmup=200,
-        history="Training began from an earlier wren of six layers that had read 21.3 million tokens of the first third\n"
-        "of this text in a vocabulary of 8,192 pieces: its layers became the first six, each token's embedding was\n"
-        "initialised to the mean over the earlier pieces that spell it, and the last two layers began with random keys\n"
-        "and zero output weights. The tokens counted above are those read since. The loss included a sparsity penalty on\n"
-        "the memories (`sparsity` in the recipe).",
+        history="Training began from an earlier wren of six layers that had read 21.3 million tokens of the first\n"
+        "third of this text in a vocabulary of 8,192 pieces: its layers became the first six, each token's embedding\n"
+        "was initialised to the mean over the earlier pieces that spell it, and the last two layers began with random\n"
+        "keys and zero output weights. The tokens counted above are those read since. The loss included a sparsity\n"
+        "penalty on the memories (`sparsity` in the recipe).",
         limits="It has read its text 1.8 times, about fourteen tokens for each of its weights.",
     ),
     # Repeated windows let induction heads form early; the last half of what either model reads is natural text alone,
