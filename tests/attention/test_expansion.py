@@ -15,6 +15,7 @@ from unembed.attention.expansion import expand
 from unembed.errors import InvalidInput, OutOfMemory, OutOfRange, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
+from unembed.stream.run import run
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12]])
 KINDS = ["attention-only", "gpt2", "llama-biases", "gemma2", "gptj", "granite", "bloom", "phi", "olmo2", "opt"]
@@ -203,7 +204,10 @@ def _perturbed(model_type: str) -> LanguageModel:
 @torch.no_grad()
 @pytest.mark.parametrize(
     "model_type",
-    ["deepseek_v3", "youtu", "qwen3_next", "qwen3_5_text", "afmoe", "doge", "gemma4_text", "falcon_h1", "gpt_oss"],
+    [
+        *("deepseek_v3", "youtu", "qwen3_next", "qwen3_5_text", "afmoe", "doge", "gemma4_text", "falcon_h1", "gpt_oss"),
+        *("minimax", "gpt_neox_japanese"),
+    ],
 )
 def test_paths_add_up_through_latents_gates_sinks_other_writers_and_rescaled_streams(model_type: str) -> None:
     lm, tokens = _perturbed(model_type), torch.arange(3, 12)[None]
@@ -230,11 +234,46 @@ def test_paths_add_up_through_latents_gates_sinks_other_writers_and_rescaled_str
                 assert mine == pytest.approx(heads[layer, head], rel=1e-3, abs=1e-5), (layer, head)
 
 
+@torch.no_grad()
+def test_a_stream_that_is_normalised_on_its_way_is_linear_at_the_scales_of_the_run() -> None:
+    """MiniMax in float64: every position is divided by its own scales, so sources and destinations differ."""
+    model = tiny_model("minimax")
+    model.set_experts_implementation("eager")
+    lm, tokens = load(model.double()), torch.arange(3, 12)[None]
+    logits = model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits[0]
+    for position in (1, 5, 8):
+        found = expand(lm, tokens, order=2, position=position)
+        assert found.orders.count(2) == 16 and found.remainder.norm() < 1e-9 * found.vectors.norm()
+        total = found.vectors.sum(0) @ lm.weights.W_U
+        torch.testing.assert_close(total, logits[position], rtol=1e-6, atol=1e-6)  # norms compute in float32
+    importance = unembed.circuits(lm).term_importance(tokens)
+    assert importance.error is not None and importance.error < 1e-6
+    # The path through one head, by hand: V and O of the model between its norms, at their scales in the run.
+    seen = run(lm, tokens, ["resid_pre", "resid_mid", "pattern", "resid_post"], logits=False)
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return (x.square().mean(-1, keepdim=True) + model.config.rms_norm_eps).sqrt()
+
+    layers, n = model.model.layers, 2
+    x = seen.at("resid_pre", n)[0] / scale(seen.at("resid_pre", n)[0]) * layers[n].input_layernorm.weight
+    values = (layers[n].self_attn.v_proj(x)[:, :16]).double()
+    z = seen.at("pattern", n)[0, 1].double() @ values  # head 1 shares the first key-value head
+    x = z @ layers[n].self_attn.o_proj.weight[:, 16:32].T
+    x = x * layers[n].post_attention_layernorm.weight / scale(seen.at("resid_mid", n)[0])
+    for point, norm in (("resid_pre", "input_layernorm"), ("resid_mid", "post_attention_layernorm")):
+        x = x * getattr(layers[3], norm).weight / scale(seen.at(point, 3)[0])
+    x = x * model.model.norm.weight / scale(seen.at("resid_post", 3)[0])
+    found = expand(lm, tokens, order=2)
+    of_head = [i for i, path in enumerate(found.paths) if path and path[-1] == (n, 1)]
+    torch.testing.assert_close(found.vectors[of_head].sum(0), x[-1], rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("model_type", "why"),
     [
         ("gemma4_text", "it uses the keys and values of another layer"),
-        ("minimax", "the stream itself is normalised"),
+        ("jetmoe", "chooses the query and output projections of its heads among experts"),
+        ("rwkv", "no attention but RWKV"),
         ("gemma3n_text", "4 streams"),
         ("zaya", "half of each value comes from the position before"),
         ("diffllama", "difference of two softmaxes"),

@@ -9,12 +9,14 @@ import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from tests.families import build
+from tests.models.decoder_classes import tiny_model
 from unembed.attention.bigrams import Bigrams
 from unembed.attention.direct_path import average_ranks, direct_path
 from unembed.attention.folded_weights import embedding
 from unembed.attention.in_context import head_output_lengths, in_context, matched_heads, scores_on_text
 from unembed.attention.induction import matching_through, source_effects
 from unembed.errors import InvalidInput, OutOfRange
+from unembed.language_model import load
 from unembed.stream.interventions import scale_head
 
 TEXT = "The first month of the year is the month that comes before the second month of the year . "
@@ -136,6 +138,17 @@ def test_the_two_pictures_of_a_position(name: str) -> None:
     rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
     shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source is not None])
     torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["minimax", "doge", "qwen3_next"])
+def test_the_two_pictures_of_a_position_include_the_gate_and_the_factors_of_the_stream(model_type: str) -> None:
+    lm = load(tiny_model(model_type))
+    tokens, circuits = torch.tensor([[5, 9, 31, 5, 77]]), unembed.circuits(lm)
+    layer = lm.attention_layers[-1]
+    one, other = (source_effects(circuits, tokens, layer, 2, 4, token) for token in (7, 40))
+    rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
+    shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (layer, 2) and r.source is not None])
+    torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-3, atol=1e-6)
 
 
 def test_a_position_or_head_that_does_not_exist_is_refused() -> None:

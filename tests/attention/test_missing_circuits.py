@@ -280,6 +280,7 @@ def _advised(lm: LanguageModel, layer: int, retried: Callable[[HeadBasis], objec
         ("deepseek_v3", {"matching", "qk", "offset", "positions"}),
         ("axk2", {"composition", "copying", "matching", "ov", "qk", "offset", "positions", "terms"}),
         ("codegen", {"composition", "copying", "matching", "ov", "qk", "offset", "positions", "terms"}),
+        ("diffllama", {"composition", "copying", "matching", "ov", "qk", "offset", "positions", "terms"}),
         ("dbrx", {"terms", "positions"}),
         ("ctrl", {"copying", "matching", "offset", "positions"}),
         ("smollm3", {"positions", "offset"}),

@@ -172,8 +172,11 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
     Raises:
         Unsupported: there is a gate per channel, or a norm, between W_V and W_O.
     """
-    values = lm.structure.blocks[layer].attention.values
+    site = lm.structure.blocks[layer].attention
+    values = site.values
     if basis == "folded" and values is not None and values.gate in ("channel", "norm"):
+        if not is_composed(site):
+            _ = site.layout  # raises where the raw basis has no circuit either
         raise Unsupported(
             f"the folded OV circuits of layer {layer} of {lm.name}",
             why=GATES[values.gate],

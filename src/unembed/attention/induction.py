@@ -226,14 +226,12 @@ def source_effects(
     one = frozen.layers[layer]
     position = position_of(frozen.run, position)
     weights = one.pattern[0, head, position]
-    values = one.values(frozen.run.at("resid_pre", layer))[0, head]  # (src, d_head)
-    written = (weights[:, None].to(values.dtype) * values) @ lm.weights.W_O[layer][head].to(values.dtype)
-    if one.branch.norm is not None and one.branch.scale is not None:
-        written = one.branch.norm.frozen(written, one.branch.scale[0, position][None]).to(values.dtype)
-    written = written * one.branch.multiplier
+    entered = frozen.run.at("resid_pre", layer)
+    entered = entered if one.entry_to_end is None else entered * one.entry_to_end.to(entered.dtype)
+    written = one.sources_at(entered, position)[:, 0, head]  # (src, d_model)
     norm = lm.structure.final_norm
-    read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(values.dtype)
-    W_U = lm.weights.W_U.to(values.dtype)
+    read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
+    W_U = lm.weights.W_U.to(written.dtype)
     effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
     provenance = lm.provenance(notes={"layer": layer, "head": head, "position": position, "token": target})
     return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance)

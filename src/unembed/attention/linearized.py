@@ -1,8 +1,8 @@
 """The attention of a run as a linear map of the stream: patterns, norm scales and gates fixed at their run's values.
 
 With these frozen a head is linear in the stream, so what it does to a sum of writers is the sum of what it does to
-each. Biases are constants, stored separately. Where blocks rescale the stream, all vectors are in the units of its end
-(see `stream_gains`).
+each. Biases are constants, stored separately. Where blocks rescale or normalise the stream, all vectors are in the
+units of its end, each position by its factors in the run (see `stream_gains`).
 
 Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unembed.attention.composed_weights import composed_weights, is_composed
 from unembed.attention.folded_weights import require_heads
-from unembed.attention.stream_gains import changes_stream, read_at_end, written_to_end
+from unembed.attention.stream_gains import changes_stream, written_to_end
 from unembed.errors import SumNotProved, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
@@ -51,12 +51,16 @@ class FrozenLayer:
     """What a latent or each value was divided by in the run, as a factor."""
     gate: Float[Tensor, "batch head pos d_head"] | None = None
     """Factor of what the heads mixed, before the out-projection."""
+    entry_to_end: Float[Tensor, "batch pos d_model"] | None = None
+    """Factors of the stream that enters the layer on its way to the stream's end; None where blocks only add to it."""
+    written_to_end: Float[Tensor, "batch pos d_model"] | None = None
+    """The same of what the attention adds."""
 
     def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
         """Values of each head, computed from a part of the stream; biases left out."""
         site = self.lm.structure.blocks[self.layer].attention
-        if changes_stream(self.lm):
-            x = x * _from_end(self.lm, self.layer, x)
+        if self.entry_to_end is not None:
+            x = x / self.entry_to_end.to(x.dtype)
         if site.pre_norm is not None and self.scale is not None:
             x = site.pre_norm.frozen(x, self.scale).to(x.dtype)
         return self._scaled(torch.einsum("...pm,hmd->...hpd", x, self.W_V.to(x.dtype)))
@@ -85,11 +89,24 @@ class FrozenLayer:
     ) -> Float[Tensor, "*path batch head d_model"]:
         """What each head adds at one position: the values are summed over sources first."""
         z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
-        z = z if self.gate is None else z * self.gate[:, :, position].to(x.dtype)
-        written = torch.einsum("...hd,hdm->...hm", z, self.lm.weights.W_O[self.layer].to(x.dtype))
+        return self._written_at(z, position)
+
+    def sources_at(
+        self, x: Float[Tensor, "batch pos d_model"], position: int
+    ) -> Float[Tensor, "src batch head d_model"]:
+        """What each head adds at one position from each source."""
+        z = self.pattern[:, :, position, :, None].to(x.dtype) * self.values(x)  # (batch, head, src, d_head)
+        return self._written_at(z.movedim(2, 0), position)
+
+    def _written_at(
+        self, z: Float[Tensor, "*path batch head d_head"], position: int
+    ) -> Float[Tensor, "*path batch head d_model"]:
+        z = z if self.gate is None else z * self.gate[:, :, position].to(z.dtype)
+        written = torch.einsum("...hd,hdm->...hm", z, self.lm.weights.W_O[self.layer].to(z.dtype))
         if self.branch.norm is not None and self.branch.scale is not None:
-            written = self.branch.norm.frozen(written, self.branch.scale[:, position][:, None]).to(x.dtype)
-        return written_to_end(self.lm, written * self.branch.multiplier, self.layer, "attention")
+            written = self.branch.norm.frozen(written, self.branch.scale[:, position][:, None]).to(z.dtype)
+        written = written * self.branch.multiplier
+        return written if self.written_to_end is None else written * self.written_to_end[:, position, None].to(z.dtype)
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
         """The part of the layer's output that does not depend on its input: biases of its norms and projections."""
@@ -107,16 +124,20 @@ class FrozenLayer:
         if (b_O := weights.b_O[self.layer]) is not None:
             raw = raw + b_O
         added = self._written(raw, False)
-        if self.branch.bias is None:
-            return added
-        return added + written_to_end(self.lm, self.branch.bias, self.layer, "attention")
+        for constant in (self.branch.bias, site.constant):
+            if constant is not None:
+                added = added + (constant if self.written_to_end is None else constant * self.written_to_end)
+        return added.to(raw.dtype)
 
     def _written(self, raw: Tensor, by_head: bool) -> Tensor:
         if self.branch.norm is not None and self.branch.scale is not None:
             scale = self.branch.scale[:, None] if by_head else self.branch.scale
             raw = self.branch.norm.frozen(raw, scale).to(raw.dtype)
         raw = raw if self.branch.multiplier == 1.0 else raw * self.branch.multiplier
-        return written_to_end(self.lm, raw, self.layer, "attention")
+        if self.written_to_end is None:
+            return raw
+        factor = self.written_to_end.to(raw.dtype)
+        return raw * (factor[:, None] if by_head else factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +189,8 @@ def required_points(lm: Decoder) -> tuple[str, ...]:
     others = max(len(b.early_writers) + len(b.late_writers) for b in structure.blocks)
     special = [b for b in structure.blocks if b.mixer is not None and b.mixer.is_attention and is_composed(b.mixer)]
     named = ["resid_pre", "resid_post", "attn_out", "pattern", "z"]
+    if any(b.middle_norm is not None for b in structure.blocks):
+        named.append("resid_mid")
     if any(b.feed_forward is not None for b in lm.structure.blocks):
         named.append("mlp_out")
     if lm.structure.position_embedding is not None:
@@ -181,15 +204,17 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 
     Raises:
         SumNotProved: heads and biases do not give what the model's attention added.
-        Unsupported: the model clips its values, has no layers, several streams or a norm on the stream itself, or a
-            layer's values are no linear map of what it reads.
+        Unsupported: the model clips its values, has no layers, several streams or a norm on the stream itself that
+            subtracts its mean, or a layer's values are no linear map of what it reads.
 
-    Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer.
+    Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer; seven where blocks rescale
+        the stream.
     """
-    require_one_stream(lm, "path expansion")
-    if lm.structure.has_stream_norms:
-        require_unnormalised_stream(lm, "path expansion")
     require_heads(lm, "paths through heads")
+    require_one_stream(lm, "path expansion")
+    norms = [norm for block in lm.structure.blocks for norm in (block.entry_norm, block.middle_norm)]
+    if any(norm is not None and norm.centred for norm in norms):
+        require_unnormalised_stream(lm, "path expansion")
     for n in lm.attention_layers:
         _value_weights(lm, n)  # raises where values are no linear map
     seen = run(lm, tokens, required_points(lm))
@@ -197,10 +222,10 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     error = 0.0
     # Many families compute norms and softmax in float32, whatever the weights are.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
-    first = written_to_end(lm, seen.at("resid_pre", 0), 0, "embedding")
+    first = written_to_end(lm, seen.at("resid_pre", 0), 0, "embedding", seen)
     constants: list[tuple[str, int, Tensor]] = [("embedding", 0, first)]
     if lm.structure.position_embedding is not None:
-        added = written_to_end(lm, seen["position_embedding"][0], 0, "embedding")
+        added = written_to_end(lm, seen["position_embedding"][0], 0, "embedding", seen)
         constants = [("embedding", 0, first - added), ("positions", 0, added)]
     for n, block in enumerate(lm.structure.blocks):
         if n in lm.attention_layers:
@@ -209,13 +234,13 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
             if bool(bias.any()):
                 constants.append((f"attention biases {n}", n + 1, bias))
         elif block.mixer is not None:
-            written = written_to_end(lm, seen.at("attn_out", n), n, "attention")
+            written = written_to_end(lm, seen.at("attn_out", n), n, "attention", seen)
             constants.append((f"{site_name(block.mixer)} {n}", n + 1, written))
         if block.feed_forward is not None:
-            constants.append((f"ffn {n}", n + 1, written_to_end(lm, seen.at("mlp_out", n), n, "ffn")))
+            constants.append((f"ffn {n}", n + 1, written_to_end(lm, seen.at("mlp_out", n), n, "ffn", seen)))
         for i, writer in enumerate((*block.early_writers, *block.late_writers)):
             part = "attention" if i < len(block.early_writers) else "ffn"
-            written = written_to_end(lm, seen.at(f"writer {i}", n), n, part)
+            written = written_to_end(lm, seen.at(f"writer {i}", n), n, part, seen)
             constants.append((f"{writer.label} {n}", n + 1, written))
     final = final_scale(lm, seen.at("resid_post", lm.n_layers - 1))
     return FrozenRun(lm, seen, layers, tuple(constants), error, final)
@@ -229,11 +254,14 @@ def _frozen_layer(
     scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
     branch = attention_branch(lm, n, seen.at("z", n))
     layer = _with_factors(FrozenLayer(lm, n, seen.at("pattern", n), scale, branch, _value_weights(lm, n)), seen)
+    if changes_stream(lm):
+        one = torch.ones_like(entered, dtype=torch.float64)
+        entry, written = (written_to_end(lm, one, n, part, seen) for part in ("embedding", "attention"))
+        layer = replace(layer, entry_to_end=entry, written_to_end=written)
     bias = layer.bias()
     try:
-        at_end = entered / _from_end(lm, n, entered) if changes_stream(lm) else entered
-        total = layer.layer_sum(at_end) + bias
-        whole = written_to_end(lm, seen.at("attn_out", n), n, "attention")
+        total = layer.layer_sum(written_to_end(lm, entered, n, "embedding", seen)) + bias
+        whole = written_to_end(lm, seen.at("attn_out", n), n, "attention", seen)
         return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, whole, limit)
     except SumNotProved:
         if site.clip is None:
@@ -275,12 +303,6 @@ def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
         gate = seen.at("z", n).transpose(1, 2) / torch.where(mixed == 0, torch.ones_like(mixed), mixed)
         layer = replace(layer, gate=gate)
     return layer
-
-
-def _from_end(lm: Decoder, layer: int, like: Tensor) -> Float[Tensor, " d_model"]:
-    """The factors from the units of the stream's end to those of the stream that enters a layer."""
-    one = torch.ones(lm.d_model, 1, dtype=like.dtype, device=like.device)
-    return read_at_end(lm, one, layer, "attention")[:, 0]
 
 
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:

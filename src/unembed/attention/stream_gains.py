@@ -19,7 +19,7 @@ from torch import Tensor
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
-from unembed.models.structure.structure import Block
+from unembed.stream.run import Run
 
 _ENTRY, _MIDDLE, _EXIT = range(3)
 """The factors of a block in the order in which the stream passes them."""
@@ -35,12 +35,14 @@ def rescales_channels(lm: Decoder) -> bool:
 
 
 def written_to_end(
-    lm: Decoder, rows: Float[Tensor, "*any d_model"], layer: int, part: str
+    lm: Decoder, rows: Float[Tensor, "*any d_model"], layer: int, part: str, seen: Run | None = None
 ) -> Float[Tensor, "*any d_model"]:
     """What is written, in the units of the stream's end: times all factors that it passes.
 
     Args:
-        part: "embedding" (of layer 0), "attention" or "ffn".
+        part: "embedding" (what enters the layer), "attention" or "ffn".
+        seen: a run that captured resid_pre, and resid_mid where a norm is there: rows (batch, pos, d_model) are also
+            divided by the norms on the stream, as in it.
 
     Raises:
         Unsupported: the model has several streams.
@@ -50,9 +52,10 @@ def written_to_end(
         return rows
     block = lm.structure.blocks[layer]
     passed = _ENTRY if part == "embedding" else _MIDDLE if part == "attention" and block.is_sequential else _EXIT
-    for norm, gain in _factors(lm, layer, passed):
+    for norm, gain, at in _factors(lm, layer, passed):
         if norm is not None:
-            rows = norm.frozen(rows, torch.ones(1, dtype=rows.dtype, device=rows.device)).to(rows.dtype)
+            one = torch.ones(1, dtype=rows.dtype, device=rows.device)
+            rows = norm.frozen(rows, one if seen is None else norm.scale(seen.at(*at))).to(rows.dtype)
         rows = rows * (gain.to(rows) if isinstance(gain, Tensor) else gain)
     return rows
 
@@ -74,7 +77,7 @@ def read_at_end(
     block = lm.structure.blocks[layer]
     passed = _MIDDLE if part == "ffn" and block.is_sequential else _ENTRY
     factor = torch.ones(lm.d_model, dtype=torch.float64, device=matrix.device)
-    for norm, gain in _factors(lm, layer, passed):
+    for norm, gain, _ in _factors(lm, layer, passed):
         for one in (gain, None if norm is None else norm.gain):
             if one is not None:
                 factor = factor * (one.to(factor) if isinstance(one, Tensor) else one)
@@ -101,15 +104,12 @@ def changes_stream(lm: Decoder) -> bool:
     return lm.structure.has_gains or lm.structure.has_stream_norms
 
 
-def _factors(lm: Decoder, layer: int, first: int) -> Iterator[tuple[Norm | None, float | Tensor]]:
-    """Norms and gains on the stream from a point of a layer on, in order."""
+def _factors(lm: Decoder, layer: int, first: int) -> Iterator[tuple[Norm | None, float | Tensor, tuple[str, int]]]:
+    """Norms and gains on the stream from a point of a layer on, in order, and what each norm reads."""
     for n in range(layer, lm.n_layers):
-        yield from _of_block(lm.structure.blocks[n])[first if n == layer else _ENTRY :]
-
-
-def _of_block(block: Block) -> tuple[tuple[Norm | None, float | Tensor], ...]:
-    return (
-        (block.entry_norm, block.entry_gain),
-        (block.middle_norm, block.middle_gain),
-        (None, block.exit_gain * block.handover),
-    )
+        block = lm.structure.blocks[n]
+        yield from (
+            (block.entry_norm, block.entry_gain, ("resid_pre", n)),
+            (block.middle_norm, block.middle_gain, ("resid_mid", n)),
+            (None, block.exit_gain * block.handover, ("resid_post", n)),
+        )[first if n == layer else _ENTRY :]

@@ -201,7 +201,8 @@ class Weights:
             return own
         table = parameter(self._structure.embedding)
         assert table is not None
-        return table.detach()
+        # Mllama has rows for images, which are never predicted.
+        return table.detach()[: getattr(self._structure.head, "out_features", None)]
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx d_model"] | None:

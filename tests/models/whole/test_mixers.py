@@ -155,6 +155,18 @@ def test_cross_attention_that_a_text_prompt_skips_is_not_a_layer(tokens: torch.T
     assert attribution(lm, tokens[:1], 11, by="source").error < 1e-4
 
 
+@torch.no_grad()
+def test_rows_of_the_embedding_that_are_never_predicted_are_not_tokens() -> None:
+    lm = load(tiny_model("mllama"), tokenizer=lettered("gpt2").tokenizer)
+    table, head = lm.hf.get_input_embeddings().weight, lm.hf.lm_head.weight
+    assert len(table) == 105 and lm.d_vocab == len(head) == 97
+    attention = lm.hf.model.layers[0].self_attn
+    W_V, W_O = attention.v_proj.weight[:16].T, attention.o_proj.weight[:, :16].T
+    found = Circuits(lm).ov_full(0, 0, centre=False).dense()
+    torch.testing.assert_close(found, table[:97] @ W_V @ W_O @ head.T, rtol=1e-4, atol=1e-6)
+    assert Circuits(lm).skip_trigrams(0, 0, 3) and Circuits(lm).direct_path(["the cat sat on the mat. " * 20])
+
+
 def test_linear_attention_has_no_pattern_whatever_its_name(tokens: torch.Tensor) -> None:
     lm = _lm("bailing_hybrid")
     kinds = [b.mixer is not None and b.mixer.is_attention for b in lm.structure.blocks]

@@ -109,9 +109,14 @@ def eager(hf: PreTrainedModel) -> Iterator[None]:
 
 
 def vocabulary_size(hf: PreTrainedModel) -> int:
-    """How many tokens go in: rows of the embedding table, or the config's number where there is no single table."""
+    """How many tokens go in and come out: rows of the embedding table, or of the unembedding where they are fewer.
+
+    Mllama's table has rows for images. The config's number where there is no single table.
+    """
     weight = getattr(hf.get_input_embeddings(), "weight", None)
-    return weight.shape[0] if isinstance(weight, Tensor) else hf.config.get_text_config().vocab_size
+    if not isinstance(weight, Tensor):
+        return hf.config.get_text_config().vocab_size
+    return min(weight.shape[0], getattr(hf.get_output_embeddings(), "out_features", weight.shape[0]))
 
 
 def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
