@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from tests.models.decoder_classes import tiny_model
+from tests.models.decoder_classes import tiny_config, tiny_model
 from tests.sweeps.recorder import lettered
 from unembed.attention import Circuits
 from unembed.attention.erasure import memory_management
@@ -328,3 +329,50 @@ def test_heads_with_one_joint_output_attend_on_text(model_type: str) -> None:
         pattern = lm.run(tokens, "pattern", layers=[layer]).at("pattern", layer)[0]
         previous = pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(-1)
         torch.testing.assert_close(found.previous_token[layer], previous, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("model_type", "copies", "matches"),
+    [("qwen3_next", False, True), ("deepseek_v3", True, False), ("gemma4_text", True, True), ("lfm2", True, True)],
+)
+def test_the_scores_of_heads_are_null_where_they_do_not_exist(
+    model_type: str, copies: bool, matches: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unembed.cli import option_groups
+    from unembed.cli.circuits.command import app
+
+    config = tiny_config(model_type)
+    if model_type == "lfm2":
+        config.layer_types = ["conv", "full_attention"] * 2
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():  # as they are initialised, short convolutions write less than bfloat16 resolves
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    lm = load(model.to(dtype), tokenizer=lettered("gpt2").tokenizer)
+    monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
+    done = CliRunner().invoke(app, ["heads", "--sequences", "2", "--length", "6", "--json"])
+    assert done.exit_code == 0, done.output
+    tables = json.loads(done.stdout)["tables"]
+    assert [(row["layer"], row["head"]) for row in tables["heads"]["rows"]] == [
+        (n, head) for n in lm.attention_layers for head in range(4)
+    ]
+    assert all(0 < row["previous_token"] < 1 for row in tables["heads"]["rows"])
+    missing = missing_circuits(lm, "folded")
+    for row in tables["heads_by_weights"]["rows"]:
+        assert (row["copying_score"] is not None) == (row["layer"] not in missing.ov)
+        assert (row["matching_score"] is not None) == (row["layer"] not in missing.qk)
+        assert row["copying_score"] != 0 and row["matching_score"] != 0
+    assert (len(missing.ov) < len(lm.attention_layers)) == copies
+    assert (len(missing.qk) < len(lm.attention_layers)) == matches
+    words = {"qwen3_next": "4 attention heads, 4 gated DeltaNet heads", "lfm2": "4 attention heads"}
+    assert lm.heads_a_layer == words.get(model_type, "4 heads")
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "mamba2", "rwkv", "xlstm"])
+def test_a_head_of_a_model_without_attention_is_refused_for_the_whole_model(model_type: str) -> None:
+    circuits = Circuits(_lm(model_type))
+    for question in (circuits.ov, circuits.qk, circuits.head, circuits.position_scores, circuits.skip_trigrams):
+        with pytest.raises(Unsupported, match=r"^circuits of .*: its layers have no attention but .*by component\.$"):
+            question(0, 0)

@@ -84,30 +84,30 @@ def test_the_search_of_a_model_without_memories_offers_a_head(opened, explorer_o
 
 def test_layers_with_another_mixer_than_attention_are_called_by_its_name(opened, explorer_of):
     page = opened("#/trace?prompt=five+tokens&layer=2&stages=both", at=explorer_of("granitemoehybrid").address)
-    expect(page.locator(".model-chip")).to_contain_text("4 attention heads, 8 Mamba heads")
+    expect(page.locator(".model-chip")).to_contain_text("4 attention heads, 8 Mamba-2 heads")
     model = page.get_by_role("group", name="Where in the model")
-    for layer, name in enumerate(["mixer (Mamba)", "Attention"] * 2):
+    for layer, name in enumerate(["mixer (Mamba-2)", "Attention"] * 2):
         part = model.get_by_role("button", name=re.compile(rf"^Layer {layer} {re.escape(name)} adds [+−][0-9.]*[1-9]"))
         expect(part).to_be_visible()
     expect(
-        page.get_by_role("gridcell", name=re.compile(r"^Layer 2 after mixer \(Mamba\), position 1 "))
+        page.get_by_role("gridcell", name=re.compile(r"^Layer 2 after mixer \(Mamba-2\), position 1 "))
     ).to_be_visible()
     expect(page.get_by_role("gridcell", name=re.compile("^Layer 3 after attention, position 1 "))).to_be_visible()
     model.get_by_role("button", name=re.compile("^Layer 2 mixer")).click()
     inspector = page.get_by_role("complementary", name="Selected cell")
-    expect(inspector.get_by_role("heading", name="Layer 2, mixer (Mamba)")).to_be_visible()
+    expect(inspector.get_by_role("heading", name="Layer 2, mixer (Mamba-2)")).to_be_visible()
     page = opened("#/layer?prompt=five+tokens&layer=2", at=explorer_of("granitemoehybrid").address)
-    expect(page.get_by_role("heading", name="Before, after mixer (Mamba), after FFN")).to_be_visible()
+    expect(page.get_by_role("heading", name="Before, after mixer (Mamba-2), after FFN")).to_be_visible()
 
 
 def test_heads_are_those_of_layers_with_attention_and_the_others_are_named(opened, explorer_of):
     page = opened("#/heads?prompt=five+tokens", at=explorer_of("granitemoehybrid").address)
     matrix = page.get_by_role("region", name="All heads").get_by_role("grid")
     expect(matrix.get_by_role("button").or_(matrix.locator("button"))).to_have_count(8)
-    expect(matrix.get_by_text("mixer (Mamba)")).to_have_count(2)
+    expect(matrix.get_by_text("mixer (Mamba-2)")).to_have_count(2)
     pictures = page.get_by_role("region", name="Patterns on the prompt")
     expect(pictures.locator("canvas")).to_have_count(8)
-    expect(pictures.get_by_text("mixer (Mamba)")).to_have_count(2)
+    expect(pictures.get_by_text("mixer (Mamba-2)")).to_have_count(2)
 
 
 def test_a_model_without_attention_says_so_where_heads_would_be(opened, explorer_of):

@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
+from unembed.cli import option_groups
 from unembed.cli.memories import WITH_INGREDIENTS
 from unembed.gallery import FILE, Gallery
+from unembed.language_model import load
 from unembed.models import shipped_folder
 
 Run = Callable[..., Result]
@@ -96,3 +100,15 @@ def test_what_the_saved_ranking_does_not_answer_is_ranked_anew(
     found = unembed("memories", "--json", *option)
     assert json.loads(found.stdout) == json.loads(json.dumps(ranked.varied().to_dict()))
     assert "saved ranking" not in found.stderr
+
+
+def test_a_model_without_memories_is_refused_before_an_index_is_proposed(
+    unembed: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
+    monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
+    for command in (("memories",), ("clusters",)):
+        refused = unembed(*command)
+        assert refused.exit_code == 1
+        assert "memories of layer 0: no layer of the model has an FFN. Use attributions by component" in refused.stderr
+        assert "index build" not in refused.stderr and not refused.stdout

@@ -20,6 +20,7 @@ from unembed.cli.trace import html, terminal
 from unembed.control.steering import ranked_values_table
 from unembed.language_model import LanguageModel, load
 from unembed.memories.token_ranking import promoting
+from unembed.schemas.findings import _update
 from unembed.schemas.layer_grid import emergence, trajectories
 from unembed.schemas.trace_builder import TraceSettings, explain_view, trace_view
 
@@ -146,9 +147,9 @@ def _words(view: Any) -> str:
         ("mamba2", "4 layers · 8 heads", "before → after", ["mixer (Mamba-2)"] * 4),
         (
             "granitemoehybrid",
-            "4 layers · 4 attention heads, 8 Mamba heads",
+            "4 layers · 4 attention heads, 8 Mamba-2 heads",
             "after mixer",
-            ["mixer (Mamba)", "attention"] * 2,
+            ["mixer (Mamba-2)", "attention"] * 2,
         ),
         (
             "qwen3_next",
@@ -198,3 +199,17 @@ def test_the_writer_that_adds_most_is_named_by_its_kind() -> None:
     (writer,) = (one for one in view.findings if one.kind == "writer")
     assert re.match(r"Of 4 updates, the mixer \(Mamba-2\) of layer \d adds most", writer.sentence)
     assert writer.definition.startswith("The token mixer or FFN that adds most")
+
+
+def test_what_a_layer_of_one_part_changes_is_that_of_its_part() -> None:
+    lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    (change,) = (one for one in view.findings if one.kind == "change")
+    assert change.sentence.startswith(f"Layer {change.layer} mixer (Mamba-2) changes the probability of")
+    # Each layer of Nemotron-H has a mixer or an FFN, never both; GPT-J's are added together.
+    lm = load(tiny_model("nemotron_h"), tokenizer=lettered("gpt2").tokenizer)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    assert [_update(lm, one, "resid_post") for one in view.layers] == ["mixer (Mamba-2)", "FFN", "attention", "FFN"]
+    lm = load(tiny_model("gptj"), tokenizer=lettered("gpt2").tokenizer)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    assert _update(lm, view.layers[0], "resid_post") == "as a whole"

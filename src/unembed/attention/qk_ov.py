@@ -171,8 +171,11 @@ class HeadMatrices:
         Raises:
             OutOfRange: there is no such layer or head.
             InvalidInput: there is no such basis.
+            Unsupported: no layer has attention, or this one has none.
         """
         check_basis(basis)
+        if self.lm.n_layers:  # else no layer is in range
+            require_heads(self.lm, "circuits")
         return self.lm.layer_and_head(layer, head)
 
     def known_basis(self, basis: HeadBasis | None) -> HeadBasis:

@@ -129,8 +129,11 @@ def _ranked(
     from unembed.cli.stored_index import index_for
     from unembed.gallery import SAVED
 
+    # Refused before the ranking is announced.
     for layer in settings["layers"] or ():
-        lm.layer(layer)  # refused before the ranking is announced
+        lm.layer(layer)
+    if not lm.memory_layers:
+        lm.feed_forward(0)
 
     if (known := index_for(opening, lm, folder)) is not None:
         # Different memories are found among more than are listed; the effect is measured for each of them.

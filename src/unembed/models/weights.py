@@ -182,7 +182,7 @@ class Weights:
             others = any(block.feed_forward is not None for block in self._structure.blocks)
             raise Unsupported(
                 f"memories of layer {layer}",
-                why="it has no FFN",
+                why="it has no FFN" if others else "no layer of the model has an FFN",
                 instead="Choose a layer with an FFN" if others else "Use attributions by component",
             )
         if not site.has_memories:

@@ -110,12 +110,20 @@ def _change(lm: Decoder, layer: int, point: str, nats: float, text: str, layers:
     before, after = one.probability_before, one.probability_after
     if one.probability_middle is not None:
         before, after = (before, one.probability_middle) if point == "resid_mid" else (one.probability_middle, after)
-    what = one.mixer if point == "resid_mid" else "FFN" if one.probability_middle is not None else "as a whole"
     sentence = (
-        f"Layer {layer} {what} changes the probability of {visible(text)} most (× {two_digits(math.exp(nats))}): "
-        f"from {two_digits(100 * before)} % to {two_digits(100 * after)} %."
+        f"Layer {layer} {_update(lm, one, point)} changes the probability of {visible(text)} most "
+        f"(× {two_digits(math.exp(nats))}): from {two_digits(100 * before)} % to {two_digits(100 * after)} %."
     )
     return Finding("change", sentence, _definition("change", lm), nats, layer, point, None)
+
+
+def _update(lm: Decoder, one: LayerView, point: str) -> str:
+    """What changes the stream on its way to a point of a layer."""
+    block = lm.structure.blocks[one.layer]
+    only_mixer = block.feed_forward is None and not block.late_writers
+    if one.mixer and (point == "resid_mid" or only_mixer):
+        return one.mixer
+    return "FFN" if one.probability_middle is not None or not one.mixer else "as a whole"
 
 
 def _elimination_loss(event: EventView, layer: LayerView) -> float:

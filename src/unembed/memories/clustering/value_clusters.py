@@ -217,6 +217,8 @@ def cluster_values(
     Memory: two copies of the values in float32, and what `unembed.memories.clustering.average_linkage` states.
     """
     lm = require_decoder(lm)
+    if not lm.memory_layers:
+        lm.feed_forward(0)  # raises with the reason
     chosen = tuple(lm.layer(layer) for layer in (lm.memory_layers if layers is None else as_tuple("layers", layers)))
     if not chosen:
         raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")

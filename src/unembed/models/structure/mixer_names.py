@@ -10,7 +10,7 @@ _KINDS = {
     "DeltaNet": "gated DeltaNet",
     "DeltaAttention": "Kimi Delta Attention",
     "ShortConv": "short convolution",
-    "Mamba2": "Mamba-2",
+    **dict.fromkeys(("Mamba2", "Bamba", "GraniteMoeHybrid", "Zamba2"), "Mamba-2"),
     "amba": "Mamba",
     "Rwkv": "RWKV",
     "xLSTM": "xLSTM",
@@ -39,7 +39,7 @@ def mixer_name(block: Block) -> str:
 
 
 def heads_in_words(blocks: Sequence[Block]) -> str:
-    """The heads of a layer, such as "4 heads"; where layers differ, "4 attention heads, 8 Mamba heads"."""
+    """The heads of a layer, such as "4 heads"; where layers differ, "4 attention heads, 8 Mamba-2 heads"."""
     by_kind: dict[str, set[int]] = {}
     for site in (block.mixer for block in blocks if block.mixer is not None):
         by_kind.setdefault(mixer_kind(site), set())
