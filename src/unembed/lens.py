@@ -57,8 +57,8 @@ def logits_of(
         factored = getattr(structure.head, "band_scores", None)  # adaptive softmax: W_U is a product, not formed here
         return x @ lm.weights.W_U.to(x.dtype) if factored is None else factored(x)
     if basis == "final":
-        normed = x if structure.final_norm is None else structure.final_norm.module(x)
-        return structure.capped(structure.head(normed))
+        normed = x if structure.final_norm is None else structure.final_norm.normed(x)
+        return structure.capped(structure.head(normed).to(x.device))
     if structure.final_norm is not None:
         if scale is None:
             raise InvalidInput("basis 'frozen'", why="it needs the scale that the final norm had in a run")
@@ -243,7 +243,7 @@ class _Readout:
         if self.basis == "raw" or norm is None:
             return x
         if self.basis == "final":
-            return norm.module(x)
+            return norm.normed(x)
         if scale is None:
             raise InvalidInput("basis 'frozen'", why="it needs the scale that the final norm had in a run")
         return norm.frozen(x, scale).to(x.dtype)
@@ -257,7 +257,7 @@ class _Readout:
         """Scores of a range of tokens, in a new tensor."""
         structure = self.lm.structure
         if self.W_U is None:
-            return structure.capped(structure.head(prepared)).clone()
+            return structure.capped(structure.head(prepared).to(prepared.device)).clone()
         return self._finished(prepared @ self.W_U[:, tokens].to(prepared.dtype), tokens)
 
     def own(self, prepared: Tensor, tokens: Int[Tensor, "row tracked"]) -> Tensor:

@@ -139,6 +139,8 @@ def _check_rotatable(lm: Decoder) -> None:
         why = "its stream is mixed, normalised, rescaled or written to by parts other than attention and FFNs"
     elif is_offloaded(lm.hf):
         why = "layers are offloaded, and what is fetched of them is a copy"
+    elif len({own.device for own in lm.hf.parameters()}) > 1:
+        why = "its layers are on several devices, and what is read of those on another than the embedding's is a copy"
     elif structure.embedding_scale is None:
         why = "a norm or projections follow the embedding table"
     elif any(b.attention.branch_norm is not None for b in structure.blocks):

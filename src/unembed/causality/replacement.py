@@ -156,8 +156,9 @@ def _install_middle(stack: ExitStack, block: Block, current: ForwardPass, change
     def middle(t: Tensor) -> Tensor:
         t = t.clone()
         for i, r in changes:
-            own = seen["resid_pre"][i] * block.entry_gain + t[i] * mixer.multiplier
-            own = own if mixer.constant is None else own + mixer.constant
+            # With a device_map, the block's input may come from another device.
+            own = seen["resid_pre"][i].to(t.device) * block.entry_gain + t[i] * mixer.multiplier
+            own = own if mixer.constant is None else own + mixer.constant.to(t.device)
             wanted = own.clone()
             r.write(wanted)
             # Only differing entries are changed, so that a run's own numbers leave it unchanged.

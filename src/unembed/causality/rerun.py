@@ -118,7 +118,7 @@ class Rerun:
         lm = self.lm
 
         def capture_at(point: str, layer: int) -> Callable[[Tensor], None]:
-            return lambda t: self._captured.__setitem__((point, layer), t[0].clone())
+            return lambda t: self._captured.__setitem__((point, layer), t[0].to(lm.device, copy=True))
 
         captures = {(p, n): capture_at(p, n) for p in sorted(self._needed) for n in layers_with(lm, p)}
         with ExitStack() as stack:
@@ -190,7 +190,7 @@ class Rerun:
             found: list[Tensor] = []
 
             def keep(t: Tensor) -> None:
-                found.append(t.clone())
+                found.append(t.to(self.lm.device, copy=True))
                 raise Stop
 
             # Attached last, the capture receives the tensor after the replacements.

@@ -169,6 +169,7 @@ class _Graph:
             point, layer = key
             a = a.detach().reshape(-1, a.shape[-1])
             slope = torch.zeros_like(a) if gradient is None else gradient.view(a.shape)
+            a, slope = a.to(lm.device), slope.to(lm.device)
             if given is None or pairs is None:
                 product = a * slope
             else:

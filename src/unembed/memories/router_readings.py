@@ -42,7 +42,7 @@ def router_tokens(
     scores = []
     for start in range(0, lm.d_vocab, _ROWS):
         x = lm.weights.W_E[start : start + _ROWS] * (lm.structure.embedding_scale or 1.0)
-        x = x if site.pre_norm is None else site.pre_norm.module(x)
+        x = x if site.pre_norm is None else site.pre_norm.normed(x)
         scores.append((x.to(router) @ router.T).float())
     found = torch.cat(scores).T
     found = found - found.mean(dim=0, keepdim=True)

@@ -191,7 +191,7 @@ def first_tokens(
         return plus, read(lm, -values, 1, basis=basis, hidden=hidden).ids[:, 0] if negated else None
     shift = torch.zeros_like(values[:1])
     if basis == "final" and norm is not None:
-        values, other = norm.module(values), norm.module(-values)
+        values, other = norm.normed(values), norm.normed(-values)
         shift, values = (values[:1] + other[:1]) / 2, (values - other) / 2
     W_U, b_U = lm.weights.W_U, lm.weights.b_U if basis == "final" else None
     found: list[Tensor] = []

@@ -31,6 +31,8 @@ class Norm:
     module: nn.Module
     path: str
     width: int
+    embedding: nn.Module | None = None
+    """The model's token embedding: gain and bias are on its device, as all tensors of an analysis; None: the norm's."""
 
     @cached_property
     def eps(self) -> float:
@@ -53,7 +55,8 @@ class Norm:
             plus = self.module((signs * _PROBE)[None, None])[0, 0]
             minus = self.module((-signs * _PROBE)[None, None])[0, 0]
             shifted = self.module((signs * _PROBE + _SHIFT)[None, None])[0, 0]
-        return signs, plus, minus, shifted
+        near = device if self.embedding is None else device_of(self.embedding)
+        return signs.to(near), plus.to(near), minus.to(near), shifted.to(near)
 
     @cached_property
     def gain(self) -> Float[Tensor, " d_model"]:
@@ -84,7 +87,8 @@ class Norm:
             return torch.float32 if parameter is None else parameter.dtype
         x = torch.linspace(-1, 2, self.width, dtype=torch.float64, device=device_of(self.module))[None, None]
         with torch.no_grad():
-            y = self.module(x)
+            x = x.to(self.gain.device)
+            y = self.normed(x)
             missed = (self.frozen(x, self.scale(x)) + (0.0 if self.bias is None else self.bias) - y).norm() / y.norm()
         return torch.float64 if float(missed) < 1e-11 else torch.float32
 
@@ -94,6 +98,10 @@ class Norm:
         if self.centred:
             x = x - x.mean(dim=-1, keepdim=True)
         return (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+
+    def normed(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
+        """What the module itself returns, on the device of its input."""
+        return self.module(x).to(x.device)
 
     def frozen(
         self, v: Float[Tensor, "*pos d_model"], scale: Float[Tensor, "*scale 1"]

@@ -1,22 +1,23 @@
 """A model's weights in the field's orientation, as views on the live parameters.
 
-Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are three
-exceptions: queries of a grouped, fused projection, which cannot be one strided view, offloaded layers, whose matrices
-are fetched at every reading (`unembed.models.offload`), and projections that are packed (quantized) or wrapped (LoRA),
-whose matrix is dequantized or measured at every reading, one projection at a time.
+Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are four
+exceptions: queries of a grouped, fused projection, which cannot be one strided view, layers on another device than the
+embedding, whose matrices are copied to it, offloaded layers, whose matrices are fetched (`unembed.models.offload`), and
+projections that are packed (quantized) or wrapped (LoRA), whose matrix is dequantized or measured; all but the first at
+every reading, one projection at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.errors import OutOfRange, Unsupported
-from unembed.models.offload import parameter
+from unembed.models.offload import device_of, parameter
 from unembed.models.structure.effective_matrix import own_bias
 from unembed.models.structure.structure import AttentionSite, FeedForwardSite, Structure
 
@@ -65,25 +66,30 @@ class Weights:
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
-        n = len(structure.blocks)
+        n, near = len(structure.blocks), self._near
         site = self._attention
-        self.W_Q = PerLayer(n, lambda i: self._head_matrix(site(i), "q"))
-        self.W_K = PerLayer(n, lambda i: self._head_matrix(site(i), "k"))
-        self.W_V = PerLayer(n, lambda i: self._head_matrix(site(i), "v"))
-        self.W_O = PerLayer(n, lambda i: self._out_matrix(i))
-        self.b_Q = PerLayer(n, lambda i: self._head_bias(site(i), "q"))
-        self.b_K = PerLayer(n, lambda i: self._head_bias(site(i), "k"))
-        self.b_V = PerLayer(n, lambda i: self._head_bias(site(i), "v"))
-        self.b_O = PerLayer(n, lambda i: self._bias(self._mixer(i).out_proj))
+        self.W_Q = PerLayer(n, lambda i: near(self._head_matrix(site(i), "q")))
+        self.W_K = PerLayer(n, lambda i: near(self._head_matrix(site(i), "k")))
+        self.W_V = PerLayer(n, lambda i: near(self._head_matrix(site(i), "v")))
+        self.W_O = PerLayer(n, lambda i: near(self._out_matrix(i)))
+        self.b_Q = PerLayer(n, lambda i: near(self._head_bias(site(i), "q")))
+        self.b_K = PerLayer(n, lambda i: near(self._head_bias(site(i), "k")))
+        self.b_V = PerLayer(n, lambda i: near(self._head_bias(site(i), "v")))
+        self.b_O = PerLayer(n, lambda i: near(self._bias(self._mixer(i).out_proj)))
         ffn = self._feed_forward
-        self.W_in = PerLayer(n, lambda i: self._reading(ffn(i), "up"))
-        self.W_gate = PerLayer(n, lambda i: self._reading(ffn(i), "gate") if ffn(i).is_gated else None)
-        self.W_out = PerLayer(n, lambda i: self.values(i))
-        self.b_in = PerLayer(n, lambda i: self._reading_bias(ffn(i), "up"))
-        self.b_gate = PerLayer(n, lambda i: self._reading_bias(ffn(i), "gate") if ffn(i).is_gated else None)
-        self.b_out = PerLayer(n, lambda i: self._value_bias(ffn(i)))
+        self.W_in = PerLayer(n, lambda i: near(self._reading(ffn(i), "up")))
+        self.W_gate = PerLayer(n, lambda i: near(self._reading(ffn(i), "gate") if ffn(i).is_gated else None))
+        self.W_out = PerLayer(n, lambda i: near(self.values(i)))
+        self.b_in = PerLayer(n, lambda i: near(self._reading_bias(ffn(i), "up")))
+        self.b_gate = PerLayer(n, lambda i: near(self._reading_bias(ffn(i), "gate") if ffn(i).is_gated else None))
+        self.b_out = PerLayer(n, lambda i: near(self._value_bias(ffn(i))))
         self.n_memories = PerLayer(n, lambda i: self._n_memories(ffn(i)))
         """How many rows W_out has, without fetching it."""
+
+    def _near(self, t: Tensor | None) -> Any:
+        """A matrix or bias on the device of the embedding, where all tensors of an analysis are."""
+        device = device_of(self._structure.embedding)
+        return t if t is None or device is None else t.to(device)
 
     def _attention(self, layer: int) -> AttentionSite:
         return self._structure.blocks[layer].attention
@@ -108,11 +114,11 @@ class Weights:
         Raises:
             Unsupported: it is not linear in its input, or packed in an unknown way.
         """
-        return self._matrix(module)
+        return self._near(self._matrix(module))
 
     def projection_bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
         """The bias of a projection of the structure, or None."""
-        return self._bias(module)
+        return self._near(self._bias(module))
 
     def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
         """The matrix by which a projection multiplies, inputs as rows."""
@@ -133,8 +139,8 @@ class Weights:
         """Rows of W_out: the values of some memories of a layer. Of experts only these are fetched."""
         site = self._feed_forward(layer)
         if site.experts is not None:
-            return site.experts.values(rows)
-        matrix = self._matrix(_required(site.down_proj))
+            return self._near(site.experts.values(rows))
+        matrix = self._near(self._matrix(_required(site.down_proj)))
         return matrix if isinstance(rows, slice) and rows == slice(None) else matrix[rows]
 
     def _n_memories(self, site: FeedForwardSite) -> int:
@@ -211,18 +217,18 @@ class Weights:
         if module is None:
             module = self._structure.read_positions
         weight = None if module is None else parameter(module)
-        return None if weight is None else weight.detach()[getattr(module, "offset", 0) :]
+        return None if weight is None else self._near(weight.detach()[getattr(module, "offset", 0) :])
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
         """The unembedding: what the head multiplies by. The final norm is not folded in."""
         own = getattr(self._structure.head, "W_U", None)
-        return own if isinstance(own, Tensor) else self._matrix(self._structure.head)
+        return self._near(own if isinstance(own, Tensor) else self._matrix(self._structure.head))
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
         """The head's bias, or None."""
-        return self._bias(self._structure.head)
+        return self._near(self._bias(self._structure.head))
 
 
 def _key_module(site: FeedForwardSite, which: str) -> nn.Module:

@@ -77,7 +77,7 @@ def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     assert site is not None
     t = site.branch_norm.applied(t) if isinstance(site.branch_norm, ChannelGain) else t
     t = t if site.multiplier == 1.0 else t * site.multiplier
-    return t if site.constant is None else t + site.constant
+    return t if site.constant is None else t + site.constant.to(t.device)
 
 
 def _added_by_ffn(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
@@ -137,7 +137,7 @@ def _whole(new: Tensor, own: Tensor, _block: Block) -> Tensor:
 def _put_back_mixer(new: Tensor, own: Tensor, block: Block) -> Tensor:
     assert block.mixer is not None
     constant = block.mixer.constant
-    new = (new if constant is None else new - constant) / block.mixer.multiplier
+    new = (new if constant is None else new - constant.to(new.device)) / block.mixer.multiplier
     return _before_gain(new, block.mixer.branch_norm, block).reshape(own.shape)
 
 

@@ -40,17 +40,19 @@ class _Layers:
     """The tensors of one point, stacked where all layers have the same shape."""
 
     layers: tuple[int, ...]
+    device: torch.device
+    """Where the layers' tensors are put, wherever the layers are."""
     stack: Tensor | None = None
     odd: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """Layers whose shape differs from the first one's."""
 
     def put(self, layer: int, t: Tensor) -> None:
         if self.stack is None:
-            self.stack = torch.empty((len(self.layers), *t.shape), dtype=t.dtype, device=t.device)
+            self.stack = torch.empty((len(self.layers), *t.shape), dtype=t.dtype, device=self.device)
         if t.shape == self.stack.shape[1:]:
             self.stack[self.layers.index(layer)].copy_(t)
         else:
-            self.odd[layer] = t.clone()
+            self.odd[layer] = t.to(self.device, copy=True)
 
     def at(self, layer: int) -> Tensor:
         assert self.stack is not None
@@ -382,7 +384,7 @@ def run(
     provenance = lm.provenance(notes={"edits": [edit.to_dict() for edit in edits]} if edits else None)
     chosen = tuple(lm.layer(n) for n in (range(lm.n_layers) if layers is None else as_tuple("layers", layers)))
     where = {point: _layers_with(lm, point, chosen, layers is not None) for point in capture}
-    captured = {point: _Layers(where[point]) for point in capture}
+    captured = {point: _Layers(where[point], lm.device) for point in capture}
     missing = {(p, n) for p in capture for n in where[p]}
 
     def keep(point: str, layer: int) -> Callback:

@@ -40,6 +40,7 @@ def feed_reducers(
         point, layer = need
 
         def feed_tensor(tensor: Tensor) -> None:
+            tensor = tensor.to(lm.device)  # with a device_map, layers are on several
             for reducer in by_need[need]:
                 reducer.see(point, layer, tensor, current_batch[0])
             seen(need)
@@ -48,7 +49,7 @@ def feed_reducers(
 
     def routed_callback(layer: int) -> Callable[[RoutedCoefficients], None]:
         def feed_routed(routed: RoutedCoefficients) -> None:
-            need = ("coefficients", layer)
+            need, routed = ("coefficients", layer), routed.to(lm.device)
             for reducer in by_need[need]:
                 reducer.see_routed(layer, routed, current_batch[0])
             seen(need)

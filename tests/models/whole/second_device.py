@@ -3,7 +3,8 @@
 `python -m tests.models.whole.second_device FAMILY` opens a tiny model there, runs the analyses, and compares each
 result with the same model's on the processor; with model types of transformers in place of a family, those that depend
 on the kind of the model's parts. It changes torch for the whole process, hence a process of its own.
-What replaces activations is compared once more with layers in main memory, moved to the second device for each call.
+All is compared once more with half of the layers on each device, as a `device_map` places them; what replaces
+activations also with layers in main memory, moved to the second device for each call.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import accelerate
+import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -25,12 +28,16 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.families import FAMILIES
 from tests.models.decoder_classes import tiny_model
+from unembed.attention.rotation import rotate_stream
+from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
 from unembed.logit_attribution import attribution, kinds_of
 from unembed.names import PATCH_POINTS, By
 from unembed.stream.capture_points import has_point
 
 SECOND = "second"
+SHARED = ("zamba", "zamba2")
+"""Model types whose layers share a module, so that no map places them on two devices."""
 _aten = torch.ops.aten
 _MAY_MIX = {
     *(_aten.copy_.default, _aten._to_copy.default, _aten.index.Tensor),
@@ -132,6 +139,9 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     stays = _is_second(kwargs["device"]) if kwargs.get("device") is not None else bool(second)
     if func is _aten.copy_.default:
         return args[0]
+    if torch.Tag.inplace_view in func.tags:  # the shape of the tensor around it changes, too
+        with no_dispatch():
+            return func(*args, **kwargs)
     by_inner = {id(tensor.inner): tensor for tensor in second}
 
     def wrapped(value: Any) -> Any:
@@ -158,6 +168,36 @@ def moved(model: nn.Module) -> nn.Module:
             if buffer is not None:
                 module._buffers[name] = memo.setdefault(id(buffer), Second(buffer))
     return model
+
+
+def spread(model: nn.Module, like: LanguageModel) -> nn.Module:
+    """The model on both devices, as a `device_map` places it: the embedding and half of the layers on the second one.
+
+    Args:
+        model: to be changed in place.
+        like: the same model, opened.
+    """
+    later = [block.path for block in like.structure.blocks[like.n_layers // 2 :]]
+    head = like.hf.get_output_embeddings()
+    tied = head if head.weight is like.hf.get_input_embeddings().weight else None
+    places: dict[str, str] = {}
+
+    def place(path: str, module: nn.Module, original: nn.Module) -> None:
+        """Modules in their order; from the first of the later layers on, all are on the processor."""
+        on_processor = any(one in places for one in later) and original is not tied
+        if path in later or on_processor or not any(one.startswith(path) for one in later):
+            places[path] = "cpu" if path in later or on_processor else f"{SECOND}:0"
+            return
+        for name, own in module.named_parameters(recurse=False):  # ZAYA's gain on what the embedding returns
+            module._parameters[name] = nn.Parameter(Second(own.data))
+            places[f"{path}.{name}"] = f"{SECOND}:0"
+        for name, child in module.named_children():
+            place(f"{path}.{name}".lstrip("."), child, original.get_submodule(name))
+
+    place("", model, like.hf)
+    return accelerate.dispatch_model(
+        model, device_map=places, main_device="cpu", skip_keys=like.hf._skip_keys_device_placement
+    )
 
 
 def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -197,17 +237,25 @@ def kind_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Those that depend on the kind of the model's parts."""
     prompt = torch.arange(5, 13)[None]
     names = ("resid_post", "attn_out", "z", "coefficients", "gate_weights")
-    first = {p: n for p in names for n in reversed(range(lm.n_layers)) if has_point(lm, p, n)}
+    first, last = (
+        {p: n for p in names for n in numbers if has_point(lm, p, n)}
+        for numbers in (range(lm.n_layers)[::-1], range(lm.n_layers))
+    )
     for point, layer in first.items():
         yield point, lambda point=point, layer=layer: lm.run(prompt, capture=point).at(point, layer)
     for by in kinds_of(lm):
         yield by, lambda by=by: attribution(lm, prompt, 11, by=by, against=23).contribution
     yield "readings", lambda: lm.trace(prompt).readings().probabilities
-    edits = [unembed.scale_attention(first["attn_out"], 0.5)]
+    edits = [unembed.scale_attention(at["attn_out"], 0.5) for at in (first, last)]
+    if "z" in first:
+        edits.append(unembed.scale_head(last["z"], 1, 0.0))
     if "coefficients" in first:
         yield "value readings", lambda: unembed.value_readings(lm, 5).scores
-        edits.append(unembed.set_coefficient(first["coefficients"], 3, to=2.0))
+        edits += [unembed.set_coefficient(at["coefficients"], 3, to=2.0) for at in (first, last)]
+    steer = torch.linspace(-1, 1, lm.d_model).tolist()
+    edits += [] if lm.structure.streams else [unembed.add_vector(n, steer) for n in (0, lm.n_layers - 1)]
     yield "edits", lambda: lm.run(prompt, edits=edits).logits
+    yield "hooks", lambda: lm.run(prompt, hooks={"attn_out": lambda t, _layer: 0.5 * t}).logits
 
 
 def causal_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -266,12 +314,21 @@ def compare(lm: LanguageModel, expected: dict[str, Any], found: Iterator[tuple[s
 def compare_kinds(model_types: Sequence[str]) -> None:
     """Compare the analyses of each kind's parts; end with the first that fails or differs."""
     for model_type in model_types:
-        expected = {name: result() for name, result in kind_analyses(unembed.load(tiny_model(model_type)))}
+        near = unembed.load(tiny_model(model_type))
+        expected = {name: result() for name, result in kind_analyses(near)}
         model = tiny_model(model_type)
         torch.tensor = _new_tensor
         with _OnSecond():
             far = unembed.load(moved(model))
             compare(far, expected, kind_analyses(far))
+        torch.tensor = _plain_tensor
+        both = tiny_model(model_type)
+        torch.tensor = _new_tensor
+        with _OnSecond():
+            if model_type not in SHARED:
+                apart = unembed.load(spread(both, near))
+                assert {p.device.type for p in apart.hf.parameters()} == {"cpu", SECOND}
+                compare(apart, expected, kind_analyses(apart))
         torch.tensor = _plain_tensor
         print(f"{model_type}: {len(expected)} analyses")
 
@@ -280,7 +337,7 @@ def compare_family(family: str) -> None:
     """Compare every analysis; end with the first that fails or differs."""
     folder = Path(tempfile.mkdtemp())
     near = unembed.load(save_model(folder / "model", family))
-    copy, offloaded = (type(near.hf).from_pretrained(folder / "model").eval() for _ in range(2))
+    copy, offloaded, both = (type(near.hf).from_pretrained(folder / "model").eval() for _ in range(3))
     expected = {name: result() for name, result in analyses(near, folder)}
     causal = {name: result() for name, result in causal_analyses(near)}
     torch.tensor = _new_tensor
@@ -292,6 +349,12 @@ def compare_family(family: str) -> None:
         assert all(parameter.is_meta for parameter in offloaded.parameters())
         moving = unembed.load(offloaded, tokenizer=near.tokenizer)
         compare(moving, causal, causal_analyses(moving))
+        apart = unembed.load(spread(both, near), tokenizer=near.tokenizer)
+        compare(apart, expected, analyses(apart, Path(tempfile.mkdtemp())))
+        compare(apart, causal, causal_analyses(apart))
+        if family == "gpt2":  # others cannot be rotated anyway
+            with pytest.raises(InvalidInput, match=r"on several devices, and .* is a copy"):
+                rotate_stream(apart)
     print(f"{family}: {len(expected) + len(causal)} analyses")
 
 

@@ -1,4 +1,4 @@
-"""Models on a device other than the processor's, without a GPU."""
+"""Models on a device other than the processor's, and on both, without a GPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
-KINDS = ("deepseek_v3", "qwen3_5_text", "nemotron_h", "gemma4_text", "gemma3n_text", "glm4_moe", "mamba", "rwkv")
+from tests.models.whole.test_kinds import KINDS
+
+ALL = (*KINDS, "glm4_moe", "dbrx", "llama4_text")
 
 
-@pytest.mark.parametrize("names", [("gpt2",), ("gemma2",), ("mixtral",), KINDS], ids=lambda names: names[0])
+@pytest.mark.parametrize(
+    "names", [("gpt2",), ("gemma2",), ("mixtral",), ALL[::3], ALL[1::3], ALL[2::3]], ids=lambda names: names[0]
+)
 def test_a_model_on_a_second_device_gives_the_results_of_the_processor(names: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.models.whole.second_device", *names], capture_output=True, text=True, check=False

@@ -134,27 +134,31 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     handles = []
     running = [""]
 
+    def noted(t: Tensor) -> Tensor:
+        # A copy, since Falcon, CTRL and OLMo change such tensors in place later in the pass; all on one device, since a
+        # device_map may spread the layers over several.
+        return t.detach().to(tokens.device, copy=True)
+
     def note_input(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         running.append(path)
         given = given_tensor(args, kwargs)
-        call = Call(given=None if given is None else given.detach().clone(), arguments=(args, kwargs))
+        call = Call(given=None if given is None else noted(given), arguments=(args, kwargs))
         pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # Qwen 4 passes them by place
         if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
-            call.rotary = (pair[0].detach(), pair[1].detach())
+            call.rotary = (noted(pair[0]), noted(pair[1]))
         elif isinstance(pair, Tensor) and pair.is_complex():  # DeepSeek-V2 turns pairs of channels as complex numbers
-            call.rotary = (pair.real.detach(), pair.imag.detach())
+            call.rotary = (noted(pair.real), noted(pair.imag))
         recording.calls[path] = call
 
     def note_output(path: str, output: Any) -> None:
         running.remove(path)
         call = recording.calls[path]
-        # Clone at once: Falcon, CTRL and OLMo change such tensors in place later in the pass.
-        tensors = [t.detach().clone() for t in tensors_in(output)]
+        tensors = [noted(t) for t in tensors_in(output)]
         call.returned, call.others = (tensors[0], tuple(tensors[1:])) if tensors else (None, ())
         if isinstance(output, (tuple, list)):
             call.weights = next(
                 (
-                    t.detach().clone()
+                    noted(t)
                     for t in output[1:]
                     if isinstance(t, Tensor) and t.dim() == 4 and t.shape[-2:] == (N_TOKENS, N_TOKENS)
                 ),
@@ -177,5 +181,5 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     finally:
         for handle in handles:
             handle.remove()
-    recording.logits = out.logits.detach()
+    recording.logits = noted(out.logits)
     return recording

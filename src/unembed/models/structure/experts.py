@@ -9,7 +9,7 @@ expert's down-projection has a bias, the bias is the expert's last memory: its c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -35,6 +35,19 @@ class RoutedCoefficients:
     activation: Float[Tensor, "pair width"]
     shared: Float[Tensor, "position shared"] | None
     """Coefficients of the shared expert."""
+
+    def to(self, device: torch.device) -> RoutedCoefficients:
+        """The same on a device; itself where it is there."""
+        if self.activation.device == device:
+            return self
+        return replace(
+            self,
+            expert=self.expert.to(device),
+            position=self.position.to(device),
+            weight=self.weight.to(device),
+            activation=self.activation.to(device),
+            shared=None if self.shared is None else self.shared.to(device),
+        )
 
     @cached_property
     def routed(self) -> Float[Tensor, "pair memory"]:

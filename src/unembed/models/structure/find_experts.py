@@ -42,7 +42,7 @@ def find_experts(
     path = f"{ffn_path}.{inside}" if inside else ffn_path
     bias = parameter(ffn, "bias") if not inside else None
     target = raw.reshape(-1, raw.shape[-1])
-    target = target if bias is None else target - bias
+    target = target if bias is None else target - bias.to(target.device)
     routed = target if not inside else flat(probe.recording.returned(path))
     if routed is None or routed.shape[-1] != target.shape[-1]:
         return f"the experts of {type(ffn).__name__} write in a separate space"

@@ -142,7 +142,7 @@ def _columns(part: Tensor, whole: Tensor) -> int | None:
 
 
 def _checked(probe: Probe, call: _Call) -> Norm | None:
-    norm = Norm(call.module, call.path, call.given.shape[-1])
+    norm = Norm(call.module, call.path, call.given.shape[-1], probe.hf.get_input_embeddings())
     try:
         norm.check(call.given, call.returned, max(probe.tolerance, 1e-4))
     except (ModelNotUnderstood, RuntimeError):

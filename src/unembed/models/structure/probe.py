@@ -60,7 +60,7 @@ class Probe:
 
     def norm(self, path: str) -> Norm:
         """The norm at a path, checked against what it did in the dry run."""
-        norm = Norm(self.norms[path], path, self.d_model)
+        norm = Norm(self.norms[path], path, self.d_model, self.hf.get_input_embeddings())
         given, returned = self.recording.given(path), self.recording.returned(path)
         assert given is not None and returned is not None
         norm.check(given, returned, max(self.tolerance, 1e-4))
@@ -73,7 +73,7 @@ class Probe:
         except (ModelNotUnderstood, RuntimeError) as error:
             kind = type(self.norms[path]).__name__
             reason = error.why if isinstance(error, ModelNotUnderstood) else f"{kind} cannot be called on its own"
-            return OpaqueNorm(self.norms[path], path, self.d_model, f"{kind}: {reason}")
+            return OpaqueNorm(self.norms[path], path, self.d_model, reason=f"{kind}: {reason}")
 
     def norm_returning(self, tensor: Tensor | None, within: str) -> str | None:
         """The path of the norm under `within` that returned this tensor."""

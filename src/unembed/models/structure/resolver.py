@@ -261,7 +261,7 @@ class _Part:
         if self.channels is None:
             return probe.norm(self.branch) if self.branch else None
         gains, shift = self.channels
-        return ChannelGain(probe.hf.get_submodule(self.output), self.output, probe.d_model, gains, shift)
+        return ChannelGain(probe.hf.get_submodule(self.output), self.output, probe.d_model, gains=gains, shift=shift)
 
 
 def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:

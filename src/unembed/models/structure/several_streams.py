@@ -84,8 +84,12 @@ def _own(module: nn.Module, name: str) -> Tensor:
 
 
 def _called(module: nn.Module, *args: Tensor) -> Any:
-    """The module's own computation without the hooks of a capture; those that move weights belong to `forward`."""
-    return module.forward(*args)
+    """The module's own computation without the hooks of a capture; those that move weights belong to `forward`.
+
+    Its results are on the device of the first argument, wherever the module is.
+    """
+    out, device = module.forward(*args), args[0].device
+    return out.to(device) if isinstance(out, Tensor) else tuple(t.to(device) for t in out)
 
 
 class HyperConnections(Streams):
@@ -128,7 +132,7 @@ class HyperConnections(Streams):
             ratio = torch.where(given == 0, 0.0, normed / given)  # gain over root mean square, frozen
             return (gate * ratio / self.count).unflatten(-1, (self.count, -1)).reshape(*shape, self.count, -1)
         flat = given.flatten(2).float()
-        weight, base, scale = (_own(head, name).float() for name in ("hc_fn", "hc_base", "hc_scale"))
+        weight, base, scale = (_own(head, name).to(given.device).float() for name in ("hc_fn", "hc_base", "hc_scale"))
         # DeepSeek-V4 normalises before the projection; HY-V4's norm returns the factor and is applied behind it.
         normed = _called(head.input_norm, flat)
         mixed = normed @ weight.T if normed.shape == flat.shape else (flat @ weight.T) * normed
@@ -196,7 +200,7 @@ class AltUp(Streams):
         for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
             y = _called(projection, streams[..., k, :])
             factor = length / y.square().mean(dim=-1, keepdim=True).clamp(min=1e-5).sqrt()
-            out.append((u * factor.to(u.dtype) / self.count) @ _own(projection, "weight").to(u.dtype))
+            out.append((u * factor.to(u.dtype) / self.count) @ _own(projection, "weight").to(u))
         return torch.stack(out, dim=-2)
 
     def middle_module(self, layer: int) -> nn.Module:

@@ -104,7 +104,7 @@ def _opaque(site: Site) -> Site:
     module, path, width = (
         (site.module, site.module.__class__.__name__, 0) if norm is None else (norm.module, norm.path, norm.width)
     )
-    return replace(site, pre_norm=OpaqueNorm(module, path, width, _REASON))
+    return replace(site, pre_norm=OpaqueNorm(module, path, width, reason=_REASON))
 
 
 def check_end(probe: Probe, streams: Streams, leaving: Tensor, last: Tensor) -> None:
