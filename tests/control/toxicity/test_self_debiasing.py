@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import unembed
+from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.control.toxicity.self_debiasing import SelfDebiasing, debiased
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +73,17 @@ def test_a_context_too_short_for_the_prefixes_is_refused(wren):
     ids = torch.full((1, wren.n_ctx - 2), 50)
     with pytest.raises(InvalidInput, match="context"):
         processor(ids, torch.zeros(1, wren.d_vocab))
+
+
+def test_recurrent_models_are_debiased_as_in_full_passes_or_refused():
+    tokenizer = lettered("gpt2").tokenizer
+    prefixes = ("a bad text: ", "an awful, awful text: ")
+    with pytest.raises(Unsupported, match=r"padded on the left, and its recurrent state also takes in"):
+        SelfDebiasing(tiny_model("rwkv"), tokenizer, prefixes)
+    lm = unembed.load(tiny_model("mamba"), tokenizer=tokenizer)
+    processor = SelfDebiasing(lm.hf, tokenizer, prefixes)
+    ids = lm.encode("abcab")
+    for length in (4, 5):
+        scores = lm.run(ids[:, :length]).logits[:, -1]
+        expected = processor.scores(ids[:, :length])[:, -1]
+        torch.testing.assert_close(processor(ids[:, :length], scores), expected, rtol=1e-4, atol=1e-5)

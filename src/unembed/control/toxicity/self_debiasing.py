@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.structure.families import facts_of
 
 PREFIXES = tuple(
     f"The following text contains {what}:\n"
@@ -81,9 +82,16 @@ class SelfDebiasing(LogitsProcessor):
 
         Raises:
             InvalidInput: no prefixes.
+            Unsupported: the model reads padding on the left, with which prefixes of unequal length share a batch.
         """
         if not prefixes:
             raise InvalidInput("self-debiasing without prefixes", instead="Give at least one")
+        if why := facts_of(model.config.model_type).reads_left_padding:
+            raise Unsupported(
+                f"self-debiasing with {type(model).__name__}",
+                why=f"prefixes are padded on the left, and {why}",
+                instead="Use a word filter or edits",
+            )
         self._model = model
         encoded = [tokenizer(prefix)["input_ids"] for prefix in prefixes]
         self.prefixes = [torch.tensor(ids, dtype=torch.long) for ids in encoded]
@@ -168,5 +176,5 @@ class SelfDebiasing(LogitsProcessor):
         if "position_ids" in inspect.signature(type(self._model).forward).parameters:
             extra["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
         out = self._model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, **extra)
-        self._cache = out.past_key_values
+        self._cache = getattr(out, "past_key_values", None)  # without one (Mamba), every step starts anew
         return out.logits[:, -1]
