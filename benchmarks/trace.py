@@ -116,7 +116,7 @@ def capture(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) ->
 def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> None:
     """The whole trace job against the forward body and the one product it needs."""
     table = torch.randint(0, lm.d_vocab, (lm.n_layers, lm.d_mlp, 10))
-    rows = torch.randn(2 * lm.n_layers * POSITIONS, lm.d_model)
+    rows = torch.randn((2 * lm.n_layers + 1) * POSITIONS, lm.d_model)  # events need the ranks before the first layer
     W_U = lm.weights.W_U
     logits = torch.empty(rows.shape[0], lm.d_vocab)
     norms = [lm.weights.W_out[layer].norm(dim=1) for layer in range(lm.n_layers)]
@@ -142,7 +142,7 @@ def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> N
             table[layer][(cache["post", layer].abs() * norms[layer]).topk(10).indices]
 
     variants: dict[str, Callable[[], Any]] = {"forward body + logit product": limit, "unembed": ours}
-    what = "readings at 24 points, dominant sub-updates with tokens, events"
+    what = "readings at 25 points, dominant sub-updates with tokens, events"
     if other is not None:
         variants[other[0]] = lambda: theirs(other[1])
     seconds = interleaved(variants, rounds=5)
