@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import httpx
 from measure import Claim, record
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright  # pyright: ignore[reportMissingImports]
 
 _AVERAGED = 48
 """Traces over which the server's memory is averaged: three of its releases of freed memory."""

@@ -43,13 +43,11 @@ def test_layers_with_other_numbers_of_heads_have_a_score_for_each_head() -> None
         torch.testing.assert_close(copying.score[layer, heads[layer] - 1], own.score, rtol=1e-4, atol=1e-6)
 
 
-def test_a_token_that_never_comes_out_has_no_logit_of_its_own() -> None:
-    lm = load(tiny_model("mllama"))
-    n = lm.weights.W_U.shape[1]
-    assert lm.d_vocab > n
-    W_E, W_U, W_V, W_O = (
-        w.double() for w in (lm.weights.W_E[:n], lm.weights.W_U, lm.weights.W_V[0], lm.weights.W_O[0])
-    )
+def test_rows_of_the_embedding_that_never_come_out_are_not_tokens() -> None:
+    lm = load(tiny_model("mllama"))  # its embedding has rows for images
+    assert lm.hf.get_input_embeddings().weight.shape[0] > lm.d_vocab
+    assert lm.weights.W_E.shape[0] == lm.weights.W_U.shape[1] == lm.d_vocab
+    W_E, W_U, W_V, W_O = (w.double() for w in (lm.weights.W_E, lm.weights.W_U, lm.weights.W_V[0], lm.weights.W_O[0]))
     raised = W_E @ W_V[0] @ W_O[0] @ (W_U - W_U.mean(dim=1, keepdim=True))
     found = Circuits(lm).copying("raw").eigenvalues[0, 0].sum()
     torch.testing.assert_close(found.real, torch.trace(raised), rtol=1e-4, atol=1e-6)

@@ -214,7 +214,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         (lm, texts(2), {"draw": "dice"}, InvalidInput, "one of 'prefixes', 'sentences'"),
         (lm, texts(2), {"fraction": 2.0}, InvalidInput, "out of range"),
         (unembed.load(tiny_model("mamba")), texts(2), {}, Unsupported, "memories of layer 0"),
-        (lettered("attention-only"), texts(2), {}, Unsupported, "attention-only"),
+        (lettered("attention-only"), texts(2), {}, Unsupported, "no layer of the model has an FFN"),
         (tiny("gpt2"), texts(2), {}, InvalidInput, "without a tokenizer"),
         (lm, None, {"index": str(tmp_path / "none")}, IndexFault, "none"),
     ]

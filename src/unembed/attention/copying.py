@@ -88,16 +88,14 @@ def product_with_embedding(
     device = lm.weights.W_E.device
     total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=device)
     read, written = (torch.zeros(lm.d_model, dtype=torch.float64, device=device) for _ in range(2))
-    # A token may go in that never comes out (Mllama's for pictures).
-    n = lm.d_vocab if circuit == "qk" else min(lm.d_vocab, lm.weights.W_U.shape[1])
-    for ids in torch.arange(n, device=device).split(_BLOCK):
+    for ids in torch.arange(lm.d_vocab, device=device).split(_BLOCK):
         W_E = embedding(lm, basis, ids, centre=centre).to(dtype)
         left = unembedding(lm, basis, ids).to(dtype) if circuit == "ov" else W_E.T
         total += left @ W_E
         read += left.double().sum(dim=1)
         written += W_E.double().sum(dim=0)
     if centre and (circuit == "qk" or ignores_logit_mean(lm)):
-        total -= torch.outer(read, written / n).to(dtype)
+        total -= torch.outer(read, written / lm.d_vocab).to(dtype)
     return total
 
 

@@ -40,8 +40,8 @@ class _Layers:
     """The tensors of one point, stacked where all layers have the same shape."""
 
     layers: tuple[int, ...]
-    device: torch.device
-    """Where the layers' tensors are put, wherever the layers are."""
+    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+    """Where the layers' tensors are put, wherever the layers are. A saved run is read back on the CPU."""
     stack: Tensor | None = None
     odd: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """Layers whose shape differs from the first one's."""
