@@ -256,6 +256,9 @@ def test_the_report_is_whole_where_the_architecture_lacks_a_part(
     assert unavailable.keys() <= refused and ("Composition" in refused) <= (model_type == "qwen3_next")
     for title, why in unavailable.items():
         assert sections[title].text[0].startswith("Not available: ") and why in sections[title].text[0]
+    if model_type in ("qwen3_next", "nemotron_h"):
+        mixer = {"qwen3_next": "gated DeltaNet", "nemotron_h": "Mamba-2"}[model_type]
+        assert f"norm scales, mixer ({mixer}) outputs and FFN outputs fixed" in sections["Path expansion"].text[0]
     claims = [c.claim for c in CLAIMS if c.name not in ("bigram table", "bugs")]
     made = {f.claim: f for f in report.findings}
     assert set(claims) <= made.keys(), "every claim has its row, or says why there is none"

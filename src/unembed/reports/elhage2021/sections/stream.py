@@ -131,7 +131,7 @@ def expansion_section(
         },
         provenance,
     )
-    kind = "exact" if found.exact else "patterns, norm scales and FFN outputs fixed at their values in the run"
+    kind = "exact" if found.exact else f"{_fixed_parts(found)} fixed at their values in the run"
     text = (
         f"The logit of `{name_of_token}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum "
         f"over paths ({kind}) all logits are reproduced with a relative error of {found.error:.0e}.",
@@ -150,6 +150,16 @@ def expansion_section(
         ),
     )
     return Section("Path expansion", text, (Exhibit(f"{name}_orders", sums), Exhibit(f"{name}_terms", terms)), figures)
+
+
+def _fixed_parts(found: Expansion) -> str:
+    """What an expansion takes from the run: patterns, norm scales, and the outputs of what is not attention."""
+    without_heads = [
+        label.rpartition(" ")[0] for label, order in zip(found.labels, found.orders, strict=True) if not order
+    ]
+    kinds = [kind for kind in dict.fromkeys(without_heads) if kind not in ("", "attention biases")]
+    *first, last = ["patterns", "norm scales", *(f"{'FFN' if kind == 'ffn' else kind} outputs" for kind in kinds)]
+    return f"{', '.join(first)} and {last}"
 
 
 def importance_section(found: TermImportance, provenance: Provenance) -> Section:
