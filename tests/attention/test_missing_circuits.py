@@ -342,11 +342,8 @@ def test_the_scores_of_heads_are_null_where_they_do_not_exist(
     from unembed.cli import option_groups
     from unembed.cli.circuits.command import app
 
-    config = tiny_config(model_type)
-    if model_type == "lfm2":
-        config.layer_types = ["conv", "full_attention"] * 2
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(tiny_config(model_type)).eval()
     with torch.no_grad():  # as they are initialised, short convolutions write less than bfloat16 resolves
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))

@@ -122,7 +122,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1, 3]},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    **{key: {"layer_types": ["conv", "full_attention"] * 2} for key in ("lfm2", "lfm2_moe")},
     "hrm_text": {},
     "modernbert-decoder": {"num_hidden_layers": 4},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 0.5}, "ffn_config": _DBRX_FFN},
