@@ -193,6 +193,11 @@ class HeadMatrices:
         """W_U W_E ("ov") or W_E' W_E ("qk"), cached: make a new object when the weights change."""
         check_basis(basis)
         require_heads(self.lm, "the circuits")
+        if basis == "folded" and self.lm.structure.streams is not None:
+            # Folded weights are refused in favour of raw ones; where no layer has those, their reason comes first.
+            missing = missing_circuits(self.lm, "raw")
+            if len(missing.ov if circuit == "ov" else missing.qk) == len(self.lm.attention_layers):
+                _ = self.lm.structure.blocks[self.lm.attention_layers[0]].attention.layout
         key = circuit, basis, centre
         if key not in self._products:
             self._products[key] = _copying.product_with_embedding(self.lm, circuit, basis, centre=centre)

@@ -244,6 +244,14 @@ def test_a_refusal_of_a_qk_circuit_names_the_part_of_the_architecture(model_type
         Circuits(_lm(model_type)).qk(1, 0)
 
 
+def test_folded_copying_is_refused_for_what_the_raw_basis_lacks_too() -> None:
+    with pytest.raises(Unsupported, match="its keys, rotated, are its values"):
+        Circuits(_lm("deepseek_v4")).copying("folded")
+    with pytest.raises(Unsupported, match=r"4 streams.* Use basis='raw'"):
+        Circuits(_lm("hy_v4")).copying("folded")
+    assert Circuits(_lm("hy_v4")).copying("raw").score.isfinite().all()
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     "model_type", ["gpt_oss", "flint", "mimo_v2_flash", "minimax", "recurrent_gemma", "llama4_text"]
