@@ -41,7 +41,7 @@ print(repr(answer))
 trace
 """,
     """## Where does the answer come from?
-The logit lens reads the stream after every layer as if it were the last. The rank of the answer among all 8,192 tokens shows when it comes first.""",
+The logit lens reads the stream after every layer as if it were the last. The rank of the answer among all 16,384 tokens shows when it comes first.""",
     """
 ranks = trace.ranks_of(answer)[:, -1]
 for event in trace.events(position=-1):

@@ -205,7 +205,7 @@ def test_the_card_of_a_memory_shows_its_description_and_triggers(
     lm = load()
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     bare = shown(unembed("value", "L4M328", "--top", 5))
-    assert "unit of measurement" in bare and "Triggers" not in bare
+    assert "linear unit" in bare and "Triggers" not in bare
     index = Index.build(lm, ["The lake is 15 km wide.", "He was born on 16 August."], tmp_path / "mine.index")
     card = shown(unembed("value", "L4M328", "--top", 5, "--index", index.path, "--plain"))
     assert "Triggers of key L4M328" in card
@@ -234,7 +234,7 @@ def test_a_card_from_an_index_is_the_models_and_opens_no_model(
     for row, other in zip(ours["rows"], theirs["rows"], strict=True):
         assert row == pytest.approx(other, abs=1e-5)
     card = from_weights[1].split("\n\n")[0]
-    assert "unit of measurement" in card
+    assert "linear unit" in card
     assert from_index[1].startswith(card) and "Triggers of key L4M328" in from_index[1]
 
 

@@ -14,6 +14,7 @@ from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.gallery import Gallery, rank_memories
 from unembed.gallery.evidence import INGREDIENTS
+from unembed.gallery.ranking import agreement
 from unembed.index import Index
 from unembed.stream.interventions import set_coefficient
 
@@ -130,3 +131,13 @@ def test_numbers_out_of_range_are_refused():
         rank_memories(unembed.load(), None, 0)
     with pytest.raises(InvalidInput, match="tokenizer"):
         rank_memories(tiny("gpt2"), None, 5)
+
+
+def test_a_phrase_that_the_triggers_repeat_is_no_agreement():
+    """25 triggers in one phrase of the text are followed by one promoted token; ten different ones are evidence."""
+    promoted = np.arange(30)
+    repeated, varied = np.full(25, 7), np.concatenate([np.arange(10), np.arange(100, 115)])
+    one, ten = (agreement(following, promoted, base=0.02) for following in (repeated, varied))
+    assert one is not None and one.size == pytest.approx(1.0) and one.p == pytest.approx(0.02)
+    assert ten is not None and ten.size == pytest.approx((0.4 - 0.02) / 0.98) and ten.p < 1e-8
+    assert agreement(np.full(3, -1), promoted, base=0.02) is None

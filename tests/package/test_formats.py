@@ -21,13 +21,13 @@ from unembed.schemas import trace as schema
 
 PAGE = (README.parent / "docs" / "formats.md").read_text(encoding="utf-8")
 COMMANDS = {
-    "trace --csv": 'trace "The lake is 15" --csv',
-    "explain --csv": 'explain "The lake is 15" --csv',
-    "explain --effects --csv": 'explain "The lake is 15" --by component --effects --csv',
+    "trace --csv": 'trace "The river is 30" --csv',
+    "explain --csv": 'explain "The river is 30" --csv',
+    "explain --effects --csv": 'explain "The river is 30" --by component --effects --csv',
     "patch": 'patch "The king of France" "The king of England" --csv',
     "patch --points heads": 'patch "The king of France" "The king of England" --points heads --csv',
-    "ablate": 'ablate "The lake is 15" --memory L4M328 --csv',
-    "ablate --what screen": 'ablate "The lake is 15" --what screen --csv',
+    "ablate": 'ablate "The river is 30" --memory L4M328 --csv',
+    "ablate --what screen": 'ablate "The river is 30" --what screen --csv',
     "ablate --corpus": "ablate --corpus shipped --what layers --tokens 200 --csv",
     "value": "value L4M328 --csv",
     "clusters": "clusters --clusters 600 --memory L4M328 --csv",

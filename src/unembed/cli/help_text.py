@@ -26,7 +26,7 @@ EXAMPLES = {
     "train": "unembed train wikilm-mini --out models",
     "doctor": "unembed doctor",
     "serve": "unembed serve --model wren --port 8000",
-    "steer": 'unembed steer "The men were very" --promote "happy, thank" --seed 1',
+    "steer": 'unembed steer "The men were very" --promote "happy, proud" --seed 1',
     "report": "unembed report geva2021 --corpus shipped --out report",
     "annotate export": "unembed annotate export sheet.json --per-layer 10 --seed 1",
     "annotate import": "unembed annotate import ann.json ben.json --out patterns.parquet",

@@ -219,8 +219,6 @@ def _add_coherence(
 def _add_triggers(
     rows: _Candidates, known: TriggerText, classes: Classes, strings: list[str], report: Progress
 ) -> list[TriggerPattern | None]:
-    from scipy.stats import binom  # takes 0.4 seconds to import
-
     assert rows.positions is not None
     finder = PatternFinder(classes, np.asarray(known.text))
     base = finder.frequency[rows.ids].sum(axis=1)  # (row,)
@@ -235,14 +233,33 @@ def _add_triggers(
         patterns.append(pattern)
         if len(positions):
             rows.evidence[i]["triggers"] = Evidence(0.0, 1.0) if pattern is None else Evidence(pattern.size, pattern.p)
-            following = known.next_tokens(positions)
-            hits, n = int(np.isin(following, rows.ids[i]).sum()), int((following >= 0).sum())
-            if n:
-                size = float(np.clip((hits / n - base[i]) / (1 - base[i]), 0, 1))
-                rows.evidence[i]["agreement"] = Evidence(size, float(binom.sf(hits - 1, n, min(1.0, base[i]))))
+            rows.evidence[i]["agreement"] = agreement(known.next_tokens(positions), rows.ids[i], float(base[i]))
         if i % 256 == 0 or i + 1 == len(base):
             report("comparing triggers", i + 1, len(base))
     return patterns
+
+
+def agreement(following: Int[np.ndarray, " trigger"], promoted: Int[np.ndarray, " k"], base: float) -> Evidence | None:
+    """Size: the share of the triggers that a promoted token follows, in excess of these tokens' share of the text.
+
+    p: the larger of two binomial ones, over the triggers and over the different tokens that follow them: a phrase that
+    the text repeats is one observation.
+
+    Args:
+        following: the token after each trigger, -1 where the text ends.
+        promoted: the top tokens of the value.
+        base: their share of the text's tokens.
+    """
+    from scipy.stats import binom  # takes 0.4 seconds to import
+
+    following = following[following >= 0]
+    if not len(following):
+        return None
+    hits = np.isin(following, promoted)
+    different = np.unique(following)
+    chance = min(1.0, base)
+    p = max(float(binom.sf(int(found.sum()) - 1, len(found), chance)) for found in (hits, np.isin(different, promoted)))
+    return Evidence(float(np.clip((hits.mean() - base) / (1 - base), 0, 1)), p)
 
 
 def _add_effects(

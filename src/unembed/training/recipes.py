@@ -92,7 +92,7 @@ RECIPES: dict[str, Recipe] = {
         "was initialised to the mean over the earlier pieces that spell it, and the last two layers began with random\n"
         "keys and zero output weights. The tokens counted above are those read since. The loss included a sparsity\n"
         "penalty on the memories (`sparsity` in the recipe).",
-        limits="It has read its text 1.8 times, about fourteen tokens for each of its weights.",
+        limits="It has read its text twice, about fourteen tokens for each of its weights.",
     ),
     # Repeated windows let induction heads form early; the last half of what either model reads is natural text alone,
     # to which its heads then adapt.

@@ -37,17 +37,17 @@ def test_scores_are_the_librarys(client, wren):
 
 
 def test_a_head_is_its_circuit(client, wren):
-    found = client.get("/api/v1/heads/2/3", params={"source": " year", "destination": " month", "top": 5}).json()
+    found = client.get("/api/v1/heads/3/6", params={"source": " year", "destination": " month", "top": 5}).json()
     circuits = unembed.circuits(wren)
     hidden = wren.unlisted  # tokens never learned, and bytes of characters
-    ov = circuits.ov_full(2, 3).rows([wren.single_token(" year")])[0]
+    ov = circuits.ov_full(3, 6).rows([wren.single_token(" year")])[0]
     assert hidden[ov.topk(5).indices].any()
     assert [s["id"] for s in found["raises"]] == ov.masked_fill(hidden, -torch.inf).topk(5).indices.tolist()
     lowest = ov.masked_fill(hidden, torch.inf).topk(5, largest=False)
     assert [s["id"] for s in found["lowers"]] == lowest.indices.tolist()
-    qk = circuits.qk_full(2, 3).rows([wren.single_token(" month")])[0].masked_fill(hidden, -torch.inf)
+    qk = circuits.qk_full(3, 6).rows([wren.single_token(" month")])[0].masked_fill(hidden, -torch.inf)
     assert [s["score"] for s in found["looks_for"]] == pytest.approx(qk.topk(5).values.tolist(), rel=1e-4)
-    assert all(p["layer"] < 2 for p in found["partners"])
+    assert all(p["layer"] < 3 for p in found["partners"])
 
 
 def test_a_pattern_is_the_models_and_its_rows_add_up_to_one(client, wren):
