@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 import unembed
 from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
+from unembed.trace.usual_coefficients import usual_coefficients
 
 
 def test_the_example_is_drawn_before_any_request(opened, lm):
@@ -252,13 +253,18 @@ def test_simultaneous_requests_do_not_replace_each_other(opened):
     assert set(answers) == {"fulfilled"}
 
 
-def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
+def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm, index):
     page = opened(f"#/layer?layer=3&single=1&prompt={PROMPT.replace(' ', '%20')}")
     column = page.get_by_role("region", name="Sub-updates and heads")
     trace = lm.trace(PROMPT)
     target = int(trace.prediction[-1])
     rows = sorted(trace.sub_updates(3, top=lm.d_mlp, token=target), key=lambda row: -abs(row.score))
-    n = min(20, sum(row.coefficient != 0 for row in rows))  # silent memories are not listed
+    # Silent memories are not listed; those that are always on follow the first 20 of the others.
+    on = usual_coefficients(lm, index).always_on[3]
+    fire = [row for row in rows if row.coefficient != 0]
+    first = [part[:20] for part in ([row for row in fire if on[row.index] == kind] for kind in (False, True))]
+    at = {row.index for part in first for row in part}
+    n = len(at)
     rest_of_layer = f"{lm.d_mlp - n:,} other memories"
     expect(column.get_by_text(rest_of_layer)).to_be_visible()
     text = column.inner_text()
@@ -266,11 +272,11 @@ def test_listed_sub_updates_and_the_rest_make_the_layers_update(opened, lm):
     others = re.search(rf"{rest_of_layer} with <?([\d.]+) % of the share, and the bias: ([+−][\d.]+)", text)
     assert listed and others, text
     size = sum(row.contribution for row in rows)
-    for shown, part in ((listed[1], rows[:n]), (others[1], rows[n:])):
-        expected = 100 * sum(row.contribution for row in part) / size
+    for shown, among in ((listed[1], True), (others[1], False)):
+        expected = 100 * sum(row.contribution for row in rows if (row.index in at) == among) / size
         assert float(shown) == pytest.approx(expected, abs=0.1)
     ffn = next(row.contribution for row in trace.attribution(target).rows if row.label == "ffn 3")
-    rest = ffn - sum(row.score for row in rows[:n])
+    rest = ffn - sum(row.score for row in rows if row.index in at)
     assert float(others[2].replace("−", "-")) == pytest.approx(rest, rel=0.02, abs=2e-3)
 
 

@@ -35,15 +35,20 @@ def listening(page):
     return requests
 
 
+def settled_at(trace):
+    """The heading of the cell in which the prediction saturates."""
+    event = next(e for e in trace.events(-1) if e.kind == "saturation")
+    return f"Layer {event.layer}, {'FFN' if event.cause == 'ffn' else 'attention'}"
+
+
 def test_findings_link_to_the_screens_they_name(opened, lm, index):
     page = opened(AT_LITTLE)
     expect(the_sum(page)).to_be_visible()
     rows = page.get_by_role("list", name="Findings").get_by_role("button")
     expect(rows).to_have_count(3)
     trace = lm.trace(LITTLE)
-    settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
     rows.filter(has_text="saturation").click()
-    expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
+    expect(inspector(page).get_by_role("heading", name=settled_at(trace))).to_be_visible()
     question = trace.question()
     found = trace.memory_effects(question, index=index)
     row = rows.filter(has_text="adds most")
@@ -232,8 +237,7 @@ def test_events_are_drawn_in_lanes_with_their_sentence(opened, lm):
     assert sentence.startswith("Layer 0 attention: ·girl rises from ")
     expect(page.locator(".told")).to_have_text(sentence)
     marker.click()
-    settled = next(e.layer for e in trace.events(-1) if e.kind == "saturation")
-    expect(inspector(page).get_by_role("heading", name=f"Layer {settled}, FFN")).to_be_visible()
+    expect(inspector(page).get_by_role("heading", name=settled_at(trace))).to_be_visible()
     page.keyboard.press("e")
     expect(marker).to_be_hidden()
     expect(page.locator(".glyph").first).to_be_hidden()
