@@ -153,7 +153,7 @@ def rows(body: str) -> list[Row]:
 
 def measured_on(body: str) -> str:
     """The date of a section; empty where it has none."""
-    date = re.search(r"\d{4}-\d\d-\d\d", body)
+    date = re.search(r"^\d{4}-\d\d-\d\d(?= · )", body, flags=re.MULTILINE)
     return date.group() if date else ""
 
 

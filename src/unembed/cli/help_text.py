@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 EXAMPLES = {
-    "trace": 'unembed trace "The first month of the year is" --hide-unlearned',
-    "lens": 'unembed lens "The first month of the year is" "He was born in the United" --csv',
+    "trace": 'unembed trace "The river is 30" --hide-unlearned',
+    "lens": 'unembed lens "The river is 30" "He was born in the United" --csv',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
     "patch": 'unembed patch "The blue car and the red" "The blue sky and the red" --points heads',
     "paths": 'unembed paths "The blue car and the red" "The blue sky and the red" --to logits --to "layer 5"',

@@ -7,8 +7,8 @@ import { go, state } from "../state.js";
 const EXAMPLES = [
   FIRST,
   "She put the book on the",
-  "one two three four one two three",
-  "The first month of the year is",
+  "The blue car and the red",
+  "The river is 30",
 ];
 
 /** Tasks for a new user: the text of the button, and the state that it opens. */
