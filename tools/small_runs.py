@@ -1,4 +1,4 @@
-"""Small runs that plan a large one: sizes and the price on spread, on the same tokens, judged by more than the loss.
+"""Small runs that plan a large one: sizes and penalties, on the same tokens, judged by more than the loss.
 
 `python -m tools.small_runs --out models --to models/small --tokens 1000000`
 
@@ -27,19 +27,21 @@ from unembed.training.windows import EncodedCorpus
 
 WINDOWS = 8  # of a batch
 CANDIDATES = {
-    "6 layers of 192": (6, 192, 0.0),
-    "6 layers of 256": (6, 256, 0.0),
-    "8 layers of 256": (8, 256, 0.0),
-    "8 layers of 256, price 0.02": (8, 256, 0.02),
-    "8 layers of 256, price 0.04": (8, 256, 0.04),
+    "6 layers of 192": (6, 192, 0.0, 0.0),
+    "6 layers of 256": (6, 256, 0.0, 0.0),
+    "8 layers of 256": (8, 256, 0.0, 0.0),
+    "8 layers of 256, sparsity 0.001": (8, 256, 0.001, 0.0),
+    "8 layers of 256, sparsity 0.001, nearness 0.5": (8, 256, 0.001, 0.5),
 }
 
 
-def recipe_of(n_layers: int, d_model: int, sparsity: float, *, d_vocab: int, tokens: int) -> Recipe:
+def recipe_of(
+    n_layers: int, d_model: int, sparsity: float = 0.0, nearness: float = 0.0, *, d_vocab: int, tokens: int
+) -> Recipe:
     """Heads of 64, four memories for each dimension of the stream, 256 positions."""
     shape = Shape(n_layers, d_model, d_model // 64, 64, 4 * d_model, d_vocab, 256)
     steps = max(5, tokens // (WINDOWS * WINDOW))
-    first = Phase(steps * 4 // 5, context=256, windows=WINDOWS, sparsity=sparsity)
+    first = Phase(steps * 4 // 5, context=256, windows=WINDOWS, sparsity=sparsity, nearness=nearness)
     return Recipe(shape, (first, replace(first, until=steps, lr=(1.0, 0.0))), warmup=min(40, steps // 5))
 
 
@@ -78,11 +80,11 @@ def main() -> None:
     coherence = Coherence(np.load(cache), counts, least=100)
     print("| run | parameters | tokens | held-back bits per byte | values above 95 % of random vectors |", flush=True)
     print("| --- | ---: | ---: | ---: | ---: |", flush=True)
-    for label, (n_layers, d_model, sparsity) in CANDIDATES.items():
+    for label, candidate in CANDIDATES.items():
         folder = given.to / label.replace(" ", "-").replace(",", "")
         done = folder / "row.json"
         if not done.exists():
-            recipe = recipe_of(n_layers, d_model, sparsity, d_vocab=len(counts), tokens=given.tokens)
+            recipe = recipe_of(*candidate, d_vocab=len(counts), tokens=given.tokens)
             compiled = not given.no_compile
             row = small_run(recipe, text, held_back, folder, processes=given.processes, compiled=compiled)
             row |= judged(folder / "model", coherence)

@@ -47,7 +47,7 @@ class TwoProcesses(OneProcess):
             self.network.parameters(), gradients_of(self.network), self._second, strict=True
         ):
             parameter.grad = grad + other
-        return Objective(a.nats + b.nats, a.spread + b.spread)
+        return Objective(a.nats + b.nats, a.firing + b.firing)
 
     def close(self) -> None:
         """End the second process."""

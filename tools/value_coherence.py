@@ -78,7 +78,7 @@ def judged(model_folder: Path, coherence: Coherence, *, seed: int = 0) -> dict[s
     model = GPT2LMHeadModel.from_pretrained(model_folder, dtype=torch.float32)
     layers = list(model.transformer.h)
     values = torch.cat([layer.get_parameter("mlp.c_proj.weight").detach() for layer in layers[len(layers) // 2 :]])
-    unembedding = model.lm_head.weight.detach()
+    unembedding = model.lm_head.weight.detach()[: len(coherence.may_show)]  # the matrix may have rows without a token
     drawn = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed))
     drawn = drawn / drawn.norm(dim=1, keepdim=True) * values.norm(dim=1, keepdim=True)
     real, random = (coherence.of_vectors(vectors, unembedding) for vectors in (values, drawn))

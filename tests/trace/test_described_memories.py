@@ -29,7 +29,7 @@ def wren() -> unembed.LanguageModel:
 
 def test_wrens_predictions_list_memories_with_fitting_descriptions(wren):
     for prompt, token, says in [
-        ("He was born on 16", " August", "month"),
+        ("He was born on 16", " September", "month"),
         ("The river is 30", " km", "unit"),
         ("He is one of the", " most", "superlatives"),
     ]:

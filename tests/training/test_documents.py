@@ -7,8 +7,9 @@ import lzma
 
 import pytest
 
+from unembed.corpus.markup import looks_like_wikitext, title
 from unembed.errors import CorpusUnreadable
-from unembed.training.documents import HELD_BACK_ONE_IN, Document, documents, is_held_back, split
+from unembed.training.documents import HELD_BACK_ONE_IN, Document, as_read, documents, is_held_back, split
 
 
 def shard(folder, name, rows):
@@ -92,3 +93,21 @@ def test_a_truncated_shard_is_named_in_the_error(tmp_path):
     (tmp_path / "a.jsonl.xz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CorpusUnreadable, match=r"a\.jsonl\.xz"):
         list(documents(tmp_path))
+
+
+def test_one_wikipedia_page_in_five_is_read_in_the_spelling_of_wikitext():
+    text = "Mineral\nA non-metal, 3.5 kg of it.\nIt's hard."
+    pages = [Document(f"wikipedia-{i}", "wikipedia", text, work=f"https://page/{i}") for i in range(2000)]
+    read = [as_read(page) for page in pages]
+    respelled = [after.text for before, after in zip(pages, read, strict=True) if after != before]
+    assert 340 < len(respelled) < 460
+    assert set(respelled) == {" \n = Mineral = \n \n A non @-@ metal , 3 @.@ 5 kg of it . \n It 's hard . \n"}
+    assert looks_like_wikitext(respelled[0].split("\n")) and title(respelled[0].split("\n")[1]) == "Mineral"
+
+
+def test_a_page_is_respelled_with_all_of_its_parts_and_other_sources_never():
+    first = [as_read(Document(f"wikipedia-{i}", "wikipedia", "a, b", work=f"https://page/{i}")) for i in range(50)]
+    rest = [as_read(Document(f"more-wikipedia-{i}", "wikipedia", "a, b", work=f"https://page/{i}")) for i in range(50)]
+    assert [page.text for page in first] == [page.text for page in rest]
+    books = [Document(f"books-{i}", "books", "a, b", work=f"https://page/{i}") for i in range(50)]
+    assert [as_read(book) for book in books] == books

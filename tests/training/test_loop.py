@@ -18,6 +18,8 @@ from unembed.training.windows import EncodedCorpus
 PHASES = (Phase(3, 64, 2), Phase(5, 128, 1, repeated_windows=1), Phase(8, 64, 2, lr=(1.0, 0.0)))
 RECIPE = Recipe(Shape(2, 16, 2, 8, 32, 50, 512), PHASES, warmup=2)
 TOY = replace(RECIPE, shape=Shape(2, 16, 2, 8, 0, 50, 512))
+LAST = Phase(8, 64, 2, lr=(1.0, 0.0), value_decay=2.0, sparsity=0.01, nearness=0.5, revive=True)
+READABLE = replace(RECIPE, shape=Shape(2, 16, 2, 8, 32, 400, 512), phases=(Phase(3, 64, 2), LAST))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def corpus() -> EncodedCorpus:
     return EncodedCorpus(tokens, lengths, np.array(["letters"] * 6 + ["recipes"] * 6), lengths * 3)
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, TOY], ids=["wren", "toy"])
+@pytest.mark.parametrize("recipe", [RECIPE, TOY, READABLE], ids=["wren", "toy", "readable"])
 @pytest.mark.parametrize("stop", [2, 3, 4])
 def test_a_resumed_run_has_the_bits_of_one_never_stopped(corpus, tmp_path, recipe, stop):
     whole = Run(recipe, corpus, tmp_path / "whole", compiled=False)
@@ -71,16 +73,16 @@ def test_positions_seen_for_the_first_time_begin_near_those_known(corpus, tmp_pa
     assert torch.equal(after[256:], before[256:])
 
 
-def test_training_with_sparsity_spreads_over_fewer_memories(corpus, tmp_path):
-    spread = []
+def test_training_with_sparsity_fires_fewer_memories(corpus, tmp_path):
+    firing = []
     for sparsity in (0.0, 0.5):
         recipe = replace(RECIPE, phases=(Phase(40, 64, 1, sparsity=sparsity),))
         run = Run(recipe, corpus, tmp_path / str(sparsity), compiled=False)
         run.train()
-        spread.append([])
+        firing.append([])
         with torch.no_grad():
-            run.network.final_stream(torch.from_numpy(corpus.tokens[:128].astype("int64"))[None], spread[-1])
-    assert sum(spread[1]) < 0.8 * sum(spread[0])
+            run.network.final_stream(torch.from_numpy(corpus.tokens[:128].astype("int64"))[None], firing[-1])
+    assert sum(firing[1]) < 0.8 * sum(firing[0])
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(corpus, tmp_path):

@@ -1,18 +1,23 @@
-"""Attention and the spread of sub-updates against their definitions."""
+"""Attention and the count of firing memories against their definitions."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from unembed.training.networks import causal_attention, spread_of
+from unembed.training.networks import causal_attention, firing_of
 
 
-def test_the_spread_of_k_equal_lengths_is_the_root_of_k_whatever_their_scale():
-    lengths = torch.zeros(2, 10)
-    lengths[0, :9] = 3.0
-    lengths[1, 4] = 700.0
-    assert spread_of(lengths).item() == pytest.approx((3 + 1) / 2, rel=1e-4)
+def test_firing_memories_are_counted_whatever_their_scale_and_each_can_be_lowered():
+    coefficients = torch.zeros(2, 3, 10)
+    coefficients[0, :, :4] = torch.rand(3, 4) + 0.1
+    coefficients[1, 0, 2], coefficients[1, 2, 9] = 700.0, 1e-3
+    coefficients.requires_grad_()
+    counted = firing_of(coefficients)
+    assert counted.item() == pytest.approx((3 * 4 + 2) / 6, rel=1e-4)
+    (gradient,) = torch.autograd.grad(counted, coefficients)
+    mean = coefficients.detach()[..., 2][coefficients[..., 2] > 0].mean()
+    assert gradient[0, 0, 2].item() == pytest.approx(1 / (6 * mean.item()), rel=1e-4)
 
 
 @pytest.mark.parametrize("block", [128, 4])

@@ -17,7 +17,7 @@ from unembed.validation import as_str
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FRAGMENT = re.compile(r"(\\x[0-9a-f]{2})+")
 _WORD_MARK = "\u2581"
-RARE = 10
+RARE = 100
 """A token that occurs fewer times than this in training is treated as never learned."""
 _OUTLYING = 5.0
 

@@ -24,7 +24,7 @@ class Objective(NamedTuple):
     """The loss of half a batch, as shares of the batch's means."""
 
     nats: float
-    spread: float
+    firing: float
 
 
 class Gradients:
@@ -38,25 +38,25 @@ class Gradients:
     def add(self, rows: Tensor, *, sparsity: float, share: float) -> Objective:
         """Add the gradients of `share` times the mean over these rows (n, context + 1).
 
-        The mean is of the cross entropy in nats, plus `sparsity` times the spread of the memories. Every token but the
+        The mean is of the cross entropy in nats, plus `sparsity` times how many memories fire. Every token but the
         first of a row is predicted from those before it.
         """
         if not len(rows):
             return Objective(0.0, 0.0)
         parts = rows.split(max(1, ROW_TOKENS // (rows.shape[1] - 1)))
-        nats = spread = 0.0
+        nats = firing = 0.0
         for part in parts:
             part_share = share * len(part) / len(rows)
-            stream, spreads = self._final_stream(self.network, part[:, :-1], sparsity > 0)
+            stream, fire = self._final_stream(self.network, part[:, :-1], sparsity > 0)
             gradient = torch.empty_like(stream)
             nats += part_share * self._add_unembedding(stream.detach(), part[:, 1:], gradient, part_share)
-            if spreads is None:
+            if fire is None:
                 stream.backward(gradient)
             else:  # one pass through the network for both
-                price = torch.full_like(spreads, sparsity * part_share)
-                torch.autograd.backward([stream, spreads], [gradient, price])
-                spread += part_share * spreads.item()
-        return Objective(nats, spread)
+                price = torch.full_like(fire, sparsity * part_share)
+                torch.autograd.backward([stream, fire], [gradient, price])
+                firing += part_share * fire.item()
+        return Objective(nats, firing)
 
     def _add_unembedding(self, stream: Tensor, targets: Tensor, gradient: Tensor, share: float) -> float:
         """Mean nats; the unembedding's gradient is added, the stream's written into `gradient`."""
@@ -90,7 +90,7 @@ class OneProcess:
         b = self._gradients.add(second, sparsity=sparsity, share=len(second) / len(rows))
         for parameter, grad in zip(self.network.parameters(), grads, strict=True):
             parameter.grad = grad + parameter.grad if parameter.grad is not None else grad
-        return Objective(a.nats + b.nats, a.spread + b.spread)
+        return Objective(a.nats + b.nats, a.firing + b.firing)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -101,12 +101,12 @@ def gradients_of(network: Wren | AttentionOnly) -> list[Tensor]:
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in network.parameters()]
 
 
-def final_stream(network: Wren | AttentionOnly, ids: Tensor, with_spread: bool) -> tuple[Tensor, Tensor | None]:
-    """What the unembedding reads (batch, pos, d_model), and the memories' mean spread over layers if requested."""
-    spread: list[Tensor] = []
+def final_stream(network: Wren | AttentionOnly, ids: Tensor, with_firing: bool) -> tuple[Tensor, Tensor | None]:
+    """What the unembedding reads (batch, pos, d_model), and how many memories of a layer fire if requested."""
+    firing: list[Tensor] = []
     with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16):
-        stream = network.final_stream(ids, spread if with_spread else None)
-    return stream.float(), torch.stack(spread).mean() if spread else None
+        stream = network.final_stream(ids, firing if with_firing else None)
+    return stream.float(), torch.stack(firing).mean() if firing else None
 
 
 def cross_entropy(stream: Tensor, weight: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,6 +23,7 @@ from unembed.training import checkpoint
 from unembed.training.gradients import Objective, OneProcess, mean_nats
 from unembed.training.muon import Muon
 from unembed.training.networks import AttentionOnly, Wren, build
+from unembed.training.readable import add_distance, revive
 from unembed.training.recipes import WINDOW, Phase, Recipe
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
@@ -31,6 +32,8 @@ Progress = Callable[[dict[str, Any]], None]
 SAVE_EVERY = 240.0  # seconds between checkpoints
 MEASURE_EVERY = 1_000_000  # tokens between measurements on held-back text
 MEASURED_ROWS = 128  # rows of 256 tokens that are measured on
+REVIVED_ON = 51_200  # tokens in which a memory fires or counts as dead
+VALUES = 2  # the group of the memories' values among Adam's
 
 
 class Run:
@@ -98,10 +101,10 @@ class Run:
         with deferred_interrupt(True) as interrupted:
             while self.step < end and not interrupted.is_set():
                 before = self.n_tokens
-                nats, spread = self._update(self.recipe.phase(self.step))
+                nats, firing = self._update(self.recipe.phase(self.step))
                 if self.step % 10 == 0 or self.step == end:
                     row = {"step": self.step, "tokens": self.n_tokens, "loss": round(nats, 4)}
-                    row |= {"spread": round(spread, 3)} if spread else {}
+                    row |= {"firing": round(firing, 1)} if firing else {}
                     self._log("loss.jsonl", row | {"seconds": round(time.monotonic() - began, 1)}, progress)
                 if self.n_tokens // MEASURE_EVERY > before // MEASURE_EVERY or self.step == end:
                     self._measure(progress)
@@ -129,23 +132,28 @@ class Run:
         checkpoint.save(state, self.checkpoint_path)
 
     def _update(self, phase: Phase) -> Objective:
-        """One step of both optimisers; the loss in nats per token, and the memories' spread if it is penalised."""
+        """One step of both optimisers; the loss in nats per token, and how many memories fire if that is penalised."""
         if phase.windows != self.windows.rows:
             # The same position in the text, counted in batches of the new size.
             place = self.windows.place * self.windows.rows // phase.windows
             self.windows = self.windows_at(pass_=self.windows.pass_, place=place, rows=phase.windows)
         if isinstance(self.network, Wren):
             self._begin_new_positions(phase)
+            self._revive(phase)
         factor = self.recipe.lr_factor(self.step, began=self.began)
         for optimiser, peak in ((self.muon, self.recipe.muon_lr), (self.adam, self.recipe.adam_lr)):
             for group in optimiser.param_groups:
                 group["lr"] = peak * factor
         for group in self.muon.param_groups:
             group["weight_decay"] = phase.weight_decay
+        self.adam.param_groups[VALUES]["weight_decay"] = phase.value_decay
         batch = repeated(self.windows.next(), phase.repeated_windows, phase.periods, [self.recipe.seed, self.step])
         rows = split_into_rows(batch, phase.context)
         objective = self._gradients.add(rows, sparsity=phase.sparsity)
-        nn.utils.clip_grad_norm_([p for group in self.adam.param_groups for p in group["params"]], 1.0)
+        if phase.nearness and isinstance(self.network, Wren):
+            add_distance(self.network, phase.nearness, self.step)
+        clipped = self.adam.param_groups[:VALUES]
+        nn.utils.clip_grad_norm_([p for group in clipped for p in group["params"]], 1.0)
         self.muon.step()
         self.adam.step()
         self.network.zero_grad(set_to_none=True)
@@ -161,6 +169,14 @@ class Run:
         if phase.context > known and self.step == before[-1].until:
             positions = self.network.wpe.weight
             positions[known : phase.context] += positions[known // 2 : known].mean(0)
+
+    def _revive(self, phase: Phase) -> None:
+        """At the first step of a phase that says so, give memories that never fire new keys."""
+        first = max((other.until for other in self.recipe.phases if other.until <= self.step), default=0)
+        if phase.revive and self.step == first and isinstance(self.network, Wren):
+            n_rows = min(REVIVED_ON, len(self.corpus.tokens)) // phase.context
+            rows = self.corpus.tokens[: n_rows * phase.context].reshape(n_rows, phase.context)
+            revive(self.network, torch.from_numpy(rows.astype(np.int64)), seed=self.recipe.seed)
 
     def _restore(self) -> None:
         state = checkpoint.load(self.checkpoint_path)
@@ -225,12 +241,19 @@ def split_into_rows(windows: Tensor, context: int) -> Tensor:
 
 
 def _optimisers(network: nn.Module, recipe: Recipe) -> tuple[Muon, torch.optim.AdamW]:
-    """Muon for hidden matrices; Adam for tables of tokens and positions, norms and biases."""
+    """Muon for hidden matrices but the values; Adam for these, tables of tokens and positions, norms and biases.
+
+    Muon moves every direction equally, which fills values with directions that no token needs.
+    """
     tables = ("wte.weight", "lm_head.weight")
     named = dict(network.named_parameters())
-    hidden = [p for name, p in named.items() if p.ndim == 2 and name not in (*tables, "wpe.weight")]
-    is_hidden = {id(p) for p in hidden}
-    rest = [p for name, p in named.items() if id(p) not in is_hidden and name not in tables]
+    values = [p for name, p in named.items() if name.endswith("w_out.weight")]
+    apart = {id(p) for p in values}
+    hidden = [
+        p for name, p in named.items() if p.ndim == 2 and name not in (*tables, "wpe.weight") and id(p) not in apart
+    ]
+    apart |= {id(p) for p in hidden}
+    rest = [p for name, p in named.items() if id(p) not in apart and name not in tables]
     muon = Muon(hidden)
-    groups = [{"params": [named[name] for name in tables if name in named]}, {"params": rest}]
+    groups = [{"params": [named[name] for name in tables if name in named]}, {"params": rest}, {"params": values}]
     return muon, torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)

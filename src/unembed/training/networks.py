@@ -72,22 +72,25 @@ class Block(nn.Module):
         self.w_in = nn.Linear(shape.d_model, shape.d_mlp)
         self.w_out = nn.Linear(shape.d_mlp, shape.d_model)
 
-    def forward(self, x: Tensor, spread: list[Tensor] | None = None) -> Tensor:
-        """The stream after this layer; its `spread_of` the sub-updates is appended to `spread`."""
+    def forward(self, x: Tensor, firing: list[Tensor] | None = None) -> Tensor:
+        """The stream after this layer; its `firing` memories are appended to a list that is given."""
         normed = self.ln_1(x)
         x = x + self.attention(normed, normed)
         coefficients = F.relu(self.w_in(self.ln_2(x)))
-        if spread is not None:
-            spread.append(spread_of(coefficients.float() * self.w_out.weight.norm(dim=0)))
+        if firing is not None:
+            firing.append(firing_of(coefficients.float()))
         return x + self.w_out(coefficients)
 
 
-def spread_of(lengths: Tensor) -> Tensor:
-    """Over how many memories the lengths of sub-updates spread: mean of |c|_1 / |c|_2, which k equal ones make sqrt(k).
+def firing_of(coefficients: Tensor) -> Tensor:
+    """How many memories (last axis) fire at a position on average, in a form that has a gradient.
 
-    Free of scale, unlike the plain sum, which a network lowers by writing less in all.
+    Each coefficient counts in units of its memory's mean while it fires, so neither the scale of coefficients nor one
+    memory that always fires lowers the number.
     """
-    return (lengths.sum(-1) / (lengths.square().sum(-1) + 1e-6).sqrt()).mean()
+    flat = coefficients.flatten(0, -2)
+    mean = flat.sum(0) / (flat > 0).sum(0).clamp(min=1)
+    return (flat / mean.detach().clamp(min=1e-6)).sum(-1).mean()
 
 
 class Wren(nn.Module):
@@ -108,11 +111,16 @@ class Wren(nn.Module):
         """The matrix (d_vocab, d_model) that turns the last stream into logits."""
         return self.wte.weight
 
-    def final_stream(self, ids: Tensor, spread: list[Tensor] | None = None) -> Tensor:
-        """What the unembedding reads; if a list is given, each layer's `spread_of` is appended to it."""
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks in order."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def final_stream(self, ids: Tensor, firing: list[Tensor] | None = None) -> Tensor:
+        """What the unembedding reads; if a list is given, each layer's `firing_of` is appended to it."""
         x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
         for block in self.blocks:
-            x = block(x, spread)
+            x = block(x, firing)
         return self.ln_f(x)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -140,8 +148,8 @@ class AttentionOnly(nn.Module):
         """The matrix (d_vocab, d_model) that turns the last stream into logits."""
         return self.lm_head.weight
 
-    def final_stream(self, ids: Tensor, spread: list[Tensor] | None = None) -> Tensor:
-        """What the unembedding reads; there are no memories whose spread could be added to the list."""
+    def final_stream(self, ids: Tensor, firing: list[Tensor] | None = None) -> Tensor:
+        """What the unembedding reads; there are no memories that could be added to the list."""
         x = self.wte(ids)
         positions = self.wpe.weight[: ids.shape[1]]
         for layer in self.layers:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from unembed.errors import InvalidInput
 from unembed.training import encoding, export, recipes
 from unembed.training.bigram_model import bigram_counts, fit_bigrams
-from unembed.training.documents import documents, split
+from unembed.training.documents import as_read, documents, split
 from unembed.training.encoding import encode
 from unembed.training.loop import Run
 from unembed.training.recipes import RECIPES, Recipe
@@ -116,7 +116,8 @@ def encoded_text(
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         parts = split(documents(corpus))
-        counts = word_counts(document.text for document in parts.trained)
+        trained = [as_read(document) for document in parts.trained]
+        counts = word_counts(document.text for document in trained)
         if given is None:
             tokenizer = fit_vocabulary(counts, size=d_vocab - 257)
             save_tokenizer(tokenizer, out / "tokenizer", context=512)
@@ -125,9 +126,9 @@ def encoded_text(
                 shutil.copytree(given, out / "tokenizer", dirs_exist_ok=True)
             tokenizer = Tokenizer.from_file(str(given / "tokenizer.json"))
         used = piece_counts(tokenizer, counts)
-        used[0] = len(parts.trained)
+        used[0] = len(trained)
         (out / "token_counts.json").write_text(json.dumps(used.tolist()) + "\n")
         if parts.held_back:
             encoding.save(encode(tokenizer, parts.held_back), held_back)
-        encoding.save(encode(tokenizer, parts.trained), path)
+        encoding.save(encode(tokenizer, trained), path)
     return encoding.load(path), encoding.load(held_back) if held_back.exists() else None
