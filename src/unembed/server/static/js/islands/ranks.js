@@ -20,7 +20,7 @@ export function mount(el, data, options = {}) {
     const W = Math.max(300, Math.min(900, el.clientWidth || 560));
     const PAD = {
       left: 74,
-      right: Math.min(120, 14 + 8 * Math.max(...next.series.map((one) => visible(one.name).length))),
+      right: Math.min(120, 14 + 7.5 * Math.max(...next.series.map((one) => visible(one.name).length))),
       top: 14,
       bottom: 26,
     };
