@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,30 @@ def test_ctrl_c_at_any_moment_is_one_line(world: World, line: str) -> None:
 @pytest.mark.parametrize("seconds", [0.4, 0.9])
 def test_ctrl_c_while_modules_are_imported_is_one_line(seconds: float) -> None:
     assert interrupts.fault(interrupts.starting(seconds)) is None
+
+
+INTERRUPTED_IN_A_FINALIZER = """
+import os, signal, time
+import torch  # before that, an interrupt ends the process at once
+from unembed.cli import commands, main
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def app():
+    Finalized()
+    time.sleep(60)
+
+commands.app = app
+main()
+"""
+
+
+def test_ctrl_c_in_a_finalizer_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IN_A_FINALIZER], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "unembed: Interrupted.\n")
 
 
 def test_the_check_notices_a_traceback_and_files_left_behind(tmp_path: Path) -> None:

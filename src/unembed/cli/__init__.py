@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 
@@ -21,6 +22,7 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _interrupt_later
     try:
         from unembed.cli.commands import app
 
@@ -49,6 +51,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         os.write(2, b"unembed: Interrupted.\n")
         os._exit(130)
     raise KeyboardInterrupt
+
+
+def _interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
+    """Python ignores an exception in a finalizer, such as `__del__`: an interrupt there is sent again after it."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
+        return
+    timer = threading.Timer(0.01, os.kill, [os.getpid(), signal.SIGINT])
+    timer.daemon = True
+    timer.start()
 
 
 __all__ = ["main"]
