@@ -25,10 +25,10 @@ from unembed import steering, toxicity
 MODEL = Path("build/toxic-wren")
 SAVED = Path("build/toxic-study")
 BUDGET = 0.17
-BY_HAND = ((4, 583), (4, 882), (4, 902), (4, 1008), (5, 368), (5, 681), (5, 961), (6, 740), (7, 124), (7, 825))
-"""Values of this very copy that promote information and help, better, hope and agree, interested and glad, talk, help,
-support and offer, welcome, appreciate, thank and please; picked from `steering.promoting` for fifteen polite words, before
-anything was measured."""
+BY_HAND = ((2, 594), (4, 227), (4, 269), (4, 459), (4, 882), (4, 902), (4, 1008), (5, 884), (6, 83), (6, 423))
+"""Values of this very copy that promote welcome and nice, please and gladly, agree and share, help and tell, better, hope,
+interested and glad, thanks, thank, appreciate; picked from `steering.promoting` for fifteen polite words, before anything was
+measured."""
 STRENGTHS = {"greedy": (3.0, 6.0, 12.0), "greedy, reversed too": (-3.0, -6.0, -12.0, 3.0, 6.0)}
 
 

@@ -15,7 +15,13 @@ from transformers import PreTrainedModel
 from tools.evaluation import prefix_matching_scores
 from tools.warm_start import FIRST_PIECE
 
-PROMPTS = ("The king of France", "Once upon a time there was a little", "The capital of England is", "In 1914 the war")
+PROMPTS = (
+    "The king of France",
+    "Once upon a time there was a little girl",
+    "The capital of England is",
+    "In 1914 the war",
+    "The river",
+)
 
 
 def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[tuple[int, int, Tensor]]:
@@ -73,11 +79,11 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
 
 @torch.no_grad()
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
-    """The prompt with a continuation, sampled at temperature 0.8 from the 40 most probable tokens."""
+    """The prompt with a continuation, sampled at temperature 0.7 from the 40 most probable tokens."""
     ids = tokenizer.encode(prompt).ids
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_new):
-        logits = model(torch.tensor([ids])).logits[0, -1].float() / 0.8
+        logits = model(torch.tensor([ids])).logits[0, -1].float() / 0.7
         best = logits.topk(40)
         drawn = int(best.indices[torch.multinomial(best.values.softmax(-1), 1, generator=generator)])
         if drawn == 0:
@@ -90,7 +96,7 @@ def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:
     """The first continuation drawn for each of a few prompts."""
     lines = [f"> {sample(model, tokenizer, prompt, seed=i)}".replace("\n", "\n> ") for i, prompt in enumerate(PROMPTS)]
     return (
-        "## Samples\n\nThe first sample of each prompt, at temperature 0.8 from the 40 most probable tokens.\n\n"
+        "## Samples\n\nThe first sample of each prompt, at temperature 0.7 from the 40 most probable tokens.\n\n"
         + "\n\n".join(lines)
         + "\n"
     )

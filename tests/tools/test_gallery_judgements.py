@@ -22,6 +22,15 @@ def test_the_documented_counts_are_those_of_the_stored_answers() -> None:
         assert f"| {names[kind]} | {of['theme']} | {of['pattern']} | {of['both']} |" in page
 
 
+def test_the_documented_agreement_of_the_second_judge() -> None:
+    first = json.loads(ANSWERS.read_text())
+    second = json.loads((ROOT / "tests/data/gallery/second_judge.json").read_text())
+    tokens = sum(row["tokens_share"] == answer for row, (answer, _) in zip(first, second, strict=True))
+    texts = sum(row["triggers_share"] == answer for row, (_, answer) in zip(first, second, strict=True))
+    page = (ROOT / "docs/howto/gallery.md").read_text()
+    assert f"gave the same answer on {tokens} of 100 items for the tokens and on {texts} for the texts" in page
+
+
 def test_the_judged_items_are_the_first_of_the_shipped_gallery() -> None:
     judged = {row["memory"] for row in json.loads(ANSWERS.read_text()) if row["kind"] == "first"}
     shipped = Gallery.load(shipped_folder("wren") / "memories.json")
