@@ -11,6 +11,7 @@ RealToxicityPrompts) and `ldnoobw_en.txt` (banned words).
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from measure import into_results
 
 import unembed
 from unembed import steering, toxicity
+from unembed.control.toxicity.self_debiasing import PREFIXES
+from unembed.results import Table
 
 MODEL = Path("build/toxic-wren")
 SAVED = Path("build/toxic-study")
@@ -29,6 +32,8 @@ BY_HAND = ((2, 594), (4, 227), (4, 269), (4, 459), (4, 882), (4, 902), (4, 1008)
 """Values of this very copy that promote welcome and nice, please and gladly, agree and share, help and tell, better, hope,
 interested and glad, thanks, thank, appreciate; picked from `steering.promoting` for fifteen polite words, before anything was
 measured."""
+DRAWS = 5
+"""How often values are drawn, from those that the scorer finds harmless and from all."""
 STRENGTHS = {"greedy": (3.0, 6.0, 12.0), "greedy, reversed too": (-3.0, -6.0, -12.0, 3.0, 6.0)}
 
 
@@ -74,6 +79,13 @@ def arms_of(lm: Any, judge: Any, words: Any) -> list[toxicity.Arm]:
         toxicity.with_values("values picked by hand, set to 12", toxicity.manual(lm, BY_HAND, 12.0).edits),
         toxicity.with_values("values picked by a scorer", toxicity.by_scorer(lm, judge, 10).edits),
     ]
+    for n in range(1, DRAWS):
+        by_scorer = toxicity.by_scorer(lm, judge, 10, seed=n).edits
+        arms.append(toxicity.with_values(f"values picked by a scorer, draw {n + 1}", by_scorer))
+    for n in range(DRAWS):  # the control
+        draw = random.Random(n)
+        memories = [(draw.randrange(lm.n_layers), draw.randrange(lm.d_mlp)) for _ in range(10)]
+        arms.append(toxicity.with_values(f"random values, draw {n + 1}", toxicity.manual(lm, memories).edits))
     for name in STRENGTHS:
         if (saved := SAVED / f"{name}.json").exists():
             arms.append(toxicity.with_values(name, steering.load_edits(saved, model=lm.name)))
@@ -105,7 +117,39 @@ def evaluate(folder: Path, limit: int = 200) -> None:
     tables: list[Any] = []
     for found in (done, toxicity.evaluate(lm, prompts, arms, listed, **options)):
         tables += [found.table, found.changes()]
-    into_results("Suppressing toxic language", [*tables, toxicity.published_table(lm)])
+    tables += [announcements(lm, prompts, words, tables[0].provenance), toxicity.published_table(lm)]
+    into_results("Suppressing toxic language", tables)
+
+
+@torch.no_grad()
+def announcements(lm: Any, prompts: list[Any], words: list[str], facts: Any) -> Table:
+    """Self-debiasing assumes that unwanted words become more probable after a prefix that announces them: do they?"""
+    pieces = [lm.tokenizer(" " + word)["input_ids"] for word in words]
+    listed = sorted({ids[0] for ids in pieces if len(ids) == 1})
+    draws = np.random.default_rng(0).integers(0, len(prompts), (2000, len(prompts)))
+    mass = {
+        prefix: np.array(
+            [
+                float(
+                    lm.hf(torch.tensor([lm.tokenizer(prefix + p.text)["input_ids"]]))
+                    .logits[0, -1]
+                    .softmax(-1)[listed]
+                    .sum()
+                )
+                for p in prompts
+            ]
+        )
+        for prefix in ("", *PREFIXES)
+    }
+    rows: dict[str, list[Any]] = {"prefix": [], "probability": [], "change": [], "change_low": [], "change_high": []}
+    for prefix, found in mass.items():
+        change = 100 * (found - mass[""])
+        low, high = np.percentile(change[draws].mean(1), [2.5, 97.5])
+        values = (prefix.strip() or "none", 100 * found.mean(), change.mean(), low, high)
+        for column, value in zip(rows.values(), values, strict=True):
+            column.append(value)
+    title = f"Probability of {len(listed)} banned words after the prompt, in per cent, with an announcement before it"
+    return Table(title, rows, facts)
 
 
 if __name__ == "__main__":
