@@ -6,6 +6,8 @@ import re
 
 from playwright.sync_api import expect
 
+from tests.browser.axe_rules import assert_no_violation
+
 HERE = "prompt=The%20first%20month%20of%20the%20year%20is&new_tokens=6"
 
 
@@ -124,3 +126,11 @@ def test_an_edit_beyond_the_prompt_is_noted_on_every_screen(opened):
     page.get_by_role("textbox", name="Prompt").fill("The first month of the year is January")
     page.get_by_role("textbox", name="Prompt").press("Enter")
     expect(page.get_by_text("Beyond the prompt’s 8 tokens")).to_be_visible()
+
+
+def test_no_violation_with_as_many_runs_as_are_listed(opened):
+    for value in range(62, 74):
+        page = opened(f"#/intervene?{HERE}&edits=L3M5:set:{value}@0,1,2;L2H3:scale:0@all")
+        expect(page.get_by_text(re.compile("Diverges at generated|The same text")).first).to_be_visible()
+    expect(page.get_by_role("region", name="Runs").get_by_role("listitem")).to_have_count(12)
+    assert_no_violation(page)
