@@ -112,7 +112,8 @@ RECIPES: dict[str, Recipe] = {
         "10,450 and 10,820, memories that were never active got new keys; 185 that were not active at the end either\n"
         "have the keys and values of step 10,450. From there on, one Wikipedia page in five was spelled as WikiText\n"
         "is; before, none.",
-        limits="It has read its text 2.3 times, about sixteen tokens for each of its weights.",
+        limits="It has read its text 2.3 times, about sixteen tokens for each of its weights. Of the five samples,\n"
+        "cut after 60 tokens, a judge found three grammatical; all five keep their topic.",
     ),
     # Repeated windows let induction heads form early; the last half of what either model reads is natural text alone,
     # to which its heads then adapt.
