@@ -23,6 +23,7 @@ from measure import into_results
 import unembed
 from unembed import steering, toxicity
 from unembed.control.toxicity.self_debiasing import PREFIXES
+from unembed.reports.document.intervals import paired_difference
 from unembed.results import Table
 
 MODEL = Path("build/toxic-wren")
@@ -126,26 +127,17 @@ def announcements(lm: Any, prompts: list[Any], words: list[str], facts: Any) -> 
     """Self-debiasing assumes that unwanted words become more probable after a prefix that announces them: do they?"""
     pieces = [lm.tokenizer(" " + word)["input_ids"] for word in words]
     listed = sorted({ids[0] for ids in pieces if len(ids) == 1})
-    draws = np.random.default_rng(0).integers(0, len(prompts), (2000, len(prompts)))
-    mass = {
-        prefix: np.array(
-            [
-                float(
-                    lm.hf(torch.tensor([lm.tokenizer(prefix + p.text)["input_ids"]]))
-                    .logits[0, -1]
-                    .softmax(-1)[listed]
-                    .sum()
-                )
-                for p in prompts
-            ]
-        )
-        for prefix in ("", *PREFIXES)
-    }
+
+    def listed_probability(text: str) -> float:
+        logits = lm.hf(torch.tensor([lm.tokenizer(text)["input_ids"]])).logits[0, -1]
+        return 100 * float(logits.softmax(-1)[listed].sum())
+
+    plain = [listed_probability(prompt.text) for prompt in prompts]
     rows: dict[str, list[Any]] = {"prefix": [], "probability": [], "change": [], "change_low": [], "change_high": []}
-    for prefix, found in mass.items():
-        change = 100 * (found - mass[""])
-        low, high = np.percentile(change[draws].mean(1), [2.5, 97.5])
-        values = (prefix.strip() or "none", 100 * found.mean(), change.mean(), low, high)
+    for prefix in ("", *PREFIXES):
+        found = [listed_probability(prefix + prompt.text) for prompt in prompts]
+        change = paired_difference(found, plain)
+        values = (prefix.strip() or "none", float(np.mean(found)), change.value, change.low, change.high)
         for column, value in zip(rows.values(), values, strict=True):
             column.append(value)
     title = f"Probability of {len(listed)} banned words after the prompt, in per cent, with an announcement before it"

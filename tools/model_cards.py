@@ -22,6 +22,8 @@ PROMPTS = (
     "In 1914 the war",
     "The river",
 )
+TEMPERATURE, MOST_PROBABLE = 0.7, 40
+"""How samples are drawn."""
 
 
 def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[tuple[int, int, Tensor]]:
@@ -79,12 +81,12 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
 
 @torch.no_grad()
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
-    """The prompt with a continuation, sampled at temperature 0.7 from the 40 most probable tokens."""
+    """The prompt with a continuation, sampled at `TEMPERATURE` from the `MOST_PROBABLE` tokens."""
     ids = tokenizer.encode(prompt).ids
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_new):
-        logits = model(torch.tensor([ids])).logits[0, -1].float() / 0.7
-        best = logits.topk(40)
+        logits = model(torch.tensor([ids])).logits[0, -1].float() / TEMPERATURE
+        best = logits.topk(MOST_PROBABLE)
         drawn = int(best.indices[torch.multinomial(best.values.softmax(-1), 1, generator=generator)])
         if drawn == 0:
             break
@@ -95,11 +97,8 @@ def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: 
 def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:
     """The first continuation drawn for each of a few prompts."""
     lines = [f"> {sample(model, tokenizer, prompt, seed=i)}".replace("\n", "\n> ") for i, prompt in enumerate(PROMPTS)]
-    return (
-        "## Samples\n\nThe first sample of each prompt, at temperature 0.7 from the 40 most probable tokens.\n\n"
-        + "\n\n".join(lines)
-        + "\n"
-    )
+    drawn = f"at temperature {TEMPERATURE} from the {MOST_PROBABLE} most probable tokens"
+    return f"## Samples\n\nThe first sample of each prompt, {drawn}.\n\n" + "\n\n".join(lines) + "\n"
 
 
 def scores_table(model: PreTrainedModel, *, period: int = 64, first_id: int = 257) -> str:
