@@ -31,13 +31,18 @@ class Round:
         stops: kills, or full disks, that met a build under way.
         parts: how many parts were finished at each stop.
         sound: every file that the manifest named at each stop was whole.
-        identical: in the end, every byte is that of a build never disturbed, and no other file is left.
+        differing: files that in the end are not those of a build never disturbed, byte for byte; normally none.
     """
 
     stops: int
     parts: tuple[int, ...]
     sound: bool
-    identical: bool
+    differing: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was damaged, lost or left behind."""
+        return self.sound and not self.differing
 
 
 def killed(world: World, draw: random.Random, seconds: float) -> Round:
@@ -105,6 +110,7 @@ def _round(world: World, times: int, once: Callable[[Path], bool]) -> Round:
         else:
             parts.append(0)
     world.build(folder)
-    identical = contents(folder) == world.built
+    built = contents(folder)
+    differing = sorted(file for file in built | world.built if built.get(file) != world.built.get(file))
     shutil.rmtree(folder)
-    return Round(stops, tuple(parts), sound, identical)
+    return Round(stops, tuple(parts), sound, tuple(differing))

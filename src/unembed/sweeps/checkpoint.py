@@ -18,7 +18,7 @@ from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
-from unembed.results import whole_file
+from unembed.results.files import UNFINISHED, whole_file
 from unembed.sweeps.reducers.reducer import Reducer
 from unembed.version import __version__
 
@@ -94,7 +94,8 @@ def prepare(path: Path) -> None:
         if b"\0" in os.fsencode(path):
             raise ValueError("a NUL")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+        # Named like an unfinished checkpoint, so that what a kill leaves here is removed with those.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED):
             pass
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
