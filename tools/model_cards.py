@@ -16,14 +16,14 @@ from tools.evaluation import prefix_matching_scores
 from tools.warm_start import FIRST_PIECE
 
 PROMPTS = (
-    "The king of France",
+    "The king of France was",
     "Once upon a time there was a little girl",
     "The capital of England is",
-    "In 1914 the war",
-    "The river",
+    "The old man was",
+    "The river is",
 )
-TEMPERATURE, MOST_PROBABLE = 0.7, 40
-"""How samples are drawn."""
+TEMPERATURE, LEAST_SHARE = 0.7, 0.1
+"""How samples are drawn: the temperature, and the least probability, as a share of the highest."""
 
 
 def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[tuple[int, int, Tensor]]:
@@ -81,13 +81,16 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
 
 @torch.no_grad()
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
-    """The prompt with a continuation, sampled at `TEMPERATURE` from the `MOST_PROBABLE` tokens."""
+    """The prompt with a continuation; tokens below `LEAST_SHARE` of the highest probability are never drawn.
+
+    Source: Nguyen et al. 2024, "Turning up the heat: min-p sampling", section 3.
+    """
     ids = tokenizer.encode(prompt).ids
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_new):
-        logits = model(torch.tensor([ids])).logits[0, -1].float() / TEMPERATURE
-        best = logits.topk(MOST_PROBABLE)
-        drawn = int(best.indices[torch.multinomial(best.values.softmax(-1), 1, generator=generator)])
+        probs = (model(torch.tensor([ids])).logits[0, -1].float() / TEMPERATURE).softmax(-1)
+        probs[probs < LEAST_SHARE * probs.max()] = 0.0
+        drawn = int(torch.multinomial(probs, 1, generator=generator))
         if drawn == 0:
             break
         ids.append(drawn)
@@ -97,7 +100,7 @@ def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: 
 def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:
     """The first continuation drawn for each of a few prompts."""
     lines = [f"> {sample(model, tokenizer, prompt, seed=i)}".replace("\n", "\n> ") for i, prompt in enumerate(PROMPTS)]
-    drawn = f"at temperature {TEMPERATURE} from the {MOST_PROBABLE} most probable tokens"
+    drawn = f"at temperature {TEMPERATURE} from the tokens with at least {LEAST_SHARE:.0%} of the highest probability"
     return f"## Samples\n\nThe first sample of each prompt, {drawn}.\n\n" + "\n\n".join(lines) + "\n"
 
 
