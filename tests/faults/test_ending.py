@@ -34,6 +34,8 @@ import os, signal, time
 import torch  # before that, an interrupt ends the process at once
 from unembed.cli import commands, main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
+
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
