@@ -21,6 +21,9 @@ TOY = replace(RECIPE, shape=Shape(2, 16, 2, 8, 0, 50, 512))
 LAST = Phase(8, 64, 2, lr=(1.0, 0.0), value_decay=2.0, sparsity=0.01, nearness=0.5, revive=True)
 READABLE = replace(RECIPE, shape=Shape(2, 16, 2, 8, 32, 400, 512), phases=(Phase(3, 64, 2), LAST))
 
+AGREEING = replace(LAST, agreement=0.03, lens=0.1)
+READ_EARLY = replace(READABLE, shape=replace(READABLE.shape, n_layers=4), phases=(Phase(3, 64, 2), AGREEING))
+
 
 @pytest.fixture(scope="module")
 def corpus() -> EncodedCorpus:
@@ -31,7 +34,7 @@ def corpus() -> EncodedCorpus:
     return EncodedCorpus(tokens, lengths, np.array(["letters"] * 6 + ["recipes"] * 6), lengths * 3)
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, TOY, READABLE], ids=["wren", "toy", "readable"])
+@pytest.mark.parametrize("recipe", [RECIPE, TOY, READABLE, READ_EARLY], ids=["wren", "toy", "readable", "early"])
 @pytest.mark.parametrize("stop", [2, 3, 4])
 def test_a_resumed_run_has_the_bits_of_one_never_stopped(corpus, tmp_path, recipe, stop):
     whole = Run(recipe, corpus, tmp_path / "whole", compiled=False)
@@ -83,6 +86,48 @@ def test_training_with_sparsity_fires_fewer_memories(corpus, tmp_path):
         with torch.no_grad():
             run.network.final_stream(torch.from_numpy(corpus.tokens[:128].astype("int64"))[None], firing[-1])
     assert sum(firing[1]) < 0.8 * sum(firing[0])
+
+
+def test_only_the_values_that_a_file_names_change(corpus, tmp_path):
+    recipe = replace(READ_EARLY, phases=(Phase(2, 64, 2), replace(AGREEING, until=4, revive=False)))
+    changing = np.random.default_rng(0).random((2, 32)) < 0.5
+    np.save(tmp_path / "changing.npy", changing)
+    run = Run(recipe, corpus, tmp_path, compiled=False)
+    run.train(until=2)
+    before = {name: tensor.clone() for name, tensor in run.network.state_dict().items()}
+    run.train()
+    after = run.network.state_dict()
+    for layer in range(4):
+        name = f"blocks.{layer}.w_out.weight"
+        changed = (after[name] != before[name]).any(0)
+        assert changed.tolist() == (changing[layer - 2].tolist() if layer >= 2 else [True] * 32)
+    assert not torch.equal(after["blocks.3.w_in.weight"], before["blocks.3.w_in.weight"])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (np.ones((2, 31), dtype=bool), r"shape \(2, 31\)"),
+        (np.ones((2, 32)), "float64 numbers"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_other_values_is_refused(corpus, tmp_path, content, why):
+    path = tmp_path / "changing.npy"
+    path.write_text("half a file") if content is None else np.save(path, content)
+    with pytest.raises(CheckpointFault, match=why):
+        Run(READ_EARLY, corpus, tmp_path, compiled=False)
+
+
+@pytest.mark.parametrize("price", ["agreement", "lens"])
+def test_a_price_reaches_the_weights(corpus, tmp_path, price):
+    weights = []
+    for value in (0.0, 0.1):
+        phases = (Phase(2, 64, 2), replace(Phase(4, 64, 2), **{price: value}))
+        run = Run(replace(READ_EARLY, phases=phases), corpus, tmp_path / str(value), compiled=False)
+        run.train()
+        weights.append(run.network.blocks[2].w_out.weight)
+    assert not torch.equal(*weights)
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(corpus, tmp_path):

@@ -23,7 +23,7 @@ from unembed.training import checkpoint
 from unembed.training.gradients import Objective, OneProcess, mean_nats
 from unembed.training.muon import Muon
 from unembed.training.networks import AttentionOnly, Wren, build
-from unembed.training.readable import add_distance, revive
+from unembed.training.readable import add_agreement, add_distance, add_lens, held, revive, upper_values
 from unembed.training.recipes import WINDOW, Phase, Recipe
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
@@ -33,6 +33,7 @@ SAVE_EVERY = 240.0  # seconds between checkpoints
 MEASURE_EVERY = 1_000_000  # tokens between measurements on held-back text
 MEASURED_ROWS = 128  # rows of 256 tokens that are measured on
 REVIVED_ON = 51_200  # tokens in which a memory fires or counts as dead
+CHANGING = "changing.npy"  # in a run's folder: which values phases with `agreement` change (see `_changing`)
 VALUES = 2  # the group of the memories' values among Adam's
 
 
@@ -60,7 +61,7 @@ class Run:
             engine: computes the gradients of a batch.
 
         Raises:
-            CheckpointFault: the checkpoint is damaged, or of another recipe or vocabulary.
+            CheckpointFault: the checkpoint is damaged, or of another recipe or vocabulary; or `changing.npy` is.
         """
         self.recipe, self.corpus, self.folder, self.held_back = recipe, corpus, folder, held_back
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +71,7 @@ class Run:
             torch.manual_seed(recipe.seed)
             self.network: Wren | AttentionOnly = build(recipe.shape)
         self.muon, self.adam = _optimisers(self.network, recipe)
+        self.changing = _changing(folder / CHANGING, recipe)
         self.windows = self.windows_at(pass_=0, place=0)
         if self.checkpoint_path.exists():
             self._restore()
@@ -150,16 +152,28 @@ class Run:
         batch = repeated(self.windows.next(), phase.repeated_windows, phase.periods, [self.recipe.seed, self.step])
         rows = split_into_rows(batch, phase.context)
         objective = self._gradients.add(rows, sparsity=phase.sparsity)
-        if phase.nearness and isinstance(self.network, Wren):
-            add_distance(self.network, phase.nearness, self.step)
+        changed = list[Tensor]()
+        if isinstance(self.network, Wren):
+            changed = self._add_prices(self.network, phase, rows)
         clipped = self.adam.param_groups[:VALUES]
         nn.utils.clip_grad_norm_([p for group in clipped for p in group["params"]], 1.0)
         self.muon.step()
-        self.adam.step()
+        with held(changed, self.changing if changed else []):
+            self.adam.step()
         self.network.zero_grad(set_to_none=True)
         self.step += 1
         self.n_tokens += rows.shape[0] * phase.context
         return objective
+
+    def _add_prices(self, network: Wren, phase: Phase, rows: Tensor) -> list[Tensor]:
+        """Add the gradients of the prices in `readable`; the values of which a part stays as it is in this phase."""
+        if phase.nearness:
+            add_distance(network, phase.nearness, self.step)
+        if phase.agreement:
+            add_agreement(network, phase.agreement, rows, self.step, self.changing)
+        if phase.lens:
+            add_lens(network, phase.lens, rows, self.step)
+        return upper_values(network) if phase.agreement else []
 
     @torch.no_grad()
     def _begin_new_positions(self, phase: Phase) -> None:
@@ -238,6 +252,28 @@ class Run:
 def split_into_rows(windows: Tensor, context: int) -> Tensor:
     """Windows (n, WINDOW + 1) as rows of context + 1 tokens; the last token of a row is the first of the next."""
     return torch.cat([windows[:, start : start + context + 1] for start in range(0, windows.shape[1] - 1, context)])
+
+
+def _changing(path: Path, recipe: Recipe) -> list[Tensor]:
+    """Which values of each layer of the upper half change in phases with `agreement`: all, where there is no file.
+
+    Raises:
+        CheckpointFault: the file is not one truth value for each of them.
+    """
+    shape = (recipe.shape.n_layers - recipe.shape.n_layers // 2, recipe.shape.d_mlp)
+    if not path.exists():
+        return list(torch.ones(shape, dtype=torch.bool))
+    try:
+        changing = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as fault:
+        raise CheckpointFault(f"file {path}", why=f"it cannot be read: {fault}", instead="Write it again") from fault
+    if changing.dtype != bool or changing.shape != shape:
+        raise CheckpointFault(
+            f"file {path}",
+            why=f"it has {changing.dtype} numbers of shape {changing.shape}, and the recipe has {shape} values",
+            instead="Write it again from a model of these sizes",
+        )
+    return list(torch.from_numpy(changing))
 
 
 def _optimisers(network: nn.Module, recipe: Recipe) -> tuple[Muon, torch.optim.AdamW]:

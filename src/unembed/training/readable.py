@@ -1,7 +1,13 @@
-"""What training does so that memories can be read: few fire, none is dead, and values lie near groups of tokens."""
+"""What training does so that memories and layers can be read.
+
+Few memories fire, none is dead, values lie near groups of tokens or promote what follows their triggers, and the logit
+lens of the upper layers predicts the next token.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -15,6 +21,7 @@ NEAREST = 20  # tokens that a value is compared with, as many as a reading shows
 NEAR = 0.3  # their mean cosine from which a value is near enough; of random vectors it is 0.2, of tokens 0.43
 FIRST_PIECE = 257  # ids before it: the end-of-text token and the 256 bytes
 ONE_IN = 4  # of a layer's memories are compared in one update
+LENS_ROWS = 8  # of a batch, on which the logit lens of a layer is measured
 REVIVED_RATE = 0.01  # share of the positions at which a revived memory fires
 
 
@@ -44,6 +51,96 @@ def add_distance(network: Wren, price: float, step: int) -> float:
     distance = distance_of(weight.mT[turn % ONE_IN :: ONE_IN], embeddings)
     (price * len(upper) * distance).backward()
     return distance.item()
+
+
+def upper_values(network: Wren) -> list[Tensor]:
+    """The values (d_model, d_mlp) of each layer of the upper half."""
+    return [block.w_out.weight for block in network.layers[len(network.layers) // 2 :]]
+
+
+@contextmanager
+def held(values: Sequence[Tensor], changing: Sequence[Tensor]) -> Iterator[None]:
+    """Give values (d_model, d_mlp) of each layer back what they were before, but for those that `changing` marks."""
+    before = [weight.detach().clone() for weight in values]
+    yield
+    with torch.no_grad():
+        for weight, earlier, change in zip(values, before, changing, strict=True):
+            weight.copy_(torch.where(change, weight, earlier))
+
+
+def add_agreement(network: Wren, price: float, rows: Tensor, step: int, changing: Sequence[Tensor]) -> float:
+    """Add the gradient of `price` times the nats that a value, alone, needs for the token after its key's top trigger.
+
+    The top trigger is where the memory is most active in the batch. Layers of the upper half take turns.
+    Source: Geva et al. 2021, section 4.1.
+
+    Args:
+        network: gradients are added to the values of one layer, and to nothing else.
+        price: of a nat; the mean over the values counts.
+        rows: token ids (n, context + 1).
+        step: decides which layer's turn it is.
+        changing: for each layer of the upper half, which of its values (d_mlp,) have the price; those that are active
+            nowhere in the batch have none.
+
+    Returns:
+        The mean nats.
+    """
+    n_upper = len(changing)
+    index = len(network.layers) - n_upper + step % n_upper
+    strongest = _coefficients(network, index, rows[:, :-1]).flatten(0, 1).max(0)
+    chosen = (strongest.values > 0) & changing[step % n_upper]
+    if not chosen.any():
+        return 0.0
+    follows = rows[:, 1:].flatten()[strongest.indices[chosen]]
+    values = F.normalize(network.layers[index].w_out.weight.mT[chosen], dim=-1) * network.ln_f.weight.detach().norm()
+    logits = (values.to(PRODUCTS) @ network.unembedding.detach().to(PRODUCTS).mT).float()  # (chosen, d_vocab)
+    nats = F.cross_entropy(logits, follows)
+    (price * n_upper * nats).backward()
+    return nats.item()
+
+
+def add_lens(network: Wren, price: float, rows: Tensor, step: int) -> float:
+    """Add the gradient of `price` times the nats that the logit lens of a layer needs for the next token.
+
+    Layers of the upper half but the last take turns. Norm and unembedding of the lens are constants.
+
+    Args:
+        network: gradients are added to this layer and those below it.
+        price: of a nat a token; the mean over the tokens counts.
+        rows: token ids (n, context + 1), of which the first `LENS_ROWS` are read.
+        step: decides which layer's turn it is.
+
+    Returns:
+        The mean nats.
+    """
+    turns = range(len(network.layers) // 2, len(network.layers) - 1)
+    rows = rows[:LENS_ROWS]
+    with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16):
+        stream = _stream(network, turns[step % len(turns)] + 1, rows[:, :-1]).float()
+    norm = network.ln_f
+    normed = F.layer_norm(stream, norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps)
+    logits = (normed.to(PRODUCTS) @ network.unembedding.detach().to(PRODUCTS).mT).float()  # (rows, pos, d_vocab)
+    nats = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    (price * len(turns) * nats).backward()
+    return nats.item()
+
+
+def _stream(network: Wren, index: int, ids: Tensor) -> Tensor:
+    """What layer `index` reads (rows, pos, d_model)."""
+    x = network.wte(ids) + network.wpe.weight[: ids.shape[1]]
+    for block in network.layers[:index]:
+        x = block(x)
+    return x
+
+
+@torch.no_grad()
+def _coefficients(network: Wren, index: int, ids: Tensor) -> Tensor:
+    """Of the memories (rows, pos, d_mlp) of a layer."""
+    block = network.layers[index]
+    with torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16):
+        x = _stream(network, index, ids)
+        normed = block.ln_1(x)
+        return F.relu(block.w_in(block.ln_2(x + block.attention(normed, normed))))
 
 
 @torch.no_grad()
