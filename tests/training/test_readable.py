@@ -20,7 +20,7 @@ from unembed.training.readable import (
     add_distance,
     add_lens,
     distance_of,
-    held,
+    only_changing,
     revive,
 )
 
@@ -130,10 +130,10 @@ def test_without_a_value_that_changes_there_is_no_price(network):
 
 
 @torch.no_grad()
-def test_held_values_are_what_they_were_and_the_others_change():
+def test_only_the_values_that_are_marked_change():
     values, changing = [torch.randn(4, 6), torch.randn(4, 6)], [torch.arange(6) < 2, torch.arange(6) > 3]
     before = [weight.clone() for weight in values]
-    with held(values, changing):
+    with only_changing(values, changing):
         for weight in values:
             weight += 1
     for weight, earlier, change in zip(values, before, changing, strict=True):

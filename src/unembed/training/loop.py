@@ -23,7 +23,7 @@ from unembed.training import checkpoint
 from unembed.training.gradients import Objective, OneProcess, mean_nats
 from unembed.training.muon import Muon
 from unembed.training.networks import AttentionOnly, Wren, build
-from unembed.training.readable import add_agreement, add_distance, add_lens, held, revive, upper_values
+from unembed.training.readable import add_agreement, add_distance, add_lens, only_changing, revive, upper_values
 from unembed.training.recipes import WINDOW, Phase, Recipe
 from unembed.training.windows import EncodedCorpus, Windows, repeated
 
@@ -158,7 +158,7 @@ class Run:
         clipped = self.adam.param_groups[:VALUES]
         nn.utils.clip_grad_norm_([p for group in clipped for p in group["params"]], 1.0)
         self.muon.step()
-        with held(changed, self.changing if changed else []):
+        with only_changing(changed, self.changing if changed else []):
             self.adam.step()
         self.network.zero_grad(set_to_none=True)
         self.step += 1

@@ -59,7 +59,7 @@ def upper_values(network: Wren) -> list[Tensor]:
 
 
 @contextmanager
-def held(values: Sequence[Tensor], changing: Sequence[Tensor]) -> Iterator[None]:
+def only_changing(values: Sequence[Tensor], changing: Sequence[Tensor]) -> Iterator[None]:
     """Give values (d_model, d_mlp) of each layer back what they were before, but for those that `changing` marks."""
     before = [weight.detach().clone() for weight in values]
     yield
