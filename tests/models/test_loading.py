@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.families import build
 from unembed import load
 from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, UnembedError
 from unembed.models.loading import open_model
-from unembed.models.shipped_models import SHIPPED, tokenizer_folder
+from unembed.models.shipped_models import SHIPPED, shipped_folder, tokenizer_folder
 
 
 def _one_line(error: UnembedError) -> bool:
@@ -55,6 +56,22 @@ def test_a_saved_folder_opens_and_equals_the_model_in_memory(tmp_path: Path) -> 
     assert torch.equal(lm.run(tokens).logits, unembed.load(model).run(tokens).logits)
     halved = unembed.load(str(tmp_path / "mine"), dtype="bfloat16")
     assert halved.dtype == torch.bfloat16
+
+
+def test_a_copy_of_a_shipped_model_lists_the_same_tokens(tmp_path: Path) -> None:
+    copy = shutil.copytree(shipped_folder("wren"), tmp_path / "copy")
+    assert torch.equal(load(copy).unlearned, load("wren").unlearned)
+    (copy / "token_counts.json").unlink()
+    assert not torch.equal(load(copy).unlearned, load("wren").unlearned)
+
+
+@pytest.mark.parametrize("content", ["[3, 5", "[]", "{}", "[3, -1]", "[0.5]", "3"])
+def test_damaged_token_counts_are_refused(tmp_path: Path, content: str) -> None:
+    copy = shutil.copytree(shipped_folder("attn-1l"), tmp_path / "copy")
+    (copy / "token_counts.json").write_text(content)
+    with pytest.raises(ModelUnavailable, match=r"token_counts\.json.*(not a list|JSON).*Delete it") as caught:
+        load(copy)
+    assert _one_line(caught.value)
 
 
 def test_experts_in_float64_run_without_grouped_products(tmp_path: Path) -> None:

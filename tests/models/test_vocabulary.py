@@ -30,6 +30,15 @@ def test_a_word_with_its_space_is_one_token() -> None:
     assert VOCABULARY.strings([i]) == [" January"]
 
 
+def test_of_several_tokens_with_one_text_the_one_that_text_is_split_into_is_meant() -> None:
+    """Byte fallbacks have the text of a piece, and no text is split into them where there is the piece."""
+    strings = VOCABULARY.strings(torch.arange(len(TOKENIZER)))
+    twice = [text for text in {",", "a", " "} if strings.count(text) > 1]
+    assert "," in twice
+    for text in twice:
+        assert VOCABULARY.single(text) == VOCABULARY.encode(text)[0].item()
+
+
 def test_several_tokens_are_refused_with_the_pieces_and_a_hint() -> None:
     with pytest.raises(NotOneToken, match="is not one token: it is"):
         VOCABULARY.single(" antidisestablishmentarianism")

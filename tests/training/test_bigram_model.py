@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_a_narrower_one_is_nearer_than_token_frequencies() -> None:
 
 def test_it_is_made_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unembed.training.shipped_models.encoded_text", lambda *_: (corpus(300), None))
-    (tmp_path / "token_counts.json").write_text("[]")
+    (tmp_path / "token_counts.json").write_text(json.dumps([300] * N))
     with pytest.raises(InvalidInput, match="without checkpoints"):
         train("attn-0l", corpus=tmp_path, out=tmp_path, until=3, recipe=recipe(4))
     folder = train("attn-0l", corpus=tmp_path, out=tmp_path, recipe=recipe(4))

@@ -38,6 +38,7 @@ from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.hub import is_local_only
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
 
+TOKEN_COUNTS = "token_counts.json"
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -169,9 +170,22 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
     with _quiet():
         hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True, **placed)
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(name), local_files_only=True)
-    counts = folder / "token_counts.json"
-    known = torch.tensor(json.loads(counts.read_text())) if counts.exists() else None
-    return Opened(_placed(hf, device), tokenizer, name, token_counts=known)
+    return Opened(_placed(hf, device), tokenizer, name, token_counts=_token_counts(folder))
+
+
+def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
+    """The occurrences of each token in the training text, which training writes next to the weights."""
+    path = folder / TOKEN_COUNTS
+    if not path.exists():
+        return None
+    remedy = "Delete it, or copy it again from the trained model"
+    try:
+        counts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise ModelUnavailable(f"file {path}", why=reading_fault(fault), instead=remedy) from fault
+    if not isinstance(counts, list) or not counts or not all(type(count) is int and count >= 0 for count in counts):
+        raise ModelUnavailable(f"file {path}", why="it is not a list of one count for each token", instead=remedy)
+    return torch.tensor(counts)
 
 
 def _needs_loops(hf: PreTrainedModel) -> bool:
@@ -266,7 +280,8 @@ def _pretrained(
         )
     commit = revision or getattr(hf.config, "_commit_hash", None)
     _check_is_decoder(hf)
-    return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit)
+    counts = _token_counts(path) if path.is_dir() else None
+    return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit, token_counts=counts)
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:

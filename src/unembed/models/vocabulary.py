@@ -130,11 +130,13 @@ class Vocabulary:
         return {s: i for i, s in reversed(list(enumerate(self._strings)))}
 
     def single(self, text: str) -> int:
-        """The id of a text that is one token."""
-        if text in self._by_string:
-            return self._by_string[text]
+        """The id of a text that is one token: of several with this text, the one that the tokenizer uses."""
         check_unicode(text, "{} is not one token", NotOneToken)
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        if len(ids) == 1 and self.strings(ids) == [text]:
+            return ids[0]
+        if text in self._by_string:
+            return self._by_string[text]
         if len(ids) == 1:
             return ids[0]
         pieces = " + ".join(repr(s) for s in self.strings(ids[:20])) or "nothing"
