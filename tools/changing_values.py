@@ -3,7 +3,7 @@
 `python -m tools.changing_values MODEL models/wren/changing.npy`
 
 These are the values of the upper half of the layers in whose top 30 tokens automatic concepts find least (`unembed
-concepts`): at most a share of 0.45 of them, and those that equal the last one. `unembed.training` reads the file in the
+concepts`): at most a share of 0.6 of them, and those that equal the last one. `unembed.training` reads the file in the
 phases that set `agreement`; all other values stay as they are there.
 """
 
@@ -16,8 +16,9 @@ import numpy as np
 
 import unembed
 from unembed.concepts.value_concepts import vector_concepts
+from unembed.errors import UnembedError
 
-SHARE = 0.45
+SHARE = 0.6
 
 
 def changing(lm: unembed.LanguageModel, *, share: float = SHARE) -> np.ndarray:
@@ -33,7 +34,11 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     model, path = arguments
-    chosen = changing(unembed.load(model))
+    try:
+        chosen = changing(unembed.load(model))
+    except UnembedError as fault:
+        print(fault, file=sys.stderr)
+        return 1
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     np.save(path, chosen)
     print(f"{chosen.sum():,} of {chosen.size:,} values")

@@ -22,7 +22,7 @@ PROMPTS = (
     "The old man was",
     "The river is",
 )
-TEMPERATURE, LEAST_SHARE = 0.7, 0.1
+TEMPERATURE, LEAST_SHARE = 0.7, 0.2
 """How samples are drawn: the temperature, and the least probability, as a share of the highest."""
 
 

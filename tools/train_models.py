@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+import unembed
+from tools.changing_values import changing
 from tools.two_processes import TwoProcesses
 from tools.warm_start import begin_from, milestone_of
 from unembed.errors import UnembedError
 from unembed.training.gradients import OneProcess
-from unembed.training.loop import Progress, Run
+from unembed.training.loop import CHANGING, Progress, Run
 from unembed.training.recipes import RECIPES, Recipe
 from unembed.training.shipped_models import encoded_text, finished, recipe_of, train
 
@@ -34,6 +37,8 @@ def train_model(
 ) -> Path:
     """What `unembed.training.train` does, with the settings of a developer.
 
+    Before the first phase with `agreement`, the values that change in it are chosen (see `changing_values`).
+
     Args:
         name: the model.
         corpus: a folder of `*.jsonl.xz`.
@@ -51,12 +56,20 @@ def train_model(
     if not recipe.shape.n_layers:
         return train(name, corpus=corpus, out=out, until=until, recipe=recipe, progress=progress)
     engine = TwoProcesses if processes > 1 else OneProcess
-    run = Run(recipe, text, out / name, held_back=held_back, compiled=compiled, engine=engine)
-    if start is not None and not run.checkpoint_path.exists():
-        begin_from(run, start, Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
-    folder = finished(run, out, until, progress)
-    milestone_of(run).save(folder)
-    return folder
+
+    def trained(until: int | None) -> Path:
+        run = Run(recipe, text, out / name, held_back=held_back, compiled=compiled, engine=engine)
+        if start is not None and not run.checkpoint_path.exists():
+            begin_from(run, start, Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json")))
+        folder = finished(run, out, until, progress)
+        milestone_of(run).save(folder)
+        return folder
+
+    marks = out / name / CHANGING
+    if recipe.agreement_begins < (recipe.steps if until is None else until) and not marks.exists():
+        lm = unembed.load(str(trained(recipe.agreement_begins)), tokenizer=str(out / "tokenizer"))
+        np.save(marks, changing(lm))
+    return trained(until)
 
 
 def main(arguments: list[str] | None = None) -> int:

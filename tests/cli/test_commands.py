@@ -204,15 +204,15 @@ def test_the_card_of_a_memory_shows_its_description_and_triggers(
 
     lm = load()
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
-    bare = shown(unembed("value", "L4M328", "--top", 5))
-    assert "linear unit" in bare and "Triggers" not in bare
+    bare = shown(unembed("value", "L7M985", "--top", 5))
+    assert "prepositions" in bare and "Triggers" not in bare
     index = Index.build(lm, ["The lake is 15 km wide.", "He was born on 16 August."], tmp_path / "mine.index")
-    card = shown(unembed("value", "L4M328", "--top", 5, "--index", index.path, "--plain"))
-    assert "Triggers of key L4M328" in card
-    for row in list(index.triggers(4, 328, 5).rows()):
+    card = shown(unembed("value", "L7M985", "--top", 5, "--index", index.path, "--plain"))
+    assert "Triggers of key L7M985" in card
+    for row in list(index.triggers(7, 985, 5).rows()):
         assert f"[{row['token'].replace(' ', '·')}]" in card
-    for command in (("value", "L4M328", "--index", index.path), ("index", "triggers", index.path, "L4M328")):
-        link = f"In the explorer: unembed serve --index {index.path} --view 'memory?memory=L4M328'"
+    for command in (("value", "L7M985", "--index", index.path), ("index", "triggers", index.path, "L7M985")):
+        link = f"In the explorer: unembed serve --index {index.path} --view 'memory?memory=L7M985'"
         assert unembed(*command).stderr.splitlines()[-1] == link
 
 
@@ -222,20 +222,20 @@ def test_a_card_from_an_index_is_the_models_and_opens_no_model(
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("The lake is 15 km wide. He was born on 16 August.\n")
     forms = (("--json",), ("--plain",))
-    from_weights = [shown(unembed("value", "L4M328", *form)) for form in forms]
+    from_weights = [shown(unembed("value", "L7M985", *form)) for form in forms]
     shown(unembed("index", "build", "--corpus", tmp_path / "text.txt", "--top-tokens", 12))
     with monkeypatch.context() as patched:
         patched.setattr("unembed.cli.model_loading._opened", None)
-        from_index = [shown(unembed("value", "L4M328", *form)) for form in forms]
+        from_index = [shown(unembed("value", "L7M985", *form)) for form in forms]
         for weights in (("--top", 13), ("--basis", "final"), ("--show-unlearned",), ("--dtype", "bfloat16")):
-            assert unembed("value", "L4M328", *weights).exit_code != 0
+            assert unembed("value", "L7M985", *weights).exit_code != 0
     ours, theirs = (json.loads(text[0]) for text in (from_index, from_weights))
     assert ours["provenance"] == theirs["provenance"] and ours["title"] == theirs["title"]
     for row, other in zip(ours["rows"], theirs["rows"], strict=True):
         assert row == pytest.approx(other, abs=1e-5)
     card = from_weights[1].split("\n\n")[0]
-    assert "linear unit" in card
-    assert from_index[1].startswith(card) and "Triggers of key L4M328" in from_index[1]
+    assert "prepositions" in card
+    assert from_index[1].startswith(card) and "Triggers of key L7M985" in from_index[1]
 
 
 def test_an_index_of_other_weights_is_not_read_for_a_model(

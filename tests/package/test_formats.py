@@ -21,21 +21,21 @@ from unembed.schemas import trace as schema
 
 PAGE = (README.parent / "docs" / "formats.md").read_text(encoding="utf-8")
 COMMANDS = {
-    "trace --csv": 'trace "The river is 30" --csv',
-    "explain --csv": 'explain "The river is 30" --csv',
-    "explain --effects --csv": 'explain "The river is 30" --by component --effects --csv',
+    "trace --csv": 'trace "The war lasted from 1914" --csv',
+    "explain --csv": 'explain "The war lasted from 1914" --csv',
+    "explain --effects --csv": 'explain "The war lasted from 1914" --by component --effects --csv',
     "patch": 'patch "The king of France" "The king of England" --csv',
     "patch --points heads": 'patch "The king of France" "The king of England" --points heads --csv',
-    "ablate": 'ablate "The river is 30" --memory L4M328 --csv',
-    "ablate --what screen": 'ablate "The river is 30" --what screen --csv',
+    "ablate": 'ablate "The war lasted from 1914" --memory L7M985 --csv',
+    "ablate --what screen": 'ablate "The war lasted from 1914" --what screen --csv',
     "ablate --corpus": "ablate --corpus shipped --what layers --tokens 200 --csv",
-    "value": "value L4M328 --csv",
-    "clusters": "clusters --clusters 600 --memory L4M328 --csv",
-    "concepts L4M328": "concepts L4M328 --csv",
-    "index triggers": "index triggers small.index L4M328 --csv",
+    "value": "value L7M985 --csv",
+    "clusters": "clusters --clusters 600 --memory L7M985 --csv",
+    "concepts L7M985": "concepts L7M985 --csv",
+    "index triggers": "index triggers small.index L7M985 --csv",
     "index search": "index search small.index lake --csv",
     "index promoting": 'index promoting small.index " lake" --csv',
-    "index similar": "index similar small.index L4M328 --csv",
+    "index similar": "index similar small.index L7M985 --csv",
     "memories --csv": "memories --index small.index --layer 5 --top 1 --csv",
 }
 
@@ -81,7 +81,7 @@ def test_a_command_prints_the_columns_that_the_page_names(name: str, folder: Pat
 
 
 def test_a_table_as_json_has_the_named_fields(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["index", "triggers", "small.index", "L4M328", "--json"])
+    done = CliRunner().invoke(app, ["index", "triggers", "small.index", "L7M985", "--json"])
     found = json.loads(done.stdout)
     assert list(found) == ["schema", "title", "provenance", "columns", "rows"]
     assert found["schema"] == "unembed.table/1" and list(found["rows"][0]) == found["columns"]

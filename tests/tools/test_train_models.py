@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tools.train_models import main, train_model
 from tools.warm_start import Milestone
@@ -28,6 +30,16 @@ def test_the_command_names_what_is_wrong_and_fails(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["--corpus", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 1
     assert "no training text in" in capsys.readouterr().err
+
+
+def test_the_values_that_change_are_chosen_when_a_phase_needs_them(corpus, tmp_path):
+    recipe = replace(TINY, phases=(Phase(2, 512, 1), Phase(3, 512, 1, agreement=0.1)))
+    call = {"corpus": corpus, "recipe": recipe, "compiled": False, "out": tmp_path}
+    train_model("tiny", **call, until=2)
+    assert not (tmp_path / "tiny" / "changing.npy").exists()
+    folder = train_model("tiny", **call)
+    assert Milestone.load(folder).step == 3
+    assert np.load(tmp_path / "tiny" / "changing.npy").shape == (1, 16)
 
 
 def test_an_exported_model_starts_a_run_at_its_place_in_the_text(corpus, tmp_path):

@@ -29,8 +29,8 @@ def wren() -> unembed.LanguageModel:
 
 def test_wrens_predictions_list_memories_with_fitting_descriptions(wren):
     for prompt, token, says in [
-        ("He was born on 16", " September", "month"),
-        ("The river is 30", " km", "unit"),
+        ("He was born on 16", " October", "month"),
+        ("The war lasted from 1914", " until", "until"),
         ("He is one of the", " most", "superlatives"),
     ]:
         trace = wren.trace(prompt)

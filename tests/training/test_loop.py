@@ -34,9 +34,19 @@ def corpus() -> EncodedCorpus:
     return EncodedCorpus(tokens, lengths, np.array(["letters"] * 6 + ["recipes"] * 6), lengths * 3)
 
 
+def mark(folder, *, share=1.0):
+    """Write which values change in phases with `agreement`."""
+    marks = np.random.default_rng(0).random((2, 32)) < share
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "changing.npy", marks)
+    return marks
+
+
 @pytest.mark.parametrize("recipe", [RECIPE, TOY, READABLE, READ_EARLY], ids=["wren", "toy", "readable", "early"])
 @pytest.mark.parametrize("stop", [2, 3, 4])
 def test_a_resumed_run_has_the_bits_of_one_never_stopped(corpus, tmp_path, recipe, stop):
+    if recipe is READ_EARLY:
+        mark(tmp_path / "whole"), mark(tmp_path / "cut")
     whole = Run(recipe, corpus, tmp_path / "whole", compiled=False)
     whole.train()
     Run(recipe, corpus, tmp_path / "cut", compiled=False).train(until=stop)
@@ -90,8 +100,7 @@ def test_training_with_sparsity_fires_fewer_memories(corpus, tmp_path):
 
 def test_only_the_values_that_a_file_names_change(corpus, tmp_path):
     recipe = replace(READ_EARLY, phases=(Phase(2, 64, 2), replace(AGREEING, until=4, revive=False)))
-    changing = np.random.default_rng(0).random((2, 32)) < 0.5
-    np.save(tmp_path / "changing.npy", changing)
+    changing = mark(tmp_path, share=0.5)
     run = Run(recipe, corpus, tmp_path, compiled=False)
     run.train(until=2)
     before = {name: tensor.clone() for name, tensor in run.network.state_dict().items()}
@@ -119,10 +128,26 @@ def test_a_file_of_other_values_is_refused(corpus, tmp_path, content, why):
         Run(READ_EARLY, corpus, tmp_path, compiled=False)
 
 
+@pytest.mark.parametrize("until", [5, None])
+def test_without_the_file_training_stops_before_the_first_phase_that_needs_it(corpus, tmp_path, until):
+    Run(READ_EARLY, corpus, tmp_path, compiled=False).train(until=2)
+    for _ in range(2):
+        run = Run(READ_EARLY, corpus, tmp_path, compiled=False)
+        with pytest.raises(CheckpointFault, match=r"from step 3.*changing.npy.*tools.changing_values"):
+            run.train(until=until)
+        assert run.step == 3
+    mark(tmp_path)
+    run = Run(READ_EARLY, corpus, tmp_path, compiled=False)
+    assert run.step == 3
+    run.train(until=until)
+    assert run.step == (until or READ_EARLY.steps)
+
+
 @pytest.mark.parametrize("price", ["agreement", "lens"])
 def test_a_price_reaches_the_weights(corpus, tmp_path, price):
     weights = []
     for value in (0.0, 0.1):
+        mark(tmp_path / str(value))
         phases = (Phase(2, 64, 2), replace(Phase(4, 64, 2), **{price: value}))
         run = Run(replace(READ_EARLY, phases=phases), corpus, tmp_path / str(value), compiled=False)
         run.train()

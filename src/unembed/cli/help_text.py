@@ -12,13 +12,13 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 EXAMPLES = {
-    "trace": 'unembed trace "The river is 30" --hide-unlearned',
-    "lens": 'unembed lens "The river is 30" "He was born in the United" --csv',
+    "trace": 'unembed trace "The war lasted from 1914" --hide-unlearned',
+    "lens": 'unembed lens "The war lasted from 1914" "He was born in the United" --csv',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
     "patch": 'unembed patch "The blue car and the red" "The blue sky and the red" --points heads',
     "paths": 'unembed paths "The blue car and the red" "The blue sky and the red" --to logits --to "layer 5"',
     "ablate": 'unembed ablate "Once upon a time there was a little" --answer " girl" --against " boy"',
-    "value": "unembed value L4M328 --top 5",
+    "value": "unembed value L7M985 --top 5",
     "memories": "unembed memories --top 20 --html gallery.html",
     "clusters": "unembed clusters --clusters 600 --top 20",
     "concepts": "unembed concepts L3M17 L4M200",

@@ -97,8 +97,12 @@ class Run:
             until: the step to stop at.
             save_every: seconds between checkpoints.
             progress: called with each row of the loss curve.
+
+        Raises:
+            CheckpointFault: the next phase has `agreement`, and there is no `changing.npy`. The state is on disk.
         """
-        end = self.recipe.steps if until is None else min(until, self.recipe.steps)
+        wanted = self.recipe.steps if until is None else min(until, self.recipe.steps)
+        end = wanted if self.changing else min(wanted, self.recipe.agreement_begins)
         began = saved = time.monotonic()
         with deferred_interrupt(True) as interrupted:
             while self.step < end and not interrupted.is_set():
@@ -116,6 +120,12 @@ class Run:
             self.save()
         if interrupted.is_set():
             raise KeyboardInterrupt
+        if self.step < wanted:
+            raise CheckpointFault(
+                f"training from step {self.step:,}",
+                why=f"only some values change there, and no {self.folder / CHANGING} marks them",
+                instead="Write it with python -m tools.changing_values",
+            )
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -255,14 +265,14 @@ def split_into_rows(windows: Tensor, context: int) -> Tensor:
 
 
 def _changing(path: Path, recipe: Recipe) -> list[Tensor]:
-    """Which values of each layer of the upper half change in phases with `agreement`: all, where there is no file.
+    """Which values of each layer of the upper half change in phases with `agreement`: none, where there is no file.
 
     Raises:
         CheckpointFault: the file is not one truth value for each of them.
     """
     shape = (recipe.shape.n_layers - recipe.shape.n_layers // 2, recipe.shape.d_mlp)
     if not path.exists():
-        return list(torch.ones(shape, dtype=torch.bool))
+        return []
     try:
         changing = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as fault:

@@ -146,9 +146,9 @@ def test_trajectories_of_chosen_tokens(client, wren):
 
 
 def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, command):
-    key = post(client, "They lived in a")["id"]
+    key = post(client, "The river is 30")["id"]
     found = client.get(f"/api/v1/traces/{key}").json()
-    trace = wren.trace("They lived in a")
+    trace = wren.trace("The river is 30")
     by_kind = {f["kind"]: f for f in found["findings"]}
     assert len(found["findings"]) == 3 and by_kind.keys() == {"saturation", "memory", "elimination"}
     assert [abs(f["nats"]) for f in found["findings"]] == sorted(
@@ -162,7 +162,7 @@ def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, comman
     assert settled["layer"] == layer and settled["nats"] == pytest.approx(
         float((after / before)[layer].log()), rel=1e-4
     )
-    assert settled["sentence"] in {e["sentence"] for e in post(client, "They lived in a")["events"]}
+    assert settled["sentence"] in {e["sentence"] for e in post(client, "The river is 30")["events"]}
     on = usual_coefficients(wren, None).always_on
     against = trace.question().against
     rows = (
@@ -178,7 +178,7 @@ def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, comman
     )
     assert dropped["layer"] == events["elimination"].layer and all(f["definition"] for f in found["findings"])
     assert client.get(f"/api/v1/traces/{key}/layers/3").json()["findings"] == []
-    printed = command("trace", "They lived in a")["findings"]
+    printed = command("trace", "The river is 30")["findings"]
     assert [f["sentence"] for f in printed] == [f["sentence"] for f in found["findings"]]
 
 

@@ -1,0 +1,25 @@
+"""The mean of two models' weights."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import load_file, save_file
+from tools.mean_weights import main
+
+
+def test_the_folder_has_the_mean_of_each_tensor_in_half_precision(tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+        weights = {"a": torch.randn(3, 4, generator=draw).half(), "b": torch.randn(5, generator=draw).half()}
+        save_file(weights, folder / "model.safetensors")
+    (folders[1] / "config.json").write_text("{}")
+    assert main([*map(str, folders), str(tmp_path / "out")]) == 0
+    first, second, mean = (load_file(folder / "model.safetensors") for folder in (*folders, tmp_path / "out"))
+    for name in ("a", "b"):
+        assert mean[name].dtype == torch.float16
+        expected = (first[name].double() + second[name].double()) / 2
+        torch.testing.assert_close(mean[name].double(), expected, atol=0, rtol=2**-11)
+    assert (tmp_path / "out" / "config.json").exists()
+    assert main([]) == 2
