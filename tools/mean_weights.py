@@ -12,6 +12,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unembed.errors import InvalidInput
+
 WEIGHTS = "model.safetensors"
 
 
@@ -26,8 +28,15 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     first, second, out = map(Path, arguments)
-    shutil.copytree(second, out)
-    weights = mean(load_file(first / WEIGHTS), load_file(second / WEIGHTS))
+    try:
+        weights, others = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
+        if {name: t.shape for name, t in weights.items()} != {name: t.shape for name, t in others.items()}:
+            raise InvalidInput(f"the mean of {first} and {second}", why="their tensors have other names or shapes")
+        shutil.copytree(second, out)
+    except (OSError, InvalidInput) as fault:
+        print(fault, file=sys.stderr)
+        return 1
+    weights = mean(weights, others)
     save_file(weights, out / WEIGHTS, metadata={"format": "pt"})
     return 0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from transformers import GPT2LMHeadModel
 
 import unembed
 from unembed.concepts.value_concepts import vector_concepts
+from unembed.errors import UnembedError
 from unembed.training import encoding
 from unembed.training.loop import CHANGING
 
@@ -74,31 +76,39 @@ def restorable(
     return np.stack(rows)
 
 
+def restore(name: str, earlier_folder: Path, *, out: Path, to: Path) -> str:
+    """Write the folder; how many values are as they were."""
+    run, tokenizer = out / name, str(out / "tokenizer")
+    later, earlier = (
+        unembed.load(str(folder), tokenizer=tokenizer, dtype="float32") for folder in (run / "model", earlier_folder)
+    )
+    model = GPT2LMHeadModel.from_pretrained(run / "model", dtype=torch.float32)
+    follow = followers(model, encoding.load(out / "text" / "train.npz").tokens)
+    marks = np.load(run / CHANGING)
+    chosen = restorable(later, earlier, follow) & marks
+    shutil.copytree(run / "model", to)
+    np.save(to / CHANGING, marks & ~chosen)
+    weights, before = load_file(run / "model" / WEIGHTS), load_file(earlier_folder / WEIGHTS)
+    for layer, restored in enumerate(torch.from_numpy(chosen), start=later.n_layers // 2):
+        values = f"transformer.h.{layer}.mlp.c_proj.weight"  # (d_mlp, d_model)
+        weights[values] = torch.where(restored[:, None], before[values], weights[values])
+    save_file(weights, to / WEIGHTS, metadata={"format": "pt"})
+    return f"{chosen.sum():,} of {marks.sum():,} values are as they were"
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Write the folder."""
+    """Write the folder that is named."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("name", help="the model that was trained")
     parser.add_argument("earlier", type=Path, help="the exported model before the phases with agreement")
     parser.add_argument("--out", type=Path, default=Path("models"), help="where training wrote")
     parser.add_argument("--to", type=Path, required=True, help="the new folder")
     given = parser.parse_args(arguments)
-
-    run, tokenizer = given.out / given.name, str(given.out / "tokenizer")
-    later, earlier = (
-        unembed.load(str(folder), tokenizer=tokenizer, dtype="float32") for folder in (run / "model", given.earlier)
-    )
-    model = GPT2LMHeadModel.from_pretrained(run / "model", dtype=torch.float32)
-    follow = followers(model, encoding.load(given.out / "text" / "train.npz").tokens)
-    marks = np.load(run / CHANGING)
-    chosen = restorable(later, earlier, follow) & marks
-    shutil.copytree(run / "model", given.to)
-    np.save(given.to / CHANGING, marks & ~chosen)
-    weights, before = load_file(run / "model" / WEIGHTS), load_file(given.earlier / WEIGHTS)
-    for layer, restored in enumerate(torch.from_numpy(chosen), start=later.n_layers // 2):
-        name = f"transformer.h.{layer}.mlp.c_proj.weight"  # (d_mlp, d_model)
-        weights[name] = torch.where(restored[:, None], before[name], weights[name])
-    save_file(weights, given.to / WEIGHTS, metadata={"format": "pt"})
-    print(f"{chosen.sum():,} of {marks.sum():,} values are as they were")
+    try:
+        print(restore(given.name, given.earlier, out=given.out, to=given.to))
+    except (OSError, UnembedError) as fault:
+        print(fault, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -23,3 +23,15 @@ def test_the_folder_has_the_mean_of_each_tensor_in_half_precision(tmp_path):
         torch.testing.assert_close(mean[name].double(), expected, atol=0, rtol=2**-11)
     assert (tmp_path / "out" / "config.json").exists()
     assert main([]) == 2
+
+
+def test_models_of_other_sizes_and_missing_ones_are_refused_in_one_line(tmp_path, capsys):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for n, folder in enumerate(folders):
+        folder.mkdir()
+        save_file({"a": torch.zeros(3 + n)}, folder / "model.safetensors")
+    assert main([*map(str, folders), str(tmp_path / "out")]) == 1
+    assert main([str(folders[0]), str(tmp_path / "nothing"), str(tmp_path / "out")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "other names or shapes" in lines[0] and "nothing" in lines[1]
+    assert not (tmp_path / "out").exists()

@@ -92,5 +92,7 @@ def test_the_folder_has_the_earlier_values_and_the_marks_of_the_others(out, tmp_
     assert back.sum() > N / 5
     assert torch.equal(restored[NAME][back[1]], before[NAME][back[1]])
     assert torch.equal(restored[NAME][~back[1]], changed[NAME][~back[1]])
+    assert main(["wren", str(tmp_path / "nothing"), "--out", str(out), "--to", str(tmp_path / "other")]) == 1
+    assert "no model folder" in capsys.readouterr().err
     for name in before:
         assert name == NAME or torch.equal(restored[name], before[name])

@@ -46,7 +46,8 @@ def mark(folder, *, share=1.0):
 @pytest.mark.parametrize("stop", [2, 3, 4])
 def test_a_resumed_run_has_the_bits_of_one_never_stopped(corpus, tmp_path, recipe, stop):
     if recipe is READ_EARLY:
-        mark(tmp_path / "whole"), mark(tmp_path / "cut")
+        mark(tmp_path / "whole")
+        mark(tmp_path / "cut")
     whole = Run(recipe, corpus, tmp_path / "whole", compiled=False)
     whole.train()
     Run(recipe, corpus, tmp_path / "cut", compiled=False).train(until=stop)

@@ -263,6 +263,7 @@ def _pretrained(
         why = "it is a file" if path.is_file() else "there is no such folder"
         raise ModelUnavailable(f"no model folder at {name}", why=why, instead="Give a saved model's folder")
     where = str(path) if path.is_dir() else name
+    counts = _token_counts(path) if path.is_dir() else None  # a damaged file is refused before anything large is read
     common = {
         "revision": revision,
         "local_files_only": offline or path.is_dir() or is_local_only(name, revision),
@@ -280,7 +281,6 @@ def _pretrained(
         )
     commit = revision or getattr(hf.config, "_commit_hash", None)
     _check_is_decoder(hf)
-    counts = _token_counts(path) if path.is_dir() else None
     return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit, token_counts=counts)
 
 
