@@ -7,7 +7,7 @@ PEERS := .peers/transformer-lens-4.3.0
 HOOKED := .peers/transformer-lens-3.9.0
 OLDEST := .peers/transformers-5.9.0
 WHEELS := .cache/wheels
-PROMPT ?= The war lasted from 1914
+PROMPT ?= The war lasted from 1861
 
 .DEFAULT_GOAL := help
 .PHONY: pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme clean

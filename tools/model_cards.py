@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from tools.evaluation import prefix_matching_scores
 from tools.warm_start import FIRST_PIECE
@@ -22,7 +22,7 @@ PROMPTS = (
     "The old man was",
     "The river is",
 )
-TEMPERATURE, LEAST_SHARE = 0.7, 0.2
+SAMPLING = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.1}  # of `transformers`
 """How samples are drawn: the temperature, and the least probability, as a share of the highest."""
 
 
@@ -79,28 +79,29 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@torch.no_grad()
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
-    """The prompt with a continuation; tokens below `LEAST_SHARE` of the highest probability are never drawn.
-
-    Source: Nguyen et al. 2024, "Turning up the heat: min-p sampling", section 3.
-    """
-    ids = tokenizer.encode(prompt).ids
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(n_new):
-        probs = (model(torch.tensor([ids])).logits[0, -1].float() / TEMPERATURE).softmax(-1)
-        probs[probs < LEAST_SHARE * probs.max()] = 0.0
-        drawn = int(torch.multinomial(probs, 1, generator=generator))
-        if drawn == 0:
-            break
-        ids.append(drawn)
-    return tokenizer.decode(ids)
+    """The prompt with a continuation by `SAMPLING`."""
+    ids = torch.tensor([tokenizer.encode(prompt).ids])
+    generating: Any = model  # generate() comes from a mixin that the type checker cannot resolve
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn = generating.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=GenerationConfig(
+                do_sample=True, top_k=0, max_new_tokens=n_new, eos_token_id=0, pad_token_id=0, **SAMPLING
+            ),
+        )
+    return tokenizer.decode(drawn[0].tolist())
 
 
 def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:
     """The first continuation drawn for each of a few prompts."""
     lines = [f"> {sample(model, tokenizer, prompt, seed=i)}".replace("\n", "\n> ") for i, prompt in enumerate(PROMPTS)]
-    drawn = f"at temperature {TEMPERATURE} from the tokens with at least {LEAST_SHARE:.0%} of the highest probability"
+    drawn = (
+        f"at temperature {SAMPLING['temperature']} from the tokens with at least {100 * SAMPLING['min_p']:.0f} % of\n"
+        f"the highest probability (min-p), with a repetition penalty of {SAMPLING['repetition_penalty']}"
+    )
     return f"## Samples\n\nThe first sample of each prompt, {drawn}.\n\n" + "\n\n".join(lines) + "\n"
 
 

@@ -30,7 +30,7 @@ SHOWN = {
     ("ablate", PROMPT, "--memory", "L5M278"): ("heading", re.compile("Intervene|Edits", re.I)),
     ("clusters", "--top", "1"): ("heading", re.compile("Atlas")),
     ("memories", "--top", "1"): ("heading", re.compile("Atlas")),
-    ("trace", "The war lasted from 1914", "--set", "L5M278=3"): ("heading", "1 edit"),
+    ("trace", "The war lasted from 1861", "--set", "L5M278=3"): ("heading", "1 edit"),
 }
 
 

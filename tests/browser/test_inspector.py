@@ -9,7 +9,7 @@ from tests.browser.test_journeys import the_sum
 from tests.browser.test_memory_heads_labs import number
 from tests.browser.test_ranges_links_tour import inspector
 
-AT = "#/trace?prompt=The+war+lasted+from+1914"
+AT = "#/trace?prompt=The+war+lasted+from+1861"
 
 
 def test_effects_are_bars_to_both_sides_of_one_zero(opened):

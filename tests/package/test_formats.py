@@ -21,13 +21,13 @@ from unembed.schemas import trace as schema
 
 PAGE = (README.parent / "docs" / "formats.md").read_text(encoding="utf-8")
 COMMANDS = {
-    "trace --csv": 'trace "The war lasted from 1914" --csv',
-    "explain --csv": 'explain "The war lasted from 1914" --csv',
-    "explain --effects --csv": 'explain "The war lasted from 1914" --by component --effects --csv',
+    "trace --csv": 'trace "The war lasted from 1861" --csv',
+    "explain --csv": 'explain "The war lasted from 1861" --csv',
+    "explain --effects --csv": 'explain "The war lasted from 1861" --by component --effects --csv',
     "patch": 'patch "The king of France" "The king of England" --csv',
     "patch --points heads": 'patch "The king of France" "The king of England" --points heads --csv',
-    "ablate": 'ablate "The war lasted from 1914" --memory L7M985 --csv',
-    "ablate --what screen": 'ablate "The war lasted from 1914" --what screen --csv',
+    "ablate": 'ablate "The war lasted from 1861" --memory L7M985 --csv',
+    "ablate --what screen": 'ablate "The war lasted from 1861" --what screen --csv',
     "ablate --corpus": "ablate --corpus shipped --what layers --tokens 200 --csv",
     "value": "value L7M985 --csv",
     "clusters": "clusters --clusters 600 --memory L7M985 --csv",

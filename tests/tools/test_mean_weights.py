@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tools.mean_weights import main
 
 
-def test_the_folder_has_the_mean_of_each_tensor_in_half_precision(tmp_path):
+@pytest.mark.parametrize(("arguments", "share"), [([], 0.5), (["--share", "0.6"], 0.6)])
+def test_the_folder_has_the_mean_of_each_tensor_in_half_precision(tmp_path, arguments, share):
     draw = torch.Generator().manual_seed(0)
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
@@ -15,14 +17,20 @@ def test_the_folder_has_the_mean_of_each_tensor_in_half_precision(tmp_path):
         weights = {"a": torch.randn(3, 4, generator=draw).half(), "b": torch.randn(5, generator=draw).half()}
         save_file(weights, folder / "model.safetensors")
     (folders[1] / "config.json").write_text("{}")
-    assert main([*map(str, folders), str(tmp_path / "out")]) == 0
+    assert main([*map(str, folders), str(tmp_path / "out"), *arguments]) == 0
     first, second, mean = (load_file(folder / "model.safetensors") for folder in (*folders, tmp_path / "out"))
     for name in ("a", "b"):
         assert mean[name].dtype == torch.float16
-        expected = (first[name].double() + second[name].double()) / 2
-        torch.testing.assert_close(mean[name].double(), expected, atol=0, rtol=2**-11)
+        expected = (1 - share) * first[name].double() + share * second[name].double()
+        torch.testing.assert_close(mean[name].double(), expected, atol=2**-21, rtol=2**-11)
     assert (tmp_path / "out" / "config.json").exists()
-    assert main([]) == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["first", "second", "out", "--share", "1.5"]])
+def test_a_missing_folder_or_a_share_above_1_is_a_usage_error(arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
 
 
 def test_models_of_other_sizes_and_missing_ones_are_refused_in_one_line(tmp_path, capsys):

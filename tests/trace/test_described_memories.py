@@ -30,7 +30,7 @@ def wren() -> unembed.LanguageModel:
 def test_wrens_predictions_list_memories_with_fitting_descriptions(wren):
     for prompt, token, says in [
         ("He was born on 16", " October", "month"),
-        ("The war lasted from 1914", " until", "until"),
+        ("The war lasted from 1861", " until", "until"),
         ("He is one of the", " most", "superlatives"),
     ]:
         trace = wren.trace(prompt)

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 EXAMPLES = {
-    "trace": 'unembed trace "The war lasted from 1914" --hide-unlearned',
-    "lens": 'unembed lens "The war lasted from 1914" "He was born in the United" --csv',
+    "trace": 'unembed trace "The war lasted from 1861" --hide-unlearned',
+    "lens": 'unembed lens "The war lasted from 1861" "He was born in the United" --csv',
     "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
     "patch": 'unembed patch "The blue car and the red" "The blue sky and the red" --points heads',
     "paths": 'unembed paths "The blue car and the red" "The blue sky and the red" --to logits --to "layer 5"',

@@ -4,7 +4,7 @@ import { mount as strip } from "../islands/tokens.js";
 import { FIRST, prompt } from "../parts.js";
 import { go, state } from "../state.js";
 
-const EXAMPLES = [FIRST, "She put the book on the", "The blue car and the red", "The war lasted from 1914"];
+const EXAMPLES = [FIRST, "She put the book on the", "The blue car and the red", "The war lasted from 1861"];
 
 /** Tasks for a new user: the text of the button, and the state that it opens. */
 const TASKS = [
