@@ -70,7 +70,7 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 	@command -v npm >/dev/null || { echo 'The JavaScript was not checked: install Node.js 20 or later, which brings npm' >&2; exit 1; }
-	@test package.json -ot node_modules/.package-lock.json || npm install --no-audit --no-fund --loglevel=error
+	@test package.json -ot node_modules/.package-lock.json || npm ci --no-audit --no-fund --loglevel=error
 	@npm run --silent lint
 
 bench: $(VENV)/.installed-dev $(PEERS)/.installed $(HOOKED)/.installed  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
