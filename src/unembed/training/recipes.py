@@ -143,8 +143,10 @@ RECIPES: dict[str, Recipe] = {
         limits="It has read its text two and a half times, about seventeen tokens for each of its weights. The five\n"
         "samples are grammatical and keep their topic by two blind judges, for which the cut and the penalty were\n"
         "chosen among some twenty settings; of forty more, both judges found 33 grammatical, and 35 and 36 keep\n"
-        "their topic. The judge of the sixty values copied out the tokens of each theme; another, who did not, saw\n"
-        "themes in 56 values and in 12 random vectors.",
+        "their topic. Judges of themes differ: the one above copied out the tokens of each theme, a second, who\n"
+        "did so too, saw themes in 49 values and 8 random vectors, and a third, who did not, in 56 and 12. Where\n"
+        "a theme needs ten of the twenty tokens, the first two found 30 and 40 values, and 0 and 1 random\n"
+        "vectors.",
     ),
     # Repeated windows let induction heads form early; the last half of what either model reads is natural text alone,
     # to which its heads then adapt.
