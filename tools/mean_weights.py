@@ -10,6 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"the mean of {given.first} and {given.second}", why="their tensors have other names or shapes"
             )
         shutil.copytree(given.second, given.out)
-    except (OSError, InvalidInput) as fault:
+    except (OSError, SafetensorError, InvalidInput) as fault:
         print(fault, file=sys.stderr)
         return 1
     save_file(mean(weights, others, given.share), given.out / WEIGHTS, metadata={"format": "pt"})

@@ -22,8 +22,8 @@ PROMPTS = (
     "The old man was",
     "The river is",
 )
-SAMPLING = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.1}  # of `transformers`
-"""How samples are drawn: the temperature, and the least probability, as a share of the highest."""
+SAMPLING = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.1}
+"""How `transformers` draws samples; min-p is the least probability, as a share of the highest (Nguyen et al. 2024)."""
 
 
 def sixty_values(model: PreTrainedModel, *, n: int = 60, seed: int = 0) -> list[tuple[int, int, Tensor]]:
@@ -80,7 +80,7 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
 
 
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
-    """The prompt with a continuation by `SAMPLING`."""
+    """The prompt with a continuation, drawn as `SAMPLING` says."""
     ids = torch.tensor([tokenizer.encode(prompt).ids])
     generating: Any = model  # generate() comes from a mixin that the type checker cannot resolve
     with torch.random.fork_rng(devices=[]):

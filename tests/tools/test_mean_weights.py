@@ -40,6 +40,10 @@ def test_models_of_other_sizes_and_missing_ones_are_refused_in_one_line(tmp_path
         save_file({"a": torch.zeros(3 + n)}, folder / "model.safetensors")
     assert main([*map(str, folders), str(tmp_path / "out")]) == 1
     assert main([str(folders[0]), str(tmp_path / "nothing"), str(tmp_path / "out")]) == 1
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "model.safetensors").write_bytes(b"half")
+    assert main([str(folders[0]), str(damaged), str(tmp_path / "out")]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and "other names or shapes" in lines[0] and "nothing" in lines[1]
+    assert len(lines) == 3 and "other names or shapes" in lines[0] and "nothing" in lines[1]
     assert not (tmp_path / "out").exists()

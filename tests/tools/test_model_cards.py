@@ -30,19 +30,38 @@ def test_a_seed_gives_the_same_text_whatever_was_drawn_before(model: GPT2LMHeadM
     assert sample(model, TOKENIZER, "abc", n_new=20, seed=2) != first
 
 
-def test_only_tokens_with_the_least_share_of_the_highest_probability_are_drawn(model: GPT2LMHeadModel) -> None:
-    """All scores are equal but for those of four letters, whose shares are on either side of the cut."""
+def score(model: GPT2LMHeadModel, shares: dict[str, float], *, base: float) -> None:
+    """Make the scores after any text those of these shares of the highest probability; other pieces have none."""
     with torch.no_grad():
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.copy_(torch.eye(16)[0])
         model.lm_head.weight.zero_()
         model.lm_head.weight[:, 0] = -100.0
-        for piece, share in {"e": 1.0, "f": SAMPLING["min_p"] * 1.05, "g": SAMPLING["min_p"] * 0.95}.items():
-            score = SAMPLING["temperature"] * torch.tensor(share).log()
-            model.lm_head.weight[TOKENIZER.token_to_id(piece), 0] = score
-    drawn = "".join(sample(model, TOKENIZER, "a", n_new=1, seed=seed)[1:] for seed in range(300))
-    assert set(drawn) == {"e", "f"}
-    assert drawn.count("f") / 300 == pytest.approx(0.05, abs=0.05)
+        for piece, share in shares.items():
+            value = base + SAMPLING["temperature"] * torch.tensor(share).log()
+            model.lm_head.weight[TOKENIZER.token_to_id(piece), 0] = value
+
+
+def test_improbable_tokens_are_never_drawn_and_others_by_their_probability(model: GPT2LMHeadModel) -> None:
+    shares = {"e": 1.0, "f": 0.4, "g": SAMPLING["min_p"] * 1.02, "h": SAMPLING["min_p"] * 0.98}
+    score(model, shares, base=0.0)
+    drawn = "".join(sample(model, TOKENIZER, "a", n_new=1, seed=seed)[1:] for seed in range(2000))
+    assert set(drawn) == {"e", "f", "g"}
+    total = 1.4 + SAMPLING["min_p"] * 1.02
+    for piece in "efg":  # four standard errors of 2,000 draws are less than 0.045
+        assert drawn.count(piece) / len(drawn) == pytest.approx(shares[piece] / total, abs=0.045)
+
+
+def test_a_token_of_the_prompt_has_the_penalty(model: GPT2LMHeadModel) -> None:
+    score(model, {"e": 1.0, "f": 1.0}, base=4.0)
+    drawn = "".join(sample(model, TOKENIZER, "e", n_new=1, seed=seed)[1:] for seed in range(2000))
+    again = torch.tensor([4.0 / SAMPLING["repetition_penalty"], 4.0]) / SAMPLING["temperature"]
+    assert drawn.count("e") / len(drawn) == pytest.approx(again.softmax(0)[0].item(), abs=0.045)
+
+
+def test_a_text_that_ends_early_is_shorter_and_does_not_show_the_end_token(model: GPT2LMHeadModel) -> None:
+    score(model, {"<|endoftext|>": 1.0}, base=0.0)
+    assert sample(model, TOKENIZER, "ab", n_new=20) == "ab"
 
 
 def test_the_card_names_the_sampling(model: GPT2LMHeadModel) -> None:
