@@ -140,13 +140,12 @@ RECIPES: dict[str, Recipe] = {
         "12,850. A second run from step 12,850 read the text of that row with a price of 0.25 nats and a warm-up of\n"
         "100 steps. The weights in this folder are 0.4 of that run's, 0.4 of those at step 13,090, and 0.2 of step\n"
         "12,850.",
-        limits="It has read its text two and a half times, about seventeen tokens for each of its weights. The five\n"
-        "samples are grammatical and keep their topic by two blind judges, for which the cut and the penalty were\n"
-        "chosen among some twenty settings; of forty more, both judges found 33 grammatical, and 35 and 36 keep\n"
-        "their topic. Judges of themes differ: the one above copied out the tokens of each theme, a second, who\n"
-        "did so too, saw themes in 49 values and 8 random vectors, and a third, who did not, in 56 and 12. Where\n"
-        "a theme needs ten of the twenty tokens, the first two found 30 and 40 values, and 0 and 1 random\n"
-        "vectors.",
+        limits="It has read its text two and a half times, about seventeen tokens for each of its weights. Two blind\n"
+        "judges found the five samples grammatical and on topic; cut and penalty were chosen among some twenty\n"
+        "settings so that they are. Of forty more, both judges found 33 grammatical, and 35 and 36 on topic.\n"
+        "Judges of themes differ where eight tokens are enough: two others found themes in 49 and 56 values, and\n"
+        "in 8 and 12 random vectors. Three more judges, for whom a theme needed ten tokens, copied out, found 42,\n"
+        "40 and 42 values, and 2 random vectors each.",
     ),
     # Repeated windows let induction heads form early; the last half of what either model reads is natural text alone,
     # to which its heads then adapt.
