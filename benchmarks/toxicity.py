@@ -23,7 +23,7 @@ from measure import into_results
 import unembed
 from unembed import steering, toxicity
 from unembed.control.toxicity.self_debiasing import PREFIXES
-from unembed.reports.document.intervals import paired_difference
+from unembed.document.intervals import paired_difference
 from unembed.results import Table
 
 MODEL = Path("build/toxic-wren")

@@ -16,8 +16,8 @@ SETUP = """
 import torch
 from IPython.display import SVG
 import unembed
-from unembed.reports.document.charts import draw
-from unembed.reports.document.model import Figure
+from unembed.document.charts import draw
+from unembed.document.model import Figure
 from unembed.results import Table
 
 def picture(title, kind, provenance, across, up, **columns):

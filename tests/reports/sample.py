@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from unembed.document.html import page
+from unembed.document.intervals import columns, share_of
+from unembed.document.model import ROW_NAMES
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.reports import Exhibit, Figure, Finding, Report, Section
 from unembed.reports.claims import Claim
-from unembed.reports.document.html import page
-from unembed.reports.document.intervals import columns, share_of
-from unembed.reports.document.model import ROW_NAMES
 from unembed.results import Provenance, Table
 
 PROVENANCE = Provenance("wren", "abc", "float32", corpus="wikitext", seed=0)

@@ -19,10 +19,10 @@ from tests.families import build
 from tests.named_tests import missing, named_tests
 from tests.reports.sample import part_of, sample
 from tests.sweeps.recorder import lettered
+from unembed.document.intervals import Measured
+from unembed.document.model import Verdict
 from unembed.reports import elhage2021, geva2021, geva2022, write
 from unembed.reports.claims import Claim, above, below, verdict_of, within
-from unembed.reports.document.intervals import Measured
-from unembed.reports.document.model import Verdict
 from unembed.reports.geva2021.findings import aggregation, refinement, values
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.sections.refinement import judge_compositions

@@ -27,10 +27,10 @@ from unembed.cli.commands import app
 from unembed.concepts.annotation.files import Pattern
 from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
+from unembed.document.html import page
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings
 from unembed.reports import Report, reopen, stages
-from unembed.reports.document.html import page
 from unembed.reports.geva2021 import measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.examples import draw_positions

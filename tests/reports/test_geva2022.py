@@ -27,12 +27,12 @@ from unembed.concepts.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 from unembed.corpus import open_corpus
+from unembed.document.files import reopen
 from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.event_sample import event_sample
 from unembed.memories.event_scores import candidate_scores, event_scores
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
-from unembed.reports.document.files import reopen
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.findings import CLAIMS
 from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure

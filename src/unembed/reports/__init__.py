@@ -11,23 +11,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unembed.document.files import reopen as reopen
+from unembed.document.files import write as write
+from unembed.document.intervals import Measured as Measured
+from unembed.document.model import Exhibit as Exhibit
+from unembed.document.model import Figure as Figure
+from unembed.document.model import Finding as Finding
+from unembed.document.model import Report as Report
+from unembed.document.model import Section as Section
 from unembed.lazy import import_on_first_use
-from unembed.reports.document.files import reopen as reopen
-from unembed.reports.document.files import write as write
-from unembed.reports.document.intervals import Measured as Measured
-from unembed.reports.document.model import Exhibit as Exhibit
-from unembed.reports.document.model import Figure as Figure
-from unembed.reports.document.model import Finding as Finding
-from unembed.reports.document.model import Report as Report
-from unembed.reports.document.model import Section as Section
 from unembed.reports.report import STUDIES as STUDIES
 from unembed.reports.report import report as report
 
 if TYPE_CHECKING:
-    from unembed.reports.document.files import PAGE as PAGE
-    from unembed.reports.document.html import page as page
-    from unembed.reports.document.numbers import as_written as as_written
-    from unembed.reports.document.terminal import summary as summary
+    from unembed.document.files import PAGE as PAGE
+    from unembed.document.html import page as page
+    from unembed.document.numbers import as_written as as_written
+    from unembed.document.terminal import summary as summary
     from unembed.reports.elhage2021.sections.head import head_sections as head_sections
     from unembed.reports.elhage2021.sections.heads import composition_section as composition_section
     from unembed.reports.elhage2021.sections.heads import heads_section as heads_section

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from unembed.document.intervals import Measured
+from unembed.document.model import Finding, Verdict
 from unembed.errors import Unsupported
-from unembed.reports.document.intervals import Measured
-from unembed.reports.document.model import Finding, Verdict
 
 M = TypeVar("M")
 UNEXPLAINED = "Unexplained: nothing measured here accounts for it."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unembed.reports.document.model import Exhibit, Section
+from unembed.document.model import Exhibit, Section
 from unembed.results import Provenance, Table
 
 PRINTED = "printed in the paper's text or tables"

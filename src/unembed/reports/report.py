@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unembed.corpus import CorpusSource, open_corpus
+from unembed.document.files import prepared, write
+from unembed.document.model import Report
 from unembed.errors import InvalidInput
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
-from unembed.reports.document.files import prepared, write
-from unembed.reports.document.model import Report
 from unembed.reports.stages import Work
 from unembed.validation import as_str, valid_seed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.reports.document.model import Section
+from unembed.document.model import Section
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance, Table
 

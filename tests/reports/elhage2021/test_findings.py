@@ -8,7 +8,7 @@ import torch
 from unembed.attention.erasure import ErasingHead, ErasingMemory, ErasureOnText, MemoryManagement
 from unembed.attention.in_context import InContext
 from unembed.attention.induction import InductionEvidence
-from unembed.reports.document.intervals import Measured
+from unembed.document.intervals import Measured
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.results import Provenance
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unembed.reports.document.intervals import Measured
+from unembed.document.intervals import Measured
 from unembed.reports.geva2021.formatting import ComparisonTable
 from unembed.results import Provenance
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unembed.reports.document.intervals import Measured, mean_of
+from unembed.document.intervals import Measured, mean_of
 from unembed.reports.geva2022.findings import CLAIMS
 
 

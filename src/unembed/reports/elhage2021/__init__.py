@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from unembed.corpus import CorpusSource, open_corpus
+from unembed.document.model import Report, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Claim, Judgement
-from unembed.reports.document.model import Report, Section
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.options import Options

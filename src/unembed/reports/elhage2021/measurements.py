@@ -43,10 +43,10 @@ from unembed.attention.skip_trigrams import (
 from unembed.attention.term_importance import TermImportance
 from unembed.attention.windows import windows_of
 from unembed.corpus import Corpus
+from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
-from unembed.reports.document.intervals import Measured
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance

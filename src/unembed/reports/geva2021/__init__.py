@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from unembed.corpus import CorpusSource
+from unembed.document.model import Report
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Judgement, findings_by_section
-from unembed.reports.document.model import Report
 from unembed.reports.geva2021.findings import CLAIMS
 from unembed.reports.geva2021.formatting import provenance_of
 from unembed.reports.geva2021.measurements import Measurements, control_corpus, measure

@@ -10,9 +10,9 @@ import numpy as np
 
 from unembed.concepts.token_cleaning import clean
 from unembed.concepts.word_lists import STOP_WORDS
+from unembed.document.intervals import Measured, mean_of
+from unembed.document.model import Exhibit
 from unembed.models.decoder import Decoder
-from unembed.reports.document.intervals import Measured, mean_of
-from unembed.reports.document.model import Exhibit
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.results import Provenance, Table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unembed.reports.document.model import Reference
+from unembed.document.model import Reference
 from unembed.reports.published import PRINTED, READ_OFF, SUMMARY, Origin
 
 D_VOCAB = 267_744

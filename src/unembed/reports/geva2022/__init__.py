@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from unembed.corpus import CorpusSource, open_corpus
+from unembed.document.model import Report
 from unembed.models.decoder import Decoder
 from unembed.reports.claims import Judgement, findings_by_section
-from unembed.reports.document.model import Report
 from unembed.reports.geva2022.findings import CLAIMS
 from unembed.reports.geva2022.measurements import Measurements, measure
 from unembed.reports.geva2022.options import Options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unembed.reports.document.model import Reference
+from unembed.document.model import Reference
 from unembed.reports.published import PRINTED, SUMMARY, Origin
 
 GPT2_VOCAB = 50_257

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from unembed.attention.composition import MODES
+from unembed.document.intervals import Measured
+from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
-from unembed.reports.document.intervals import Measured
-from unembed.reports.document.numbers import percent
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 
 ONE_DIRECTION = 0.5

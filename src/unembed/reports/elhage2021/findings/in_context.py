@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from unembed.attention.in_context import InContext
+from unembed.document.intervals import mean_of
+from unembed.document.numbers import signed
 from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of
-from unembed.reports.document.intervals import mean_of
-from unembed.reports.document.numbers import signed
 from unembed.reports.elhage2021.measurements import Measurements
 
 IN_CONTEXT = 0.1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unembed.attention.induction import InductionEvidence, induction_missing
+from unembed.document.intervals import Measured
+from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of
-from unembed.reports.document.intervals import Measured
-from unembed.reports.document.numbers import percent
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.results import visible
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unembed.document.intervals import Measured, mean_of, paired_difference
+from unembed.document.numbers import signed
 from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
-from unembed.reports.document.intervals import Measured, mean_of, paired_difference
-from unembed.reports.document.numbers import signed
 from unembed.reports.elhage2021.measurements import DRAWS, Measurements
 from unembed.reports.elhage2021.published import COPYING_HEADS
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from unembed.document.intervals import Measured, mean_of
+from unembed.document.numbers import signed
 from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of
-from unembed.reports.document.intervals import Measured, mean_of
-from unembed.reports.document.numbers import signed
 from unembed.reports.elhage2021.measurements import Measurements
 
 PARTIAL = 0.05

@@ -6,9 +6,9 @@ from typing import Any
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.composition import MODES
+from unembed.document.model import Exhibit, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis
-from unembed.reports.document.model import Exhibit, Section
 from unembed.reports.elhage2021.sections.heads import eigenvalue_section, full_circuit_exhibits
 from unembed.results import Provenance, Table
 

@@ -17,11 +17,11 @@ from unembed.attention.composition import MODES
 from unembed.attention.head_scores import KINDS, HeadScores, effects_missing, number_or_none
 from unembed.attention.in_context import TextScores
 from unembed.attention.induction import InductionEvidence, induction_missing
+from unembed.document.model import Exhibit, Figure, Section
+from unembed.document.numbers import as_written
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
-from unembed.reports.document.model import Exhibit, Figure, Section
-from unembed.reports.document.numbers import as_written
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.reports.elhage2021.published import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER
 from unembed.reports.elhage2021.sections.prompt import effects_section, shown_entries

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from unembed.attention.circuits import Circuits
+from unembed.document.model import Exhibit, Figure, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis
-from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.published import NOT_IN_PAPER
 from unembed.results import Provenance, Table
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Section
+from unembed.document.intervals import columns, mean_of
+from unembed.document.model import Exhibit, Section
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.results import Table
 

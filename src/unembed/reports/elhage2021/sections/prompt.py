@@ -11,9 +11,9 @@ from unembed.attention.head import HeadCircuit
 from unembed.attention.induction import SourceEffects
 from unembed.attention.low_rank import LowRank
 from unembed.attention.low_rank_topk import Entries
+from unembed.document.model import Exhibit, Figure, Section
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
-from unembed.reports.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.published import NO_NUMBERS
 from unembed.results import Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of, run

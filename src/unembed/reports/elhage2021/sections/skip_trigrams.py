@@ -10,7 +10,7 @@ import torch
 
 from unembed.attention.circuits import Circuits
 from unembed.attention.skip_trigrams import CorpusCounts, SkipTrigram
-from unembed.reports.document.model import Exhibit, Section
+from unembed.document.model import Exhibit, Section
 from unembed.reports.elhage2021.measurements import BugTables, HeadSkipTrigrams, Measurements
 from unembed.results import Provenance, Table
 

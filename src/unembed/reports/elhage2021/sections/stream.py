@@ -13,9 +13,9 @@ from unembed.attention.expansion import Expansion
 from unembed.attention.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
 from unembed.attention.in_context import InContext
 from unembed.attention.term_importance import TermImportance
-from unembed.reports.document.intervals import columns as interval_columns
-from unembed.reports.document.intervals import mean_of
-from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.document.intervals import columns as interval_columns
+from unembed.document.intervals import mean_of
+from unembed.document.model import Exhibit, Figure, Section
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.published import NO_NUMBERS, NOT_IN_PAPER
 from unembed.results import Provenance, Table, visible

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
-from unembed.reports.document.intervals import (
+from unembed.document.intervals import (
     Measured,
     mean_of,
     share_of,
 )
-from unembed.reports.document.numbers import format_percent, percent
+from unembed.document.numbers import format_percent, percent
+from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
 from unembed.reports.geva2021.examples import CARRIED
 from unembed.reports.geva2021.formatting import stop_words
 from unembed.reports.geva2021.measurements import Measurements

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of, within
-from unembed.reports.document.intervals import (
+from unembed.document.intervals import (
     Measured,
     difference_of,
     mean_of,
@@ -15,7 +14,8 @@ from unembed.reports.document.intervals import (
     rank_correlation,
     share_of,
 )
-from unembed.reports.document.numbers import format_interval, percent, points
+from unembed.document.numbers import format_interval, percent, points
+from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of, within
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
 

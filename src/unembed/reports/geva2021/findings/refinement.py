@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of, within
-from unembed.reports.document.intervals import (
+from unembed.document.intervals import (
     Measured,
     mean_of,
     paired_difference,
     share_of,
 )
-from unembed.reports.document.numbers import format_percent, percent, points
+from unembed.document.numbers import format_percent, percent, points
+from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of, within
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.sections.refinement import breakdown, judge_compositions

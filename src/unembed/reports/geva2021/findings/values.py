@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from unembed.memories.values import written_values
-from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
-from unembed.reports.document.intervals import (
+from unembed.document.intervals import (
     Measured,
     rank_correlation,
     share_of,
 )
-from unembed.reports.document.numbers import format_interval, format_number, format_percent, percent
+from unembed.document.numbers import format_interval, format_number, format_percent, percent
+from unembed.memories.values import written_values
+from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
 from unembed.reports.geva2021.formatting import first_upper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.published import D_VOCAB

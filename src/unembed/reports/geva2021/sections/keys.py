@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.document.intervals import columns, mean_of, share_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unembed.reports.document.intervals import Measured, columns, share_of
-from unembed.reports.document.model import Exhibit, Figure, Section
+from unembed.document.intervals import Measured, columns, share_of
+from unembed.document.model import Exhibit, Figure, Section
 from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import boxes, means, provenance_of
 from unembed.reports.geva2021.measurements import Measurements

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from unembed.reports.document.intervals import columns, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.document.intervals import columns, share_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,

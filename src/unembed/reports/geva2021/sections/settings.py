@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unembed.reports.document.model import Exhibit, Section
+from unembed.document.model import Exhibit, Section
 from unembed.reports.geva2021.formatting import provenance_of
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.options import Options

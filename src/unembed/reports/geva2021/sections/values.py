@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from unembed.reports.document.intervals import Measured, columns, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.document.intervals import Measured, columns, share_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2021 import published
 from unembed.reports.geva2021.formatting import (
     ComparisonTable,

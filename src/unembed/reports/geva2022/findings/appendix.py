@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from unembed.document.intervals import Measured, mean_of
+from unembed.document.numbers import format_number, format_percent, percent
 from unembed.memories.event_sample import DOMINANT
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
-from unembed.reports.document.intervals import Measured, mean_of
-from unembed.reports.document.numbers import format_number, format_percent, percent
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.published import CONTRIBUTION
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from unembed.document.intervals import Measured
+from unembed.document.numbers import percent
 from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
-from unembed.reports.document.intervals import Measured
-from unembed.reports.document.numbers import percent
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.sections.applications import PAPER_EXAMPLES
 

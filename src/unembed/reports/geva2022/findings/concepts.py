@@ -8,9 +8,9 @@ import numpy as np
 
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP
+from unembed.document.intervals import Measured, difference_of, mean_of, paired_difference, ratio_of
+from unembed.document.numbers import format_interval, format_percent, percent, points
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of
-from unembed.reports.document.intervals import Measured, difference_of, mean_of, paired_difference, ratio_of
-from unembed.reports.document.numbers import format_interval, format_percent, percent, points
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES, Measurements
 from unembed.reports.geva2022.published import GPT2_VOCAB
 from unembed.reports.geva2022.sections.concepts import WITH_STOP_WORDS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from unembed.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
+from unembed.document.numbers import format_interval, percent, points
 from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of, within
-from unembed.reports.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
-from unembed.reports.document.numbers import format_interval, percent, points
 from unembed.reports.geva2022.findings.thresholds import AT_LEAST, FEWEST
 from unembed.reports.geva2022.measurements import Measurements
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from unembed.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
+from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
 from unembed.memories.event_scores import candidate_scores
 from unembed.reports.claims import Claim, Judgement, Numbers, above, below, verdict_of
-from unembed.reports.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
-from unembed.reports.document.numbers import format_interval, format_number, format_percent, percent, points
 from unembed.reports.geva2022.findings.thresholds import AT_LEAST, FEWEST
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.sections.layers import EASY, SHORT, frequent, frequently_active, is_rare, top_ids

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
+from unembed.document.intervals import columns, mean_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.results import Table

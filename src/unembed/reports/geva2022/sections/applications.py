@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unembed.reports.document.model import Exhibit, Finding, Section
+from unembed.document.model import Exhibit, Finding, Section
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.results import Table
 

@@ -9,9 +9,9 @@ from unembed.concepts.annotation.files import KINDS, Annotation, summary
 from unembed.concepts.annotation.from_values import automatic
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP, VectorConcepts
+from unembed.document.intervals import columns, mean_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.lens import comparable_basis
-from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import NEGATED, RANDOM, UPDATES, VALUES, Measurements
 from unembed.results import Provenance, Table

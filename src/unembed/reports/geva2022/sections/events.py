@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.corpus import Segment
+from unembed.document.intervals import columns, mean_of, share_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.memories.event_sample import DOMINANT, EventSample
 from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
 from unembed.models.decoder import Decoder
-from unembed.reports.document.intervals import columns, mean_of, share_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.results import Provenance, Table

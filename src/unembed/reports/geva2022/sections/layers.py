@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from unembed.document.intervals import columns, mean_of
+from unembed.document.model import Exhibit, Figure, Finding, Section
 from unembed.lens import comparable_basis, read
 from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
 from unembed.memories.values import values_of
-from unembed.reports.document.intervals import columns, mean_of
-from unembed.reports.document.model import Exhibit, Figure, Finding, Section
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.results import Table

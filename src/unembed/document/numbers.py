@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from unembed.reports.document.intervals import Measured
+from unembed.document.intervals import Measured
 
 
 def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:

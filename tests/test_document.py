@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.reports.sample import PROVENANCE, sample, tables_of_two_units
+from unembed.document.charts import draw
+from unembed.document.files import prepared
+from unembed.document.html import page
+from unembed.document.intervals import NOTHING, Measured
+from unembed.document.model import Reference
+from unembed.document.numbers import as_written, format_interval, format_number, percent, points, signed
+from unembed.document.svg import Scale, fitted
+from unembed.document.terminal import summary
 from unembed.errors import InvalidInput
 from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
-from unembed.reports.document.charts import draw
-from unembed.reports.document.files import prepared
-from unembed.reports.document.html import page
-from unembed.reports.document.intervals import NOTHING, Measured
-from unembed.reports.document.model import Reference
-from unembed.reports.document.numbers import as_written, format_interval, format_number, percent, points, signed
-from unembed.reports.document.svg import Scale, fitted
-from unembed.reports.document.terminal import summary
 from unembed.results import Table
 
 

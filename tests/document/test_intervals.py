@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unembed.reports.document.intervals import (
+from unembed.document.intervals import (
     columns,
     difference_of,
     mean_of,

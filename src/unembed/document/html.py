@@ -7,10 +7,10 @@ import math
 import re
 from typing import Any
 
-from unembed.reports.document.charts import draw
-from unembed.reports.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
-from unembed.reports.document.numbers import as_written, common_decimals, format_number
-from unembed.reports.document.svg import STYLE as FIGURE_STYLE
+from unembed.document.charts import draw
+from unembed.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
+from unembed.document.numbers import as_written, common_decimals, format_number
+from unembed.document.svg import STYLE as FIGURE_STYLE
 from unembed.results import Table, visible_html
 
 _STYLE = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unembed.reports.document.model import Report, summary_line
-from unembed.reports.document.numbers import as_written
+from unembed.document.model import Report, summary_line
+from unembed.document.numbers import as_written
 from unembed.results import visible_rich
 
 _SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "inconclusive": ("·", "dim")}

@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from unembed.document.charts import draw
+from unembed.document.html import page
+from unembed.document.model import SCHEMA, Report
 from unembed.errors import InvalidInput, reading_fault
-from unembed.reports.document.charts import draw
-from unembed.reports.document.html import page
-from unembed.reports.document.model import SCHEMA, Report
 from unembed.results import Table, write_whole
 
 PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unembed.reports.document.model import Figure
-from unembed.reports.document.numbers import format_number
-from unembed.reports.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Scale, fitted, x_title, y_axis
+from unembed.document.model import Figure
+from unembed.document.numbers import format_number
+from unembed.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Scale, fitted, x_title, y_axis
 from unembed.results import Table, visible
 
 Columns = Mapping[str, list[Any]]

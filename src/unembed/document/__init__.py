@@ -1,0 +1,23 @@
+"""What a page consists of and how it is written: sections, tables, figures, HTML, terminal text, intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.document.files import reopen as reopen
+from unembed.document.files import write as write
+from unembed.document.intervals import Measured as Measured
+from unembed.document.model import Exhibit as Exhibit
+from unembed.document.model import Figure as Figure
+from unembed.document.model import Finding as Finding
+from unembed.document.model import Report as Report
+from unembed.document.model import Section as Section
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.document.files import PAGE as PAGE
+    from unembed.document.html import page as page
+    from unembed.document.numbers import as_written as as_written
+    from unembed.document.terminal import summary as summary
+else:
+    __getattr__ = import_on_first_use(__name__)
