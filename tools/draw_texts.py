@@ -1,0 +1,92 @@
+"""Draw texts of the package at random, so that a person who has not seen the project can say which they understand.
+
+    python -m tools.draw_texts --seed 46            sixty texts: docstrings, errors, help and comments, fifteen of each
+    python -m tools.draw_texts --seed 46 --number 20
+
+A reader marks each text: understood at the first reading or not. The same seed draws the same texts from the same tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import random
+import textwrap
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "unembed"
+KINDS = ("docstring", "error", "help", "comment")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text and where it stands."""
+
+    kind: str
+    place: str
+    text: str
+
+
+def texts_of(path: Path) -> Iterator[Text]:
+    """Every docstring, error, help text and comment of a file."""
+    source = path.read_text(encoding="utf-8")
+    name = path.relative_to(PACKAGE.parent).as_posix()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if found := ast.get_docstring(node):
+                yield Text("docstring", f"{name}:{getattr(node, 'lineno', 1)}", _signed(node, source, found))
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            yield Text(
+                "error", f"{name}:{node.lineno}", textwrap.dedent(ast.get_source_segment(source, node.exc) or "")
+            )
+        elif isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
+            yield Text("help", f"{name}:{node.value.lineno}", str(node.value.value))
+    yield from _comments(name, source)
+
+
+def _signed(node: ast.AST, source: str, text: str) -> str:
+    """A docstring below the line that it documents, where it documents one."""
+    first = "" if isinstance(node, ast.Module) else (ast.get_source_segment(source, node) or "").splitlines()[0]
+    return f"{first}\n{text}" if first else text
+
+
+def _comments(name: str, source: str) -> Iterator[Text]:
+    """Comments in whole lines, neighbouring lines as one, each above the line of code that follows it."""
+    lines = source.splitlines()
+    rows = [
+        token.start[0]
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT and lines[token.start[0] - 1].lstrip().startswith("#")
+    ]
+    for row in (row for row in rows if row - 1 not in rows):
+        last = row
+        while last + 1 in rows:
+            last += 1
+        yield Text("comment", f"{name}:{row}", "\n".join(line.strip() for line in lines[row - 1 : last + 1]))
+
+
+def draw(number: int, seed: int) -> list[Text]:
+    """Texts drawn at random, equally many of each kind."""
+    found = [text for path in sorted(PACKAGE.rglob("*.py")) for text in texts_of(path)]
+    chosen = random.Random(seed)
+    return [
+        text for kind in KINDS for text in chosen.sample([t for t in found if t.kind == kind], number // len(KINDS))
+    ]
+
+
+def main() -> None:
+    """Print the texts with their numbers and places."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seed", type=int, required=True, help="which texts are drawn")
+    options.add_argument("--number", type=int, default=60, help="how many texts, a multiple of four")
+    given = options.parse_args()
+    for count, text in enumerate(draw(given.number, given.seed), start=1):
+        print(f"--- {count}. {text.kind}, {text.place}\n{text.text}\n")
+
+
+if __name__ == "__main__":
+    main()
