@@ -16,6 +16,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "unembed"
@@ -69,9 +70,15 @@ def _comments(name: str, source: str) -> Iterator[Text]:
         yield Text("comment", f"{name}:{row}", "\n".join(line.strip() for line in lines[row - 1 : last + 1]))
 
 
+@cache
+def all_texts() -> tuple[Text, ...]:
+    """Every text of the package, in the order of its files."""
+    return tuple(text for path in sorted(PACKAGE.rglob("*.py")) for text in texts_of(path))
+
+
 def draw(number: int, seed: int) -> list[Text]:
     """Texts drawn at random, equally many of each kind."""
-    found = [text for path in sorted(PACKAGE.rglob("*.py")) for text in texts_of(path)]
+    found = all_texts()
     chosen = random.Random(seed)
     return [
         text for kind in KINDS for text in chosen.sample([t for t in found if t.kind == kind], number // len(KINDS))

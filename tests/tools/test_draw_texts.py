@@ -8,6 +8,20 @@ import pytest
 
 from tools import draw_texts
 
+ROOM = '''"""The room."""
+
+
+def open_door(key: str) -> None:
+    """Open the door."""
+    # Keys wear out,
+    # so a copy is tried too.
+    if not key:
+        raise InvalidInput("no key", why="#1")
+
+
+option(help="Which key.")
+'''
+
 
 def test_a_seed_draws_the_same_texts_and_another_seed_others() -> None:
     assert draw_texts.draw(20, 1) == draw_texts.draw(20, 1)
@@ -23,16 +37,12 @@ def test_texts_are_found_where_they_stand(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(draw_texts, "PACKAGE", tmp_path / "unembed")
     file = tmp_path / "unembed" / "room.py"
     file.parent.mkdir()
-    file.write_text(
-        '"""The room."""\n\n\ndef open_door(key: str) -> None:\n    """Open the door."""\n'
-        '    # Keys wear out,\n    # so a copy is tried too.\n    if not key:\n        raise InvalidInput("no key", why="#1")\n'
-        'option(help="Which key.")\n'
-    )
+    file.write_text(ROOM)
     found = {(text.kind, text.place): text.text for text in draw_texts.texts_of(file)}
     assert found == {
         ("docstring", "unembed/room.py:1"): "The room.",
         ("docstring", "unembed/room.py:4"): "def open_door(key: str) -> None:\nOpen the door.",
         ("error", "unembed/room.py:9"): 'InvalidInput("no key", why="#1")',
-        ("help", "unembed/room.py:10"): "Which key.",
-        ("comment", "unembed/room.py:6"): "# Keys wear out,\n# so a copy is tried too.",
+        ("help", "unembed/room.py:12"): "Which key.",
+        ("comment", "unembed/room.py:6"): "# Keys wear out,\n# so a copy is tried too.\nif not key:",
     }
