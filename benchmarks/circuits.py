@@ -167,7 +167,7 @@ def copying(rounds: int) -> None:
 @torch.no_grad()
 def entries(rounds: int) -> None:
     import unembed
-    from unembed.attention.low_rank_topk import COLUMNS, ROWS
+    from unembed.attention.weights.low_rank_topk import COLUMNS, ROWS
 
     full = unembed.circuits(small()).ov_full(5, 3)
     left, right = full.left, full.right

@@ -8,8 +8,8 @@ import torch
 import unembed
 from tests.conftest import tiny
 from tests.families import FAMILIES
-from unembed.attention import composition as pairs
 from unembed.attention.circuits import Circuits
+from unembed.attention.weights import composition as pairs
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 
 MIXED = ["attention-only", "gpt2", "llama", "gpt_bigcode", "falcon-40b", "gpt_neox", "gemma2", "granite", "phi3"]

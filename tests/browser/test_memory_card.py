@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 import unembed
 from tests.browser.test_memory_heads_labs import number
-from unembed.attention.memory_connections import memory_connections
+from unembed.attention.paths.memory_connections import memory_connections
 from unembed.gallery import memory_descriptions
 from unembed.index.coefficients import coefficients_view
 

@@ -13,7 +13,7 @@ import unembed
 from tests.browser.axe_rules import assert_no_violation
 from tests.browser.conftest import address
 from tests.browser.test_journeys import PROMPT
-from unembed.attention.head_examples import HeadExamples, examples_of_heads
+from unembed.attention.text.head_examples import HeadExamples, examples_of_heads
 from unembed.index.coefficients import coefficients_view
 
 HERE = f"prompt={PROMPT.replace(' ', '%20')}"
@@ -240,7 +240,7 @@ def test_a_pattern_on_a_text_of_ones_own_by_weight_or_by_what_is_carried(opened,
     cell = region.locator("rect").last
     expect(cell.locator("title")).to_have_text(re.compile(rf"{100 * float(weights[n - 1, n - 1]):.1f} %$"))
     region.get_by_role("radio", name="Contribution").click()
-    from unembed.attention.value_weighted_attention import POINTS, contribution_norms
+    from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
 
     norms = contribution_norms(lm, lm.run(text, POINTS), 2)[3]
     expect(cell.locator("title")).to_have_text(re.compile("contribution"))

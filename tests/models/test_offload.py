@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.conftest import tiny
 from tests.families import EXPERTS, FAMILIES, build
 from tests.models.architectures.test_wikilm import wikilm
-from unembed.attention.rotation import rotate_stream
+from unembed.attention.weights.rotation import rotate_stream
 from unembed.errors import InvalidInput, ModelUnavailable, UnembedError, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.models.fingerprint import sampled_fingerprint, weights_fingerprint

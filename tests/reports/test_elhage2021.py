@@ -16,7 +16,7 @@ from tests.reports.sample import (
     with_unlearned,
 )
 from tests.sweeps.recorder import lettered, texts
-from unembed.attention.skip_trigrams import count_in_corpus, shuffled_sources
+from unembed.attention.text.skip_trigrams import count_in_corpus, shuffled_sources
 from unembed.errors import InvalidInput
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.models.decoder import Decoder

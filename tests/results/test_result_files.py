@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import unembed
 from tests.conftest import tiny
 from unembed.attention import Circuits, virtual_weights
-from unembed.attention.in_context import scores_on_text
+from unembed.attention.behaviour.in_context import scores_on_text
 from unembed.control.toxicity.prompts import Prompt
 from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import Gallery

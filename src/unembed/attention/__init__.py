@@ -14,16 +14,16 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import Circuits as Circuits
-    from unembed.attention.geometry import subspaces as subspaces
-    from unembed.attention.geometry import virtual_weights as virtual_weights
-    from unembed.attention.head_examples import HeadExamples as HeadExamples
-    from unembed.attention.head_examples import Progress as Progress
-    from unembed.attention.head_examples import examples_of_heads as examples_of_heads
-    from unembed.attention.low_rank import LowRank as LowRank
-    from unembed.attention.rotation import random_rotation as random_rotation
-    from unembed.attention.rotation import rotate_stream as rotate_stream
-    from unembed.attention.rotation import rotated as rotated
-    from unembed.attention.skip_trigrams import count_in_corpus as count_in_corpus
-    from unembed.attention.skip_trigrams import frequent_tokens as frequent_tokens
+    from unembed.attention.paths.geometry import subspaces as subspaces
+    from unembed.attention.paths.geometry import virtual_weights as virtual_weights
+    from unembed.attention.text.head_examples import HeadExamples as HeadExamples
+    from unembed.attention.text.head_examples import Progress as Progress
+    from unembed.attention.text.head_examples import examples_of_heads as examples_of_heads
+    from unembed.attention.text.skip_trigrams import count_in_corpus as count_in_corpus
+    from unembed.attention.text.skip_trigrams import frequent_tokens as frequent_tokens
+    from unembed.attention.weights.low_rank import LowRank as LowRank
+    from unembed.attention.weights.rotation import random_rotation as random_rotation
+    from unembed.attention.weights.rotation import rotate_stream as rotate_stream
+    from unembed.attention.weights.rotation import rotated as rotated
 else:
     __getattr__ = import_on_first_use(__name__)

@@ -8,19 +8,19 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.by_offset import position_scores, previous_token_by_weights, scores_by_offset
-from unembed.attention.direct_path import DirectPath, direct_path
-from unembed.attention.erasure import MemoryManagement, memory_management
-from unembed.attention.expansion import Expansion, expand
-from unembed.attention.head import Head, VirtualHead
-from unembed.attention.head_scores import HeadScores, head_scores
-from unembed.attention.in_context import InContext, in_context
-from unembed.attention.induction import InductionEvidence, SourceEffects, induction_evidence, source_effects
-from unembed.attention.qk_ov import HeadMatrices
-from unembed.attention.score_terms import ScoreTerms, score_terms
-from unembed.attention.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
-from unembed.attention.term_importance import TermImportance, term_importance
-from unembed.attention.weights_between import Input, VirtualWeight, readers_of, virtual_weight, writers_of
+from unembed.attention.behaviour.head_scores import HeadScores, head_scores
+from unembed.attention.behaviour.in_context import InContext, in_context
+from unembed.attention.behaviour.induction import InductionEvidence, SourceEffects, induction_evidence, source_effects
+from unembed.attention.behaviour.score_terms import ScoreTerms, score_terms
+from unembed.attention.paths.erasure import MemoryManagement, memory_management
+from unembed.attention.paths.expansion import Expansion, expand
+from unembed.attention.paths.term_importance import TermImportance, term_importance
+from unembed.attention.paths.virtual_heads import Head, VirtualHead
+from unembed.attention.paths.weights_between import Input, VirtualWeight, readers_of, virtual_weight, writers_of
+from unembed.attention.text.direct_path import DirectPath, direct_path
+from unembed.attention.text.skip_trigrams import SkipTrigram, SkipTrigramBugs, skip_trigram_bugs, skip_trigrams
+from unembed.attention.weights.by_offset import position_scores, previous_token_by_weights, scores_by_offset
+from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder

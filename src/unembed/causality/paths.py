@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.composition import inner_products, readers, writers
-from unembed.attention.folded_weights import default_basis
+from unembed.attention.weights.composition import inner_products, readers, writers
+from unembed.attention.weights.folded_weights import default_basis
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, Direction, GaussianNoise, patched_pair, taken_from
 from unembed.causality.path_ends import PARTS, Receiver, Sender, reaches, receivers_of, senders_of

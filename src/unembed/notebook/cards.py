@@ -19,7 +19,7 @@ from unembed.validation import positive_int
 
 if TYPE_CHECKING:
     from unembed.attention import Circuits
-    from unembed.attention.head_scores import HeadScores
+    from unembed.attention.behaviour.head_scores import HeadScores
     from unembed.language_model import LanguageModel
     from unembed.names import StreamPoint
     from unembed.trace.trace import Trace

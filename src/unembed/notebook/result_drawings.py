@@ -10,7 +10,7 @@ from unembed.schemas.numbers import numbers, numbers_or_none
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unembed.attention.head_scores import HeadScores
+    from unembed.attention.behaviour.head_scores import HeadScores
     from unembed.causality import Ablation, CorpusAblation, Patching, PatchingPairs, Paths, Screening
     from unembed.logit_attribution import Attribution, Effects
     from unembed.results import Table

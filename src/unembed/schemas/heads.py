@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from unembed.attention.behaviour.head_scores import HeadScores
+from unembed.attention.behaviour.repeated_pattern import repeated_pattern
 from unembed.attention.circuits import Circuits
-from unembed.attention.head_scores import HeadScores
-from unembed.attention.low_rank_topk import Entries
-from unembed.attention.repeated_pattern import repeated_pattern
+from unembed.attention.weights.low_rank_topk import Entries
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unembed.attention.memory_connections import Connection, memory_connections
+from unembed.attention.paths.memory_connections import Connection, memory_connections
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.schemas.numbers import numbers
 from unembed.schemas.tokens import question_tokens, scored

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from unembed.attention.behaviour.prompt_head_scores import prompt_head_scores, required_points
+from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
 from unembed.attention.circuits import Circuits
-from unembed.attention.folded_weights import require_heads
-from unembed.attention.prompt_head_scores import prompt_head_scores, required_points
-from unembed.attention.value_weighted_attention import POINTS, contribution_norms
+from unembed.attention.weights.folded_weights import require_heads
 from unembed.errors import PointMissing, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unembed.attention.head_outputs import HeadUpdate
+from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.trace.described_memories import DescribedMemory
 

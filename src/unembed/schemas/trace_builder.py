@@ -32,7 +32,7 @@ from unembed.schemas.trace import (
 from unembed.trace.usual_coefficients import usual_coefficients
 
 if TYPE_CHECKING:
-    from unembed.attention.head_outputs import HeadUpdate
+    from unembed.attention.behaviour.head_outputs import HeadUpdate
     from unembed.index.index import Index
     from unembed.language_model import LanguageModel
     from unembed.logit_attribution import Row

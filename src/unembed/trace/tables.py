@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.head_outputs import HeadUpdate
+from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.memories.events import Event
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.models.decoder import Decoder

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unembed.attention.head_outputs import HeadUpdate, head_updates
+from unembed.attention.behaviour.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
 from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.logit_attribution import Attribution, attribution, points_needed

@@ -9,7 +9,7 @@ from torch import nn
 from tests.conftest import tiny
 from tests.families import DENSE, FAMILIES, PARALLEL, build
 from tests.models.decoder_classes import tiny_model
-from unembed.attention.folded_weights import reading_weights
+from unembed.attention.weights.folded_weights import reading_weights
 from unembed.errors import ModelNotUnderstood, NotFinite, PointMissing, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution

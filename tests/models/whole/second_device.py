@@ -28,7 +28,7 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.families import FAMILIES
 from tests.models.decoder_classes import tiny_model
-from unembed.attention.rotation import rotate_stream
+from unembed.attention.weights.rotation import rotate_stream
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
 from unembed.logit_attribution import attribution, kinds_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unembed
-from unembed.attention.folded_weights import embedding, unembedding
+from unembed.attention.weights.folded_weights import embedding, unembedding
 from unembed.errors import OutOfRange, Unsupported
 
 TEXT = "The first month of the year"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from unembed.attention.erasure import ErasingHead, ErasingMemory, ErasureOnText, MemoryManagement
-from unembed.attention.in_context import InContext
-from unembed.attention.induction import InductionEvidence
+from unembed.attention.behaviour.in_context import InContext
+from unembed.attention.behaviour.induction import InductionEvidence
+from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, ErasureOnText, MemoryManagement
 from unembed.document.intervals import Measured
 from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.results import Provenance

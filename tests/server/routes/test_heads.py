@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import unembed
-from unembed.attention.head_examples import HeadExamples, Progress, examples_of_heads
-from unembed.attention.value_weighted_attention import POINTS, contribution_norms
+from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
+from unembed.attention.text.head_examples import HeadExamples, Progress, examples_of_heads
 from unembed.schemas.heads import heads_view
 
 PROMPT = "The first month of the year is"
@@ -139,7 +139,7 @@ def test_examples_are_where_the_head_carries_most_in_each_window(indexed, wren, 
         assert example["carried"][src] == example["value"] == pytest.approx(value, rel=1e-4)
         weights = wren.run(line, "pattern").at("pattern", 3)[0, 2]
         assert example["weight"] == pytest.approx(float(weights[dst, src]), rel=1e-4)
-    monkeypatch.setattr("unembed.attention.head_examples.run", None)  # one reading has served the layer
+    monkeypatch.setattr("unembed.attention.text.head_examples.run", None)  # one reading has served the layer
     progress, other = examples(indexed, 3, 7)
     assert progress == [] and other["head"] == 7
     best = max(largest(wren, line, 3, 7)[0] for line in LINES)
@@ -191,7 +191,7 @@ def test_examples_of_no_head(client):
 def test_special_tokens_in_front_are_read_but_neither_shown_nor_sources(wren, index, monkeypatch):
     plain = type(wren).encode
     monkeypatch.setattr(type(wren), "encode", lambda self, text: torch.cat([torch.tensor([[0]]), plain(self, text)], 1))
-    monkeypatch.setattr("unembed.attention.head_examples.leading", lambda _: [0])
+    monkeypatch.setattr("unembed.attention.text.head_examples.leading", lambda _: [0])
     found = [one for one in examples_of_heads(wren, index.text_pieces(), 2) if isinstance(one, HeadExamples)][5]
     assert found.tokens == 2 * sum(len(plain(wren, line)[0]) for line in LINES)
     for example in found.examples:

@@ -334,7 +334,7 @@ def test_a_memory_on_a_prompt_brings_its_effect_on_the_question(client, wren):
 
 
 def test_connections_are_those_of_the_weights(client, wren):
-    from unembed.attention.memory_connections import memory_connections
+    from unembed.attention.paths.memory_connections import memory_connections
 
     found = client.get("/api/v1/memories/3/5/connections?top=4").json()
     expected = memory_connections(wren, 3, 5, 4)

@@ -11,15 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.bigrams import Bigrams
-from unembed.attention.circuits import Circuits, circuits
-from unembed.attention.copying import Spectra
-from unembed.attention.direct_path import DirectPath, direct_path
-from unembed.attention.erasure import MemoryManagement, memory_management
-from unembed.attention.expansion import Expansion
-from unembed.attention.folded_weights import default_basis, require_heads
-from unembed.attention.head_scores import HeadScores
-from unembed.attention.in_context import (
+from unembed.attention.behaviour.head_scores import HeadScores
+from unembed.attention.behaviour.in_context import (
     InContext,
     TextScores,
     head_output_lengths,
@@ -27,9 +20,14 @@ from unembed.attention.in_context import (
     matched_heads,
     scores_on_text,
 )
-from unembed.attention.induction import InductionEvidence, SourceEffects, source_effects
-from unembed.attention.rotation import rotated
-from unembed.attention.skip_trigrams import (
+from unembed.attention.behaviour.induction import InductionEvidence, SourceEffects, source_effects
+from unembed.attention.circuits import Circuits, circuits
+from unembed.attention.paths.erasure import MemoryManagement, memory_management
+from unembed.attention.paths.expansion import Expansion
+from unembed.attention.paths.term_importance import TermImportance
+from unembed.attention.text.bigrams import Bigrams
+from unembed.attention.text.direct_path import DirectPath, direct_path
+from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
     SkipTrigram,
     SkipTrigramBugs,
@@ -40,9 +38,11 @@ from unembed.attention.skip_trigrams import (
     shuffled_sources,
     skip_trigram_bugs,
 )
-from unembed.attention.term_importance import TermImportance
-from unembed.attention.windows import windows_of
+from unembed.attention.weights.copying import Spectra
+from unembed.attention.weights.folded_weights import default_basis, require_heads
+from unembed.attention.weights.rotation import rotated
 from unembed.corpus import Corpus
+from unembed.corpus.windows import windows_of
 from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unembed.attention.composition import MODES
+from unembed.attention.weights.composition import MODES
 from unembed.document.intervals import Measured
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported

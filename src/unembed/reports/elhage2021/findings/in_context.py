@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unembed.attention.in_context import InContext
+from unembed.attention.behaviour.in_context import InContext
 from unembed.document.intervals import mean_of
 from unembed.document.numbers import signed
 from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of

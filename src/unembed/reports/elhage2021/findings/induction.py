@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unembed.attention.induction import InductionEvidence, induction_missing
+from unembed.attention.behaviour.induction import InductionEvidence, induction_missing
 from unembed.document.intervals import Measured
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported

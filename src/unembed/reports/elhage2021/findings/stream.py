@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unembed.attention.erasure import MemoryManagement
+from unembed.attention.paths.erasure import MemoryManagement
 from unembed.reports.claims import Claim, Judgement, Numbers, verdict_of
 from unembed.reports.elhage2021.measurements import Measurements
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.attention.circuits import Circuits
-from unembed.attention.composition import MODES
+from unembed.attention.weights.composition import MODES
 from unembed.document.model import Exhibit, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unembed.attention.behaviour.head_scores import KINDS, HeadScores, effects_missing, number_or_none
+from unembed.attention.behaviour.in_context import TextScores
+from unembed.attention.behaviour.induction import InductionEvidence, induction_missing
 from unembed.attention.circuits import Circuits
-from unembed.attention.composition import MODES
-from unembed.attention.head_scores import KINDS, HeadScores, effects_missing, number_or_none
-from unembed.attention.in_context import TextScores
-from unembed.attention.induction import InductionEvidence, induction_missing
+from unembed.attention.weights.composition import MODES
 from unembed.document.model import Exhibit, Figure, Section
 from unembed.document.numbers import as_written
 from unembed.errors import Unsupported

@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from unembed.attention.behaviour.induction import SourceEffects
 from unembed.attention.circuits import Circuits
-from unembed.attention.head import HeadCircuit
-from unembed.attention.induction import SourceEffects
-from unembed.attention.low_rank import LowRank
-from unembed.attention.low_rank_topk import Entries
+from unembed.attention.paths.virtual_heads import HeadCircuit
+from unembed.attention.weights.low_rank import LowRank
+from unembed.attention.weights.low_rank_topk import Entries
 from unembed.document.model import Exhibit, Figure, Section
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from unembed.attention.circuits import Circuits
-from unembed.attention.skip_trigrams import CorpusCounts, SkipTrigram
+from unembed.attention.text.skip_trigrams import CorpusCounts, SkipTrigram
 from unembed.document.model import Exhibit, Section
 from unembed.reports.elhage2021.measurements import BugTables, HeadSkipTrigrams, Measurements
 from unembed.results import Provenance, Table

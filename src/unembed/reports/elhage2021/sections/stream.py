@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from unembed.attention.behaviour.in_context import InContext
 from unembed.attention.circuits import Circuits
-from unembed.attention.direct_path import DirectPath
-from unembed.attention.erasure import ErasingHead, ErasingMemory, MemoryManagement
-from unembed.attention.expansion import Expansion
-from unembed.attention.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
-from unembed.attention.in_context import InContext
-from unembed.attention.term_importance import TermImportance
+from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, MemoryManagement
+from unembed.attention.paths.expansion import Expansion
+from unembed.attention.paths.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
+from unembed.attention.paths.term_importance import TermImportance
+from unembed.attention.text.direct_path import DirectPath
 from unembed.document.intervals import columns as interval_columns
 from unembed.document.intervals import mean_of
 from unembed.document.model import Exhibit, Figure, Section

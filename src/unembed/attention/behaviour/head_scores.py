@@ -1,0 +1,300 @@
+"""What each head attends to on random tokens repeated twice: previous token, earlier occurrence, what followed it.
+
+Patterns are reduced to scores layer by layer while the model runs; none is stored.
+
+Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022, prefix-matching and copying scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.weights.by_layer import by_layer
+from unembed.attention.weights.folded_weights import require_heads
+from unembed.errors import InvalidInput
+from unembed.lens import final_scale
+from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table
+from unembed.stream.decomposition import attention_branch, directions, mixing_points
+from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
+from unembed.stream.run import forward_arguments, prepare
+from unembed.validation import as_int, positive_int, valid_seed
+
+KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting", "current_token")
+_TOKENS = 2048
+"""Tokens in a pass."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadScores(Displayed):
+    """One score of each kind for each head, the mean over sequences.
+
+    Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
+    attends to most, above its mean effect on all tokens. Scores are NaN where a layer has no attention, `copying` also
+    in the layers of `effects_missing`.
+    """
+
+    previous_token: Float[Tensor, "layer head"]
+    """Mean attention to the position before."""
+    duplicate_token: Float[Tensor, "layer head"]
+    """In the second half: mean attention to the earlier occurrence of the same token."""
+    induction: Float[Tensor, "layer head"]
+    """In the second half: mean attention to the token after the earlier occurrence (prefix matching)."""
+    copying: Float[Tensor, "layer head"]
+    resting: Float[Tensor, "layer head"]
+    """Mean attention to the first position."""
+    current_token: Float[Tensor, "layer head"]
+    """Mean attention to the position itself."""
+    by_sequence: Float[Tensor, "kind sequence layer head"]
+    """The positions over which means are taken, in the order of `KINDS`."""
+    length: int
+    provenance: Provenance
+
+    @classmethod
+    def of(
+        cls, by_sequence: Float[Tensor, "kind sequence layer head"], length: int, provenance: Provenance
+    ) -> HeadScores:
+        """The means over sequences, kinds in the order of `KINDS`."""
+        means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
+        return cls(**means, by_sequence=by_sequence, length=length, provenance=provenance)
+
+    def places(self) -> list[tuple[int, int]]:
+        """Layer and head of every head that attends, in the order of the model."""
+        layers, heads = (~self.induction.isnan()).nonzero(as_tuple=True)
+        return list(zip(layers.tolist(), heads.tolist(), strict=True))
+
+    def to_table(self) -> Table:
+        """One row for each head that attends, in the order of the model."""
+        places = self.places()
+        columns: dict[str, list[Any]] = {"layer": [n for n, _ in places], "head": [h for _, h in places]}
+        columns |= {kind: [number_or_none(self[kind][place]) for place in places] for kind in KINDS}
+        title = f"Head scores, means of {self.by_sequence.shape[1]} sequences of 2 x {self.length} tokens"
+        return Table(title, columns, self.provenance)
+
+    def __repr__(self) -> str:
+        """The largest head of each kind; the tensors themselves are long."""
+        largest = [f"{kind} {v:.2f} (L{layer}H{head})" for kind in KINDS for layer, head, v in self.top(kind, 1)]
+        layers, heads = self.induction.shape
+        return f"HeadScores({layers} layers of {heads} heads; largest: {', '.join(largest)})"
+
+    def __getitem__(self, kind: str) -> Float[Tensor, "layer head"]:
+        if kind not in KINDS:
+            raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(KINDS)}")
+        return getattr(self, kind)
+
+    def interval(self, kind: str) -> Float[Tensor, "layer head"]:
+        """Half the width of the 95 % confidence interval of a kind's mean over sequences (normal approximation)."""
+        self[kind]
+        rows = self.by_sequence[KINDS.index(kind)]
+        return 1.96 * rows.std(dim=0, correction=1 if len(rows) > 1 else 0) / len(rows) ** 0.5
+
+    def top(self, kind: str, top: int = 5) -> list[tuple[int, int, float]]:
+        """The heads with the largest scores of a kind: (layer, head, score)."""
+        scores, top = self[kind], positive_int("top", top)
+        known = ~scores.isnan()
+        best = scores.masked_fill(~known, -torch.inf).flatten().topk(min(top, int(known.sum())))
+        heads = scores.shape[1]
+        return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
+
+
+def number_or_none(value: Tensor) -> float | None:
+    """A number of a tensor, None where it is NaN: where there is nothing that it would measure."""
+    return None if bool(value.isnan()) else float(value)
+
+
+def effects_missing(lm: Decoder) -> dict[int, str]:
+    """Layers with attention for whose heads there is no `copying` score on tokens, and why."""
+    missing: dict[int, str] = {}
+    for layer in lm.attention_layers:
+        site = lm.structure.blocks[layer].attention
+        if mixing_points(lm):
+            streams = lm.structure.streams
+            missing[layer] = (
+                "the stream is normalised on its way, at a scale of its own at every position"
+                if streams is None
+                else f"the model has {streams.count} streams, mixed differently at every position"
+            )
+        elif site.out_projection is None:
+            missing[layer] = site.heads_missing
+        elif site.out_projection in lm.structure.not_linear:
+            missing[layer] = lm.structure.not_linear[site.out_projection]
+    return missing
+
+
+def repeated_tokens(
+    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0
+) -> tuple[Int[Tensor, "sequence pos"], int]:
+    """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
+
+    Tokens are drawn evenly from those the model learned. Returns the tokens and the number of special tokens in front.
+
+    Raises:
+        InvalidInput: too short to repeat, or longer than the context.
+    """
+    n_sequences, seed = positive_int("n_sequences", n_sequences), valid_seed(seed)
+    front = _front(lm)
+    if length is None:
+        length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
+    length = as_int("length", length)
+    if length < 2:
+        raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
+    if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:
+        raise InvalidInput(
+            f"sequences of 2 x {length} tokens",
+            why=f"{lm.name} has a context of {lm.n_ctx}",
+            instead=f"Use a length of at most {(lm.n_ctx - len(front)) // 2}",
+        )
+    learned = (~lm.unlearned).nonzero()[:, 0]
+    learned = learned if len(learned) else torch.arange(lm.d_vocab)
+    drawn = torch.randint(len(learned), (n_sequences, length), generator=torch.Generator().manual_seed(seed))
+    once = learned.cpu()[drawn]
+    return torch.cat([front.expand(n_sequences, -1), once, once], dim=1).to(lm.device), len(front)
+
+
+def _front(lm: Decoder) -> Int[Tensor, " special"]:
+    """The special tokens that this tokenizer puts before every text."""
+    if lm.tokenizer is None:
+        return torch.empty(0, dtype=torch.long)
+    ids, special = lm.encode("a")[0].cpu(), set(lm.tokenizer.all_special_ids)
+    n = next((i for i, t in enumerate(ids.tolist()) if t not in special), 0)
+    return ids[:n]
+
+
+@torch.no_grad()
+def head_scores(
+    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0, tokens: Tensor | None = None
+) -> HeadScores:
+    """Scores of every head on random tokens repeated twice.
+
+    Args:
+        length: tokens before the repetition; 64, or less in a shorter context, when None.
+        tokens: sequences (sequence, 2 * length) of one's own, each half the same.
+
+    Memory: the patterns of one layer over `_TOKENS` tokens.
+
+    Raises:
+        Unsupported: the model's patterns cannot be had, or no layer has attention.
+    """
+    require_heads(lm, "head scores")
+    front, drawn = 0, tokens is None
+    if tokens is None:
+        tokens, front = repeated_tokens(lm, n_sequences, length, seed)
+        length = (tokens.shape[1] - front) // 2
+    else:
+        tokens, _ = prepare(lm, tokens)
+        length = tokens.shape[1] // 2
+        if tokens.shape[1] % 2 or not torch.equal(tokens[:, :length], tokens[:, length:]):
+            raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
+    at_once = max(1, _TOKENS // tokens.shape[1])
+    # The sequences hold few of the vocabulary's tokens, and a head's effect is computed for these alone.
+    known, rows = tokens.unique(return_inverse=True)
+    readouts = _readouts(lm, known)
+    batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)
+    parts = [_scores_of(lm, some, rows_of, front, length, readouts) for some, rows_of in batches]
+    notes = {"sequences": len(tokens), "length": length}
+    provenance = lm.provenance(seed=seed if drawn else None, notes=notes)
+    return HeadScores.of(torch.cat(parts, dim=1).cpu(), length, provenance)
+
+
+class _Pass:
+    """One batch of sequences during its pass: scores, computed layer by layer."""
+
+    def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]) -> None:
+        """No scores yet; `rows` are the tokens' rows of the readouts."""
+        self.lm, self.rows, self.length, self.readouts = lm, rows, length, readouts
+        pos = rows.shape[1]
+        self.second = torch.arange(front + length, pos, device=rows.device)
+        self.after_first = torch.arange(1, pos, device=rows.device)
+        self.scores: dict[int, Float[Tensor, "kind batch head"]] = {}
+        self.effects: dict[int, Float[Tensor, "batch dst head"]] = {}
+        self.z: dict[int, Tensor] = {}
+        self.scale: Tensor | None = None
+
+    def mixed(self, layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
+        """The pattern comes after z in the pass, so what is needed of z waits for it."""
+        self.z[layer] = z[:, self.second].clone()
+
+    def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
+        second, later = self.second, self.after_first
+        places = {0: (later, later - 1), 1: (second, second - self.length), 2: (second, second - self.length + 1)}
+        scores = pattern.new_full((len(KINDS), *pattern.shape[:2]), torch.nan, dtype=torch.float64)
+        for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later)), 5: (later, later)}.items():
+            scores[kind] = pattern[:, :, dst, src].double().mean(dim=-1)
+        self.scores[layer] = scores
+        if layer not in self.readouts:
+            return
+        most = pattern[:, :, second].argmax(dim=-1)  # (batch, head, dst)
+        rows = self.rows.gather(1, most.flatten(1)).view(most.shape).transpose(1, 2)
+        readout, z = self.readouts[layer], self.z.pop(layer)
+        effects = [_direct_effects(self.lm, layer, one, readout[row]) for one, row in zip(z, rows, strict=True)]
+        self.effects[layer] = torch.stack(effects)
+
+    def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
+        """The last stream gives the scale of the final norm; nothing later is needed."""
+        self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
+
+    def result(self) -> Float[Tensor, "kind sequence layer head"]:
+        """The scores of all layers, NaN where there are none."""
+        assert self.scale is not None
+        for layer, effects in self.effects.items():
+            self.scores[layer][KINDS.index("copying")] = (effects / self.scale[:, :, None]).double().mean(dim=1)
+        heads_first = {layer: scores.movedim(2, 0) for layer, scores in self.scores.items()}
+        return by_layer(self.lm.n_layers, heads_first).movedim((2, 3), (0, 1))
+
+
+def _scores_of(
+    lm: Decoder, tokens: Tensor, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]
+) -> Float[Tensor, "kind sequence layer head"]:
+    current = _Pass(lm, rows, front, length, readouts)
+
+    def end(resid: Tensor) -> None:
+        current.end(resid)
+        raise Stop
+
+    taps: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): end}
+    for layer in lm.attention_layers:
+        if layer in readouts:
+            taps["z", layer] = partial(current.mixed, layer)
+        taps["pattern", layer] = partial(current.attended, layer)
+    guard = memory_guard(f"the patterns of {tokens.numel()} tokens")
+    with guard, attach_hooks(lm, taps) as under_way, suppress(Stop):
+        lm.hf(tokens, **forward_arguments(lm, torch.ones_like(tokens)), **under_way.arguments)
+    return current.result()
+
+
+def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor, "token d_model"]]:
+    """By layer, `_centred_unembedding` pulled back to what attention writes: later blocks may rescale the stream."""
+    missing = effects_missing(lm)
+    if missing.keys() == set(lm.attention_layers):
+        return {}
+    pulled = directions(lm, _centred_unembedding(lm, ids))
+    return {n: pulled.steps[n]["attn_out"] for n in lm.attention_layers if n not in missing}
+
+
+def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
+    """For each token the direction of its logit above the mean of all logits, before the final norm's scale."""
+    W_U = lm.weights.W_U.T
+    centred = W_U[ids] - W_U.mean(dim=0)
+    norm = lm.structure.final_norm
+    if norm is not None:
+        centred = norm.pulled_back(centred, torch.ones(1, dtype=W_U.dtype, device=W_U.device))
+    return centred * lm.structure.logit_scale
+
+
+def _direct_effects(
+    lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], directions: Float[Tensor, "pos head d_model"]
+) -> Float[Tensor, "pos head"]:
+    """What each head writes along one direction at each position, up to the final norm's scale."""
+    branch = attention_branch(lm, layer, z)
+    written = torch.einsum("phd,hdm->phm", z, lm.weights.W_O[layer])
+    if branch.norm is not None and branch.scale is not None:
+        written = branch.norm.frozen(written, branch.scale[:, None])
+    return (written * directions).sum(dim=-1) * branch.multiplier

@@ -1,0 +1,234 @@
+"""Learning in context on text: loss by position with and without some heads, and where heads attend on repeated tokens.
+
+Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022 for the in-context score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.weights.by_layer import by_layer
+from unembed.attention.weights.folded_weights import require_heads
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table
+from unembed.stream.decomposition import attention_branch
+from unembed.stream.interventions import scale_head
+from unembed.stream.run import run
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InContext(Displayed):
+    """Loss by position, and how much lower it is late than early.
+
+    Attributes:
+        by_window: nats a token at each position of each window.
+        early, late: positions compared (means over ten positions on either side of each).
+        ablated: heads whose output was taken away.
+    """
+
+    by_window: Float[Tensor, "window pos"]
+    early: int
+    late: int
+    ablated: tuple[tuple[int, int], ...]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """The mean loss over windows at each position, nats."""
+        columns = {"position": list(range(self.by_window.shape[1])), "loss": self.losses.tolist()}
+        return Table(f"Loss by position, mean over {self.n_windows} windows", columns, self.provenance)
+
+    @property
+    def n_windows(self) -> int:
+        """How many windows were read."""
+        return len(self.by_window)
+
+    @property
+    def losses(self) -> Float[Tensor, " pos"]:
+        """The mean over windows."""
+        return self.by_window.mean(dim=0)
+
+    @property
+    def differences(self) -> Float[Tensor, " window"]:
+        """Each window's loss late minus its loss early."""
+        return self._around(self.late) - self._around(self.early)
+
+    @property
+    def score(self) -> float:
+        """Loss late minus loss early: negative where the model learns from its context."""
+        return float(self.differences.mean())
+
+    def _around(self, position: int) -> Float[Tensor, " window"]:
+        return self.by_window[:, max(position - 10, 0) : position + 11].mean(dim=1)
+
+
+@torch.no_grad()
+def in_context(
+    lm: Decoder,
+    corpus: CorpusSource = None,
+    ablate: Sequence[tuple[int, int]] = (),
+    *,
+    early: int | None = None,
+    late: int | None = None,
+    window: int | None = None,
+    max_windows: int = 64,
+    tokens_per_batch: int = 2048,
+) -> InContext:
+    """Loss at each position of windows of text, with or without some heads.
+
+    Args:
+        corpus: anything `unembed.open_corpus` takes; documents need to be at least as long as the window.
+        ablate: heads (layer, head) that write nothing.
+        early: position; a tenth of the window when None (50 of 512, as in Olsson et al. 2022).
+        late: position; near the window's end when None (500 of 512).
+        window: tokens; the model's context when None, at most 512.
+        max_windows: where to stop.
+
+    Raises:
+        InvalidInput: no document is as long as the window.
+    """
+    window = window or min(lm.n_ctx or 512, 512)
+    late = window - max(2, window // 40) - 1 if late is None else late
+    early = window // 10 if early is None else early
+    edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
+    read: list[Tensor] = []
+    # No overlap: every window starts without context, or early positions would not be early.
+    text = windows_of(corpus, window, overlap=0)
+    for batch in text.batches(lm, tokens_per_batch):
+        rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
+        if not len(rows):
+            continue
+        logits = run(lm, rows, edits=edits).logits[:, :-1]
+        target = rows[:, 1:].to(logits.device).long()
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), target, reduction="none")
+        read.append(losses.double().cpu())
+        if sum(map(len, read)) >= max_windows:
+            break
+    if not read:
+        raise InvalidInput(
+            f"windows of {window} tokens", why="no document of the corpus is that long", instead="Use a shorter window"
+        )
+    ablated = tuple((int(a), int(b)) for a, b in ablate)
+    provenance = lm.provenance(corpus=text.fingerprint, notes={"ablated": [f"L{n}H{h}" for n, h in ablated]})
+    return InContext(torch.cat(read), early, late, ablated, provenance)
+
+
+@torch.no_grad()
+def head_output_lengths(
+    lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 8
+) -> Float[Tensor, "layer head"]:
+    """The mean length of what each head adds to the stream on text, in stream units; NaN where a layer has no heads.
+
+    Raises:
+        Unsupported: no layer with attention ends in a projection over heads.
+    """
+    require_heads(lm, "the lengths of what heads add")
+    layers = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.out_projection is not None]
+    if not layers:
+        _ = lm.structure.blocks[lm.attention_layers[0]].attention.out_proj  # raises with the reason
+    total = {n: torch.zeros(lm.structure.blocks[n].attention.n_heads, dtype=torch.float64) for n in layers}
+    positions = 0
+    for n, segment in enumerate(windows_of(corpus, window or min(lm.n_ctx or 256, 256), overlap=0).segments(lm)):
+        if n == max_windows:
+            break
+        captured = run(lm, segment.tokens[None], "z", logits=False, layers=layers)
+        for layer in layers:
+            z = captured.at("z", layer)[0]  # (pos, head, d_head)
+            branch = attention_branch(lm, layer, z)
+            for head, W_O in enumerate(lm.weights.W_O[layer]):
+                total[layer][head] += float(branch.written(z[:, head] @ W_O).float().norm(dim=-1).sum())
+        positions += len(segment)
+    return by_layer(lm.n_layers, {n: lengths / max(positions, 1) for n, lengths in total.items()})
+
+
+def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """For each head another of its layer whose output is nearest in length: a control for taking the heads away.
+
+    Next to a control that writes little, any ablation would look large. Fewer than the heads given where their layers
+    have no more.
+    """
+    chosen: list[tuple[int, int]] = []
+    for layer, head in heads:
+        known = (~lengths[layer].isnan()).nonzero()[:, 0].tolist()
+        free = [h for h in known if (layer, h) not in heads and (layer, h) not in chosen]
+        if free:
+            chosen.append((layer, min(free, key=lambda h: abs(float(lengths[layer, h] - lengths[layer, head])))))
+    return chosen
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TextScores(Displayed):
+    """Head scores on real text: attention from positions whose token stood earlier in the window.
+
+    Scores are NaN where a layer has no attention.
+
+    Attributes:
+        induction: attention to the tokens after the earlier occurrences, summed over them (layer, head).
+        by_chance: what attention spread evenly over the earlier positions would give.
+        previous_token: attention to the position before, over all positions.
+        n_positions: positions with an earlier occurrence.
+    """
+
+    induction: Float[Tensor, "layer head"]
+    by_chance: float
+    previous_token: Float[Tensor, "layer head"]
+    n_positions: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each head that attends."""
+        heads: list[list[int]] = (~self.induction.isnan()).nonzero().tolist()
+        columns: dict[str, list[float]] = {"layer": [n for n, _ in heads], "head": [h for _, h in heads]}
+        columns |= {
+            name: [float(getattr(self, name)[n, h]) for n, h in heads] for name in ("induction", "previous_token")
+        }
+        return Table(f"Attention on text; induction by chance {self.by_chance:.3g}", columns, self.provenance)
+
+
+@torch.no_grad()
+def scores_on_text(
+    lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 16
+) -> TextScores:
+    """Where heads attend on text when the current token occurred earlier: an induction head at what followed it.
+
+    Memory: the patterns of one window.
+    """
+    require_heads(lm, "attention on text")
+    window = window or min(lm.n_ctx or 256, 256)
+    induction: dict[int, Tensor] = {}
+    previous: dict[int, Tensor] = {}
+    chance, positions, windows = 0.0, 0, 0
+    text = windows_of(corpus, window, overlap=0)
+    for segment in text.segments(lm):
+        if len(segment) < 8:
+            continue
+        tokens = segment.tokens
+        same = (tokens[:, None] == tokens).tril(-1)  # (dst, earlier occurrence)
+        after = torch.zeros_like(same)
+        after[:, 1:] = same[:, :-1]  # (dst, what followed it)
+        has = same.any(dim=1)
+        captured = run(lm, tokens[None], "pattern", logits=False, layers=lm.attention_layers)
+        for layer in lm.attention_layers:
+            pattern = captured.at("pattern", layer)[0].cpu()
+            by_head = (pattern * after).sum(dim=-1)[:, has].double().sum(dim=-1)
+            before = pattern.diagonal(-1, dim1=-2, dim2=-1).double().mean(dim=-1)
+            induction[layer] = induction.get(layer, 0) + by_head
+            previous[layer] = previous.get(layer, 0) + before
+        chance += float((after.sum(dim=1) / torch.arange(1, len(tokens) + 1))[has].sum())
+        positions += int(has.sum())
+        windows += 1
+        if windows >= max_windows:
+            break
+    if positions == 0:
+        raise InvalidInput("the corpus", why="no token of it occurs twice in a window")
+    provenance = lm.provenance(corpus=text.fingerprint, notes={"windows": windows})
+    per_position = by_layer(lm.n_layers, {n: total / positions for n, total in induction.items()})
+    per_window = by_layer(lm.n_layers, {n: total / windows for n, total in previous.items()})
+    return TextScores(per_position, chance / positions, per_window, positions, provenance)

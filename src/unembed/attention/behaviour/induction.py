@@ -1,0 +1,237 @@
+"""Induction heads from the weights alone, and what they do; and how much of in-context learning goes with them.
+
+An induction head copies (OV), reads with its keys what a previous-token head wrote (K-composition), and through that
+head matches a token with the token before the source (QK).
+
+Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsson et al. 2022 for the in-context score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.behaviour.head_scores import HeadScores, head_scores, number_or_none
+from unembed.attention.paths.linearized import frozen_run
+from unembed.attention.weights.composed_weights import require_ov, require_qk
+from unembed.attention.weights.copying import Spectra, queries_and_keys
+from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
+from unembed.attention.weights.low_rank import by_modulus
+from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
+from unembed.results import Displayed, Provenance, Records, Table
+from unembed.stream.run import Tokens, position_of
+
+
+@torch.no_grad()
+def matching_through(
+    lm: Decoder,
+    product: Float[Tensor, "d_model d_model"],
+    writer: int,
+    reader: int,
+    basis: HeadBasis = "raw",
+    offset: int | Sequence[int] = 0,
+) -> Spectra:
+    """Eigenvalues of W_E W_QK_b W_OV_a' W_E' for all heads a of one layer and b of a later one: (head_a, head_b, r).
+
+    Positive where b attends to sources whose earlier token, as a wrote it down, is the token b stands at.
+
+    Args:
+        product: W_E' W_E, from `copying.product_with_embedding`.
+        writer: layer of a.
+        reader: layer of b.
+        offset: how far back b looks, which matters with rotary positions; of several, the mean circuit.
+    """
+    check_basis(basis)
+    require_ov(lm, writer, basis)
+    require_qk(lm, reader)
+    dtype = product.dtype
+    W_Q, W_K = (w.to(dtype) for w in queries_and_keys(lm, reader, basis, offset))
+    W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)
+    read = torch.einsum("bmk,aom->abko", W_K, W_O)  # what b's keys see of a's output channels
+    meet = torch.einsum("amo,bmk->abok", W_V, product @ W_Q)  # a's values of tokens against b's queries of tokens
+    found = by_modulus(torch.linalg.eigvals((read @ meet).double()))
+    return Spectra(found, lm.provenance(basis=basis), ("head_writing", "head_reading"))
+
+
+@dataclass(frozen=True)
+class InductionEvidence:
+    """One head, as a candidate for induction: its weights on one side, what it does on the other."""
+
+    layer: int
+    head: int
+    copying: float | None
+    """Eigenvalue score of its full OV circuit; None, like every other score, where the model has no such circuit."""
+    partner: tuple[int, int] | None
+    """The earlier head whose output its keys read most, above random."""
+    k_composition: float | None
+    """How much, above random circuits of the same shapes."""
+    matching: float | None
+    """Eigenvalue score of its QK circuit through the partner."""
+    induction: float
+    """Attention to the token after the earlier occurrence, on repeated random tokens."""
+    partner_previous_token: float | None
+    """The partner's attention to the previous token."""
+
+    @property
+    def by_weights(self) -> float | None:
+        """The three signs together: their product where all are positive, else 0; None where one is not known."""
+        if self.copying is None or self.k_composition is None or self.matching is None:
+            return None
+        signs = (self.copying, self.k_composition, self.matching)
+        return signs[0] * signs[1] * signs[2] if min(signs) > 0 else 0.0
+
+
+@torch.no_grad()
+def induction_evidence(
+    circuits: HeadMatrices,
+    basis: HeadBasis = "raw",
+    seed: int = 0,
+    *,
+    n_sequences: int = 50,
+    length: int | None = None,
+    scores: HeadScores | None = None,
+    offset: int | Sequence[int] | None = None,
+) -> Records[InductionEvidence]:
+    """Every head that attends above the first layer, those with the highest score by weights first.
+
+    A field is None where the circuit that it needs does not exist, in the head itself or in every earlier head;
+    `induction_missing` gives the reasons.
+
+    Args:
+        seed: of the repeated tokens and the random circuits.
+        length: before the repetition; 64, or less in a shorter context, when None.
+        scores: head scores already measured.
+        offset: at which QK circuits match through the partner, where positions are rotary; when None, the mean over 1
+            to the length of the repetition, because an induction head looks back any distance.
+
+    Raises:
+        InvalidInput: the model has one layer, so nothing can compose.
+        Unsupported: no layer has attention, or none above the first.
+    """
+    lm = circuits.lm
+    if lm.n_layers < 2:
+        raise InvalidInput(
+            f"induction in {lm.name}",
+            why=f"it has {'one layer' if lm.n_layers else 'no layers'}, and an induction head reads what an earlier "
+            "head wrote",
+        )
+    require_heads(lm, "induction")
+    scores = scores or head_scores(circuits.lm, n_sequences, length, seed)
+    places = [place for place in scores.places() if place[0] > 0]
+    if not places:
+        raise Unsupported(
+            f"induction in {lm.name}", why="no layer above the first has attention", instead="Use head_scores"
+        )
+    copying = _or_none(circuits.copying_scores, basis)
+    reads = _or_none(partial(circuits.composition, "k", baseline=True, seed=seed), basis)
+    product = circuits.product("qk", basis)
+    back = range(1, scores.length + 1) if offset is None else offset
+    matching: dict[tuple[int, int], Tensor] = {}
+    found = []
+    for layer, head in places:
+        partner, composition, matched, previous = None, None, None, None
+        of_earlier = None if reads is None else reads[:layer, :, layer, head]
+        if of_earlier is not None and not of_earlier.isnan().all():
+            a, h = divmod(int(of_earlier.nan_to_num(-torch.inf).argmax()), of_earlier.shape[1])
+            partner, composition, previous = (a, h), float(of_earlier[a, h]), float(scores.previous_token[a, h])
+            if (a, layer) not in matching and lm.structure.blocks[layer].attention.scores_understood:
+                matching[a, layer] = matching_through(lm, product, a, layer, basis, back).score
+            if (a, layer) in matching:
+                matched = float(matching[a, layer][h, head])
+        copied = None if copying is None else number_or_none(copying[layer, head])
+        behaviour = float(scores.induction[layer, head])
+        found.append(InductionEvidence(layer, head, copied, partner, composition, matched, behaviour, previous))
+    found.sort(key=lambda e: (e.by_weights is None, -(e.by_weights or 0.0)))
+    return Records.of_fields("Induction", InductionEvidence, found, lm.provenance(basis=basis, seed=seed))
+
+
+def _or_none(measure: Callable[..., Tensor], basis: HeadBasis) -> Tensor | None:
+    """A measurement of all heads; None where no layer has the circuit."""
+    try:
+        return measure(basis=basis)
+    except Unsupported:
+        return None
+
+
+def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
+    """What `induction_evidence` cannot have in this model, one sentence for each reason."""
+    missing, sentences = missing_circuits(lm, basis), []
+    first = lm.attention_layers[0] if lm.attention_layers else None
+    scores = {
+        n: site.no_scores
+        for n in lm.attention_layers
+        if not (site := lm.structure.blocks[n].attention).scores_understood
+    }
+    for what, by_layer in (
+        ("Copying, and being a partner", missing.ov),
+        ("K-composition and matching", missing.qk),
+        ("Matching", {n: why for n, why in scores.items() if n not in missing.qk}),
+    ):
+        for why in dict.fromkeys(by_layer.values()):
+            layers = ", ".join(str(n) for n, reason in by_layer.items() if reason == why)
+            sentences.append(f"{what}: not available in layers {layers}, because {why}.")
+    if first:
+        sentences.append(f"Heads of layer {first} have no partner, because no earlier layer has attention.")
+    return sentences
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SourceEffects(Displayed):
+    """One head at one position of a prompt: where it attends, and what attending there does to a logit.
+
+    Attributes:
+        attention: to each earlier position, and itself.
+        effect: what each source adds to the token's logit, above the mean over all tokens: attention included.
+        token: the token whose logit is meant.
+    """
+
+    attention: Float[Tensor, " src"]
+    effect: Float[Tensor, " src"]
+    token: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each source."""
+        columns = {
+            "source": list(range(len(self.attention))),
+            "attention": self.attention.tolist(),
+            "effect": self.effect.tolist(),
+        }
+        return Table("Attention by source, and its effect on a logit", columns, self.provenance)
+
+
+@torch.no_grad()
+def source_effects(
+    circuits: HeadMatrices, tokens: Tokens, layer: int, head: int, position: int, token: str | int
+) -> SourceEffects:
+    """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
+
+    Patterns and norm scales are those of the run; biases are left out.
+
+    Raises:
+        OutOfRange: there is no such head or position.
+    """
+    lm = circuits.lm
+    (layer, head), target = lm.layer_and_head(layer, head), lm.single_token(token)
+    frozen = frozen_run(lm, tokens)
+    one = frozen.layers[layer]
+    position = position_of(frozen.run, position)
+    weights = one.pattern[0, head, position]
+    entered = frozen.run.at("resid_pre", layer)
+    entered = entered if one.entry_to_end is None else entered * one.entry_to_end.to(entered.dtype)
+    written = one.sources_at(entered, position)[:, 0, head]  # (src, d_model)
+    norm = lm.structure.final_norm
+    read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
+    W_U = lm.weights.W_U.to(written.dtype)
+    effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
+    provenance = lm.provenance(notes={"layer": layer, "head": head, "position": position, "token": target})
+    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance)

@@ -1,0 +1,185 @@
+"""A head's attention scores on a prompt, split into terms: content with content, positions, biases, ALiBi.
+
+The QK circuit alone does not give the scores of most families. Learned positions and biases have separate terms,
+rotary embeddings turn the circuit by the offset, QK-norm divides queries and keys by their sizes, ALiBi is added. Here
+all of it is summed, and the softmax of the sum is compared with the pattern that the model computed.
+
+Source: Elhage et al. 2021, "Splitting attention head terms into circuits"; what they leave to "positional" terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.weights.composed_weights import is_composed, read_in_run
+from unembed.attention.weights.folded_weights import QKNorm
+from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.structure import AttentionSite
+from unembed.names import SUM_TOLERANCE
+from unembed.results import Displayed, Provenance, Table
+from unembed.stream.decomposition import tolerance
+from unembed.stream.run import Tokens, run
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreTerms(Displayed):
+    """Scores before the softmax as a sum; the mask is not part of it.
+
+    Attributes:
+        terms: by name, "DESTINATION x SOURCE" ("content x position": how the destination's content matches the
+            source's position) and "alibi"; each (dst, src), the score scale included.
+        scores: their sum, soft-capped where the model does so.
+        pattern: the model's own attention weights.
+        error: largest difference between softmax(scores), masked, and the pattern; the share of a sink is not
+            compared.
+    """
+
+    terms: Mapping[str, Float[Tensor, "dst src"]]
+    scores: Float[Tensor, "dst src"]
+    pattern: Float[Tensor, "dst src"]
+    error: float
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each pair of destination and source: each term, score and attention."""
+        pairs = [(d, s) for d in range(len(self.scores)) for s in range(d + 1)]
+        parts = {**self.terms, "score": self.scores, "attention": self.pattern}
+        columns: dict[str, list[float]] = {"destination": [d for d, _ in pairs], "source": [s for _, s in pairs]}
+        columns |= {name: [float(part[pair]) for pair in pairs] for name, part in parts.items()}
+        return Table("Attention scores as a sum", columns, self.provenance)
+
+    def at(self, destination: int, source: int) -> tuple[float, dict[str, float]]:
+        """The score with which one position reads another, and its terms, largest magnitude first.
+
+        Raises:
+            OutOfRange: there is no such pair: a position reads no later one.
+        """
+        if not 0 <= source <= destination < len(self.scores):
+            raise OutOfRange(
+                f"position {destination} reading {source}",
+                why=f"the prompt has {len(self.scores)} tokens, and a position does not attend to later ones",
+            )
+        terms = {name: float(part[destination, source]) for name, part in self.terms.items()}
+        return float(self.scores[destination, source]), dict(sorted(terms.items(), key=lambda item: -abs(item[1])))
+
+
+@torch.no_grad()
+def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerms:
+    """The scores of one head on one prompt as a sum of terms, proved on the model's own pattern.
+
+    Args:
+        tokens: one prompt.
+
+    Raises:
+        Unsupported: the model's scores were not understood when it was opened, or it clips queries and keys.
+        SumNotProved: the softmax of the sum is not the model's pattern.
+    """
+    layer, head = lm.layer_and_head(layer, head)
+    site = lm.structure.blocks[layer].attention
+    what = f"the scores of L{layer}H{head} of {lm.name}"
+    if not site.scores_understood:
+        raise Unsupported(what, why=site.no_scores, instead="Use patterns")
+    points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
+    seen = run(lm, tokens, points, logits=False)
+    if seen.tokens.shape[0] != 1:
+        raise InvalidInput(f"{seen.tokens.shape[0]} prompts", why="scores are split into terms for one prompt")
+    parts = _read(
+        lm,
+        layer,
+        seen.at("resid_pre", layer)[0],
+        seen["position_embedding"][0][0] if "position_embedding" in seen else None,
+    )
+    q, k = (_turned(lm, layer, site, parts, which) for which in "qk")
+    kv = head // site.queries_per_kv
+    terms = {f"{a} x {b}": site.scale * q[a][head] @ k[b][kv].mT for a in q for b in k}
+    pos = seen.tokens.shape[1]
+    where = torch.arange(pos, device=seen.tokens.device)
+    if site.alibi_slopes is not None:
+        terms["alibi"] = (site.alibi_slopes[head].double() * where).expand(pos, pos)
+    total = torch.stack(list(terms.values())).sum(dim=0)
+    if site.softcap is not None:
+        total = site.softcap * torch.tanh(total / site.softcap)
+    hidden = where > where[:, None]
+    if site.window is not None:
+        hidden = hidden | (where[:, None] - where >= site.window)
+    pattern = seen.at("pattern", layer)[0, head]
+    # A sink takes a share of each row; scores give the rest.
+    seen_share = pattern.sum(dim=-1, keepdim=True)
+    error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
+    if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
+        if site.clip is not None:
+            why = f"queries and keys are clipped at {site.clip:g}, which is not a sum"
+            raise Unsupported(what, why=why, instead="Use patterns")
+        raise SumNotProved(what, why=f"their softmax misses the model's pattern by {error:.1e}", instead="Use patterns")
+    provenance = lm.provenance(notes={"layer": layer, "head": head})
+    return ScoreTerms(terms, total, pattern, error, provenance)
+
+
+def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[str, Tensor]:
+    """What queries and keys read, in float64, as parts: content, learned positions, the norm's bias."""
+    site = lm.structure.blocks[layer].attention
+    parts = {"content": x.double()}
+    if site.positions_read:
+        W_pos = lm.weights.W_pos
+        if W_pos is None:
+            raise Unsupported(f"the scores of layer {layer} of {lm.name}", why="its table of positions was not found")
+        parts["position"] = W_pos[: x.shape[0]].double()
+    elif positions is not None:
+        parts = {"content": (x - positions).double(), "position": positions.double()}
+    norm = site.pre_norm
+    if norm is not None:
+        scale = norm.scale(x).double()
+        parts = {name: norm.frozen(part, scale).double() for name, part in parts.items()}
+        if norm.bias is not None:
+            parts["bias"] = norm.bias.double().expand_as(x)
+    return parts
+
+
+def _projected(
+    lm: Decoder, layer: int, which: str, parts: Mapping[str, Tensor]
+) -> dict[str, Float[Tensor, "head pos d_head"]]:
+    """Queries or keys of all heads by part, through one matrix, and its bias as a part."""
+    weights = lm.weights
+    matrix, bias = (
+        (weights.W_Q[layer], weights.b_Q[layer]) if which == "q" else (weights.W_K[layer], weights.b_K[layer])
+    )
+    made = {name: torch.einsum("pm,hmd->hpd", part, matrix.double()) for name, part in parts.items()}
+    if bias is not None:
+        pos = next(iter(made.values())).shape[1]
+        whole = bias.double()[:, None].expand(-1, pos, -1)
+        made["bias"] = made["bias"] + whole if "bias" in made else whole
+    return made
+
+
+def _turned(
+    lm: Decoder, layer: int, site: AttentionSite, parts: Mapping[str, Tensor], which: str
+) -> dict[str, Float[Tensor, "head pos d_head"]]:
+    """Queries or keys of all heads by part: projected, normed with the run's sizes, rotated by position."""
+    module = site.q_norm if which == "q" else site.k_norm
+    made = read_in_run(lm, layer, which, parts) if is_composed(site) else _projected(lm, layer, which, parts)
+    first = next(iter(made.values()))
+    pos = first.shape[1]
+    where = torch.arange(pos, device=lm.device)
+    rotary = site.rotary
+
+    def rotate(t: Tensor) -> Tensor:
+        return t if rotary is None else rotary.rotate(t, where)
+
+    if module is None:
+        return {name: rotate(t) for name, t in made.items()}
+    if site.norm_after_rotary:
+        made = {name: rotate(t) for name, t in made.items()}
+    norm = QKNorm.of(module, first.shape[0], first.shape[2], first.to(lm.dtype))
+    whole = torch.stack(list(made.values())).sum(dim=0)
+    sizes = norm.sizes(whole.to(lm.dtype)).double()
+    made = {name: norm.linear(t) / sizes for name, t in made.items()}
+    if bool(norm.bias.any()):
+        made["bias"] = made.get("bias", torch.zeros(1, dtype=torch.float64)) + norm.bias.double()[:, None]
+    made = {name: t.expand(-1, pos, -1) for name, t in made.items()}
+    return made if site.norm_after_rotary else {name: rotate(t) for name, t in made.items()}

@@ -1,0 +1,1 @@
+"""How information gets from one part to another through the stream: virtual weights, virtual heads, sums over paths."""

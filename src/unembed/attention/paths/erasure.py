@@ -1,0 +1,304 @@
+"""Memories and heads that remove what earlier layers wrote, found by their weights and checked on text.
+
+Source: Elhage et al. 2021, "The residual stream as a communication channel": memory management.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unembed.attention.paths.geometry import keys_of, values_of
+from unembed.attention.weights.by_layer import by_layer
+from unembed.attention.weights.folded_weights import (
+    at_least_float32,
+    check_basis,
+    reading_weights,
+    require_heads,
+    writing_weights,
+)
+from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
+from unembed.stream.decomposition import attention_branch
+from unembed.stream.run import run
+from unembed.validation import positive_int
+
+_MOST_ACTIVE = 0.02
+"""Share of the positions of text on which a memory or head is checked: those where it writes most."""
+_RANDOM_HEADS = 64
+
+
+@dataclass(frozen=True)
+class ErasureOnText:
+    """What happens to the direction that a memory or head writes, where it writes most.
+
+    Attributes:
+        before: mean |x . v| of the stream x along the direction v, before its FFN or attention.
+        after: the same after it.
+        opposes: share of the positions where what it writes has the opposite sign of what is there.
+    """
+
+    before: float
+    after: float
+    opposes: float
+    n_positions: int
+
+    @property
+    def erases(self) -> bool | None:
+        """Less is there afterwards, and it opposes more often than a coin; None where the interval includes chance."""
+        if self.after >= self.before:
+            return False
+        half = 1.96 * (self.opposes * (1 - self.opposes) / self.n_positions) ** 0.5
+        return True if self.opposes - half > 0.5 else False if self.opposes + half < 0.5 else None
+
+
+@dataclass(frozen=True)
+class ErasingMemory:
+    """A memory (FFN neuron) whose key and value are opposed: it reads a direction and writes its negative."""
+
+    layer: int
+    index: int
+    cosine: float
+    """Of key and value."""
+    on_text: ErasureOnText | None = None
+    """None where no text was read."""
+
+
+@dataclass(frozen=True)
+class ErasingHead:
+    """A head whose OV circuit has mostly negative eigenvalues."""
+
+    layer: int
+    head: int
+    negative_share: float
+    """-sum(min(Re lambda, 0)) / sum(|lambda|) of its OV circuit on the stream."""
+    on_text: ErasureOnText | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryManagement(Displayed):
+    """Memories and heads that remove what earlier layers wrote.
+
+    Attributes:
+        memories: the key-value pairs that are most strongly opposed, strongest first.
+        counts: how many memories lie below `threshold`, by layer.
+        threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
+        n_memories: in all.
+        heads: share of each head's OV eigenvalues (on the stream) that is negative; NaN where there is no OV circuit.
+        erasing_heads: the heads with the largest share, largest first.
+        chance: mean and standard deviation of the share for random heads of the same shape, measured.
+    """
+
+    memories: tuple[ErasingMemory, ...]
+    counts: tuple[int, ...]
+    threshold: float
+    n_memories: int
+    heads: Float[Tensor, "layer head"]
+    erasing_heads: tuple[ErasingHead, ...]
+    chance: tuple[float, float]
+    provenance: Provenance
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Layers whose heads or memories were not compared, such as "heads of layer 0", and why."""
+
+    def to_table(self) -> Table:
+        """One row for each listed memory, then for each listed head; a cell of the other kind is empty."""
+        parts: list[ErasingMemory | ErasingHead] = [*self.memories, *self.erasing_heads]
+        columns: dict[str, list[Any]] = {
+            "layer": [part.layer for part in parts],
+            "memory": [part.index if isinstance(part, ErasingMemory) else None for part in parts],
+            "head": [part.head if isinstance(part, ErasingHead) else None for part in parts],
+            "cosine": [part.cosine if isinstance(part, ErasingMemory) else None for part in parts],
+            "negative_share": [part.negative_share if isinstance(part, ErasingHead) else None for part in parts],
+        }
+        for one in fields(ErasureOnText):
+            if any(part.on_text is not None for part in parts):
+                columns[one.name] = [part.on_text and getattr(part.on_text, one.name) for part in parts]
+        below = f"{sum(self.counts):,} of {self.n_memories:,} memories have a cosine below {self.threshold:.3f}"
+        return Table(f"Memories and heads that erase; {below}", columns, self.provenance)
+
+    @property
+    def head_threshold(self) -> float:
+        """Five standard deviations above random heads."""
+        return self.chance[0] + 5 * self.chance[1]
+
+
+@torch.no_grad()
+def memory_management(
+    lm: Decoder,
+    basis: HeadBasis = "raw",
+    *,
+    top: int = 20,
+    corpus: CorpusSource = None,
+    verify: bool = False,
+    max_tokens: int = 4096,
+) -> MemoryManagement:
+    """Find erasing memories and heads by their weights; with `verify`, measure on text whether they erase.
+
+    Args:
+        top: memories and heads listed.
+        corpus: anything `unembed.open_corpus` takes; read only with `verify`.
+        verify: measure the direction that each writes before and after it is added, where it writes most.
+        max_tokens: of the text.
+    """
+    check_basis(basis)
+    require_heads(lm, "memory management")
+    top, threshold = positive_int("top", top), -5.0 * lm.d_model**-0.5
+    missing: dict[str, str] = {}
+    cosines: dict[int, Tensor] = {}
+    for n in lm.memory_layers:
+        try:
+            keys, values = keys_of(lm, n, basis).T.double(), values_of(lm, n, basis).double()
+        except Unsupported as error:
+            missing[f"memories of layer {n}"] = error.why
+        else:
+            cosines[n] = torch.nn.functional.cosine_similarity(keys, values, dim=1)
+    memories: list[ErasingMemory] = []
+    if cosines:
+        every = torch.cat(list(cosines.values()))
+        owners = [(n, i) for n, c in cosines.items() for i in range(len(c))]
+        for at in every.topk(min(top, len(every)), largest=False).indices.tolist():
+            layer, index = owners[at]
+            memories.append(ErasingMemory(layer, index, float(every[at])))
+    shares: dict[int, Tensor] = {}
+    without = missing_circuits(lm, basis).ov
+    for n in lm.attention_layers:
+        if n in without:
+            missing[f"heads of layer {n}"] = without[n]
+            continue
+        W_O, W_V = writing_weights(lm, n, basis).double(), reading_weights(lm, n, "v", basis).double()
+        shares[n] = _negative_share(W_O @ W_V)
+    heads = by_layer(lm.n_layers, shares) if shares else torch.full((lm.n_layers, lm.n_heads), torch.nan).double()
+    known = int((~heads.isnan()).sum())
+    best = heads.nan_to_num(-torch.inf).flatten().topk(min(top, known))
+    erasing = [
+        ErasingHead(*divmod(int(i), heads.shape[1]), float(v)) for i, v in zip(best.indices, best.values, strict=True)
+    ]
+    if verify:
+        memories, erasing = _verified(lm, memories, erasing, basis, corpus, max_tokens)
+    return MemoryManagement(
+        tuple(memories),
+        tuple(int((cosines[n] < threshold).sum()) if n in cosines else 0 for n in range(lm.n_layers)),
+        threshold,
+        sum(len(c) for c in cosines.values()),
+        heads,
+        tuple(erasing),
+        _random_negative_share(lm),
+        lm.provenance(basis=basis),
+        missing,
+    )
+
+
+def _negative_share(cores: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:
+    """The share of negative real parts in the eigenvalues of W_O W_V, which are those of W_V W_O."""
+    values = torch.linalg.eigvals(cores)
+    return -values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1)
+
+
+def _random_negative_share(lm: Decoder) -> tuple[float, float]:
+    """Mean and standard deviation of the share over heads of independent Gaussian weights; about 1 / pi."""
+    g = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.randn(_RANDOM_HEADS, *shape, generator=g, dtype=torch.float64)
+        for shape in ((lm.d_head, lm.d_model), (lm.d_model, lm.d_head))
+    )
+    shares = _negative_share(left @ right)
+    return float(shares.mean()), float(shares.std())
+
+
+class _Gathered:
+    """What is written along one direction, and the stream there before and after, over the positions read so far."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, written: Float[Tensor, " pos"], before: Float[Tensor, " pos"], after: Float[Tensor, " pos"]) -> None:
+        """Signed lengths along the direction."""
+        self.parts.append((written.double().cpu(), before.double().cpu(), after.double().cpu()))
+
+    def result(self) -> ErasureOnText:
+        written, before, after = (torch.cat(column) for column in zip(*self.parts, strict=True))
+        where = written.abs().topk(max(1, int(_MOST_ACTIVE * len(written)))).indices
+        opposes = float((written[where] * before[where] < 0).double().mean())
+        return ErasureOnText(float(before[where].abs().mean()), float(after[where].abs().mean()), opposes, len(where))
+
+
+def _verified(
+    lm: Decoder,
+    memories: Sequence[ErasingMemory],
+    heads: Sequence[ErasingHead],
+    basis: HeadBasis,
+    corpus: CorpusSource,
+    max_tokens: int,
+) -> tuple[list[ErasingMemory], list[ErasingHead]]:
+    """The memories and heads with what they do on text."""
+    directions = {
+        (m.layer, m.index): torch.nn.functional.normalize(
+            at_least_float32(values_of(lm, m.layer, basis)[m.index]), dim=0
+        )
+        for m in memories
+    }
+    of_memories = {key: _Gathered() for key in directions}
+    of_heads = {(h.layer, h.head): _Gathered() for h in heads}
+    read = 0
+    for batch in windows_of(corpus, min(lm.n_ctx or 256, 256), overlap=0).batches(lm, tokens=1024):
+        real = batch.mask.bool()
+        for n in sorted({m.layer for m in memories} | {h.layer for h in heads}):
+            _gather(lm, n, batch.tokens, real, directions, of_memories, of_heads)
+        read += int(real.sum())
+        if read >= max_tokens:
+            break
+    return (
+        [replace(m, on_text=of_memories[m.layer, m.index].result()) for m in memories],
+        [replace(h, on_text=of_heads[h.layer, h.head].result()) for h in heads],
+    )
+
+
+def _gather(
+    lm: Decoder,
+    layer: int,
+    tokens: Tensor,
+    real: Bool[Tensor, "batch pos"],
+    directions: dict[tuple[int, int], Tensor],
+    of_memories: dict[tuple[int, int], _Gathered],
+    of_heads: dict[tuple[int, int], _Gathered],
+) -> None:
+    """Add a batch's positions to the memories and heads of one layer."""
+    block = lm.structure.blocks[layer]
+    memories = [index for n, index in of_memories if n == layer]
+    heads = [head for n, head in of_heads if n == layer]
+    ffn_reads = "resid_mid" if block.is_sequential else "resid_pre"
+    points = [*([ffn_reads, "coefficients", "mlp_out"] if memories else [])]
+    points += ["resid_pre", "z", "attn_out"] if heads else []
+    captured = run(lm, tokens, tuple(dict.fromkeys(points)), logits=False, layers=[layer], attention_mask=real.long())
+    mask = real.to(captured[points[0]].device)
+
+    def at(point: str) -> Tensor:
+        return at_least_float32(captured.at(point, layer)[mask])  # (pos, ...)
+
+    for index in memories:
+        x, d = at(ffn_reads), directions[layer, index].to(captured[ffn_reads].device)
+        before, after = x @ d.to(x.dtype), (x + at("mlp_out")) @ d.to(x.dtype)
+        # A branch norm and multiplier scale what is written by a positive number.
+        of_memories[layer, index].add(at("coefficients")[:, index], before, after)
+    if not heads:
+        return
+    x, z, after = at("resid_pre"), captured.at("z", layer)[mask], at("resid_pre") + at("attn_out")
+    branch = attention_branch(lm, layer, z)
+    for head in heads:
+        raw = at_least_float32(z[:, head]) @ at_least_float32(lm.weights.W_O[layer][head])
+        written = branch.written(raw).to(x.dtype)
+        length = written.norm(dim=-1, keepdim=True)
+        d = written / length.clamp_min(1e-30)
+        of_heads[layer, head].add(length[:, 0], (x * d).sum(dim=-1), (after * d).sum(dim=-1))

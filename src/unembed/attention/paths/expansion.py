@@ -1,0 +1,210 @@
+"""A prompt's logits as a sum over paths through heads, and how much each order of path matters on text.
+
+The terms: the direct path (no head), each head alone, each pair of heads in which the later one reads the output of
+the earlier one, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns, norm
+scales and gates are fixed at their values in the run, and what FFNs and other mixers wrote counts as given: then the
+terms of all orders add up too, and what the orders left out amount to is stated.
+
+Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
+from unembed.errors import InvalidInput, OutOfMemory
+from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Table
+from unembed.stream.run import Tokens, position_of
+from unembed.validation import positive_int
+
+Path = tuple[tuple[int, int], ...]
+_MOST = 2 << 30
+"""Bytes that the vectors of all paths below the highest order may take."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Expansion(Displayed):
+    """The logits at one position as a sum over paths.
+
+    Attributes:
+        position: whose logits.
+        labels: of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
+        orders: the number of heads in each path.
+        paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
+        vectors: contribution of each term to the input of W_U (term, d_model).
+        remainder: contribution of the orders above `order` to it (d_model); zero up to rounding where there are none.
+        constant: biases of final norm and head (d_vocab), or None.
+        logits: the model's own logits at the position.
+        error: |terms + remainder - logits| / |logits|, before the soft cap where there is one.
+        exact: True where nothing was frozen or left out but the patterns: an attention-only model expanded in full.
+    """
+
+    lm: Decoder
+    tokens: Int[Tensor, " pos"]
+    position: int
+    order: int
+    labels: tuple[str, ...]
+    orders: tuple[int, ...]
+    paths: tuple[Path, ...]
+    vectors: Float[Tensor, "term d_model"]
+    remainder: Float[Tensor, " d_model"]
+    constant: Float[Tensor, " d_vocab"] | None
+    logits: Float[Tensor, " d_vocab"]
+    error: float
+    exact: bool
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to_table(self) -> Table:
+        """Each term's contribution to the logit of the most probable token, largest first; then the remainder."""
+        token = int(self.logits.argmax())
+        contribution = self.contribution(token)
+        order = contribution.abs().argsort(descending=True).tolist()
+        rest = float(self.by_order(token)[-1])
+        columns = {
+            "term": [*(self.labels[i] for i in order), "higher orders"],
+            "order": [*(self.orders[i] for i in order), None],
+            "contribution": [*(float(contribution[i]) for i in order), rest],
+        }
+        name = self.lm.token_strings([token])[0]
+        notes = {"position": self.position, "order": self.order, "error": self.error}
+        return Table(f"Paths to the logit of {name!r}", columns, self.lm.provenance(notes=notes))
+
+    def contribution(self, token: str | int) -> Float[Tensor, " term"]:
+        """Each term's contribution to a token's logit."""
+        return self.vectors @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(self.vectors.dtype)
+
+    def term(self, path: Path) -> Float[Tensor, " d_vocab"]:
+        """Contribution of one path to every logit.
+
+        Raises:
+            InvalidInput: no such path.
+        """
+        if path not in self.paths:
+            raise InvalidInput(
+                f"path {path}", why=f"it is not one of the {len(self)} terms of order at most {self.order}"
+            )
+        chosen = torch.tensor([p == path for p in self.paths])
+        return self.vectors[chosen].sum(dim=0) @ self.lm.weights.W_U.to(self.vectors.dtype)
+
+    def by_order(self, token: str | int) -> Float[Tensor, " order"]:
+        """A token's logit by order of path, up to `order`; then what higher orders add."""
+        contribution = self.contribution(token)
+        index = torch.tensor(self.orders, device=contribution.device)
+        sums = torch.zeros(self.order + 2, dtype=contribution.dtype, device=contribution.device).index_add_(
+            0, index, contribution
+        )
+        rest = self.remainder @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(contribution.dtype)
+        return torch.cat([sums[:-1], rest[None]])
+
+    def top(self, token: str | int, top: int = 10) -> list[tuple[str, float]]:
+        """The terms with the largest contributions to a token's logit, of either sign."""
+        contribution = self.contribution(token)
+        return [
+            (self.labels[int(i)], float(contribution[i])) for i in contribution.abs().topk(min(top, len(self))).indices
+        ]
+
+
+@torch.no_grad()
+def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
+    """The logits of one prompt at one position, by path.
+
+    Args:
+        tokens: one prompt.
+        order: how many heads a path may go through; 3 where there are few heads.
+
+    Raises:
+        InvalidInput: several prompts, or an order below 0.
+        OutOfMemory: the paths of the order below the highest do not fit.
+
+    Memory: one stream (pos, d_model) for every path below the highest order, and one vector for every path.
+    """
+    order = positive_int("order", order, 0, 10_000)
+    frozen = frozen_run(lm, tokens)
+    n_batch, pos = frozen.run.tokens.shape
+    if n_batch != 1:
+        raise InvalidInput(f"{n_batch} prompts", why="a path expansion is computed for one prompt")
+    position = position_of(frozen.run, position)
+    _check_room(lm, order, pos)
+    labels, of_order, paths, vectors = [], [], [], []
+    for label, _, written in frozen.constants:
+        labels.append(label)
+        of_order.append(0)
+        paths.append(())
+        vectors.append(written[0, position])
+    # Streams of the paths so far, by the layer after which they are there.
+    streams: list[tuple[Path, Tensor]] = []
+    for n, layer in frozen.layers.items() if order > 0 else ():
+        entering: list[tuple[Path, Tensor]] = [((), frozen.constants_before(n)), *streams]
+        for path, x in entering:
+            at = layer.heads_at(x, position)[0]
+            for head in range(len(at)):
+                longer = (*path, (n, head))
+                labels.append(" > ".join(f"L{a}H{b}" for a, b in longer))
+                of_order.append(len(longer))
+                paths.append(longer)
+                vectors.append(at[head])
+            if len(path) + 1 < order and n < lm.attention_layers[-1]:
+                outs = layer.heads(x)
+                streams += [((*path, (n, head)), outs[:, head]) for head in range(outs.shape[1])]
+    stacked = torch.stack(vectors)
+    read = frozen.read(stacked[:, None, None].expand(-1, 1, pos, -1))[:, 0, position]
+    rest = frozen.read(_above(frozen, order))[0, position]
+    return _closed(frozen, position, order, (labels, of_order, paths), read, rest)
+
+
+def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
+    """What paths through more heads than `order` add to the last stream, all together; found without listing them."""
+    return stream_by_order(frozen, max(order, frozen.lm.n_layers))[order + 1 :].sum(dim=0)
+
+
+def _check_room(lm: Decoder, order: int, pos: int) -> None:
+    lower = sum(comb(len(lm.attention_layers) - 1, k) * lm.n_heads**k for k in range(1, order))
+    needed = lower * pos * lm.d_model * 4
+    if needed > _MOST:
+        raise OutOfMemory(
+            f"a path expansion of order {order} over {pos} tokens",
+            why=f"the {lower:,} paths below that order take {needed >> 20:,} MiB",
+            instead="Use a lower order or a shorter prompt",
+        )
+
+
+def _closed(
+    frozen: FrozenRun, position: int, order: int, names: tuple[Any, Any, Any], read: Tensor, rest: Tensor
+) -> Expansion:
+    """The expansion with its constant terms and its error against the model's own logits."""
+    lm, structure, weights = frozen.lm, frozen.lm.structure, frozen.lm.weights
+    constant = None
+    if structure.final_norm is not None and structure.final_norm.bias is not None:
+        constant = structure.final_norm.bias @ weights.W_U * structure.logit_scale
+    if weights.b_U is not None:
+        own = weights.b_U * structure.logit_scale
+        constant = own if constant is None else constant + own
+    logits = frozen.run.logits[0, position]
+    total = (read.sum(dim=0) + rest) @ weights.W_U.to(read.dtype)
+    total = total if constant is None else total + constant
+    cap = structure.logit_softcap
+    total = total if cap is None else cap * torch.tanh(total / cap)
+    error = float((total - logits).norm() / logits.norm().clamp_min(1e-30))
+    plain = (
+        structure.final_norm is None
+        and len(frozen.layers) == lm.n_layers
+        and all(
+            b.feed_forward is None and b.attention.pre_norm is None and b.attention.branch_norm is None
+            for b in structure.blocks
+        )
+    )
+    labels, of_order, paths = (tuple(part) for part in names)
+    return Expansion(
+        lm, frozen.run.tokens[0], position, order, labels, of_order, paths, read, rest, constant, logits, error,
+        plain and order >= lm.n_layers,
+    )  # fmt: skip

@@ -1,0 +1,285 @@
+"""The residual stream as a shared channel: what is written to it and read from it, and how wide.
+
+Source: Elhage et al. 2021, "The residual stream as a communication channel", "virtual weights", "memory management".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.weights.composed_weights import PARTS, is_composed
+from unembed.attention.weights.folded_weights import (
+    at_least_float32,
+    check_basis,
+    embedding,
+    reading_weights,
+    unembedding,
+    without_channel_mean,
+    writing_weights,
+)
+from unembed.attention.weights.stream_gains import read_at_end, written_to_end
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
+from unembed.names import HeadBasis
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
+
+NO_MATRICES = "it is neither attention nor an FFN, so it has no matrices of heads or memories"
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPort:
+    """Something that reads the stream or writes to it, as its Gram matrix over the stream's directions.
+
+    `location` counts halves of layers: the embedding is at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
+    where both run in parallel), the unembedding last. A reader receives the output of every earlier location.
+    """
+
+    label: str
+    location: int
+    gram: Float[Tensor, "d_model d_model"]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPorts:
+    """All writers and all readers of a model that are fixed matrices, and those that are not.
+
+    Attributes:
+        missing: by name of a writer or reader (such as "K 0", "mixer (Mamba) 2"), why it has no matrix here.
+    """
+
+    writers: list[StreamPort]
+    readers: list[StreamPort]
+    missing: dict[str, str]
+
+
+@torch.no_grad()
+def writers_and_readers(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> StreamPorts:
+    """All writers and all readers: attention as OV outputs and as Q, K and V, FFNs as values and as keys.
+
+    A gated FFN reads twice, with its keys (gate) and its up-projection. A folded key of latent attention reads twice as
+    well, with its content part and its rotary part, because no fixed matrix gives both.
+
+    Args:
+        centre: leave out what no reader sees (see `folded_weights`).
+
+    Memory: one (d_model, d_model) matrix each.
+    """
+    check_basis(basis)
+    ports = StreamPorts([StreamPort("embedding", -1, _written(lm, embedding(lm, basis), centre))], [], {})
+    for n, block in enumerate(lm.structure.blocks):
+        others = [w.label for w in (*block.early_writers, *block.late_writers)]
+        if block.mixer is not None and block.mixer.is_attention:
+            _add_attention(lm, n, basis, centre, ports)
+        elif block.mixer is not None:
+            others.insert(0, site_name(block.mixer))
+        for label in others:
+            ports.missing[f"{label} {n}"] = NO_MATRICES
+        site = block.feed_forward
+        if site is not None and site.has_memories:
+            _add_memories(lm, n, basis, centre, ports)
+        elif site is not None:
+            ports.missing[f"FFN {n}"] = site.memories_missing
+    read = unembedding(lm, basis, centre=centre)
+    ports.readers.append(StreamPort("unembedding", 2 * lm.n_layers, _columns_gram(read.T)))
+    return ports
+
+
+def _written(lm: Decoder, rows: Tensor, centre: bool) -> Float[Tensor, "d_model d_model"]:
+    return _columns_gram(without_channel_mean(lm, rows) if centre else rows)
+
+
+def _add_attention(lm: Decoder, layer: int, basis: HeadBasis, centre: bool, ports: StreamPorts) -> None:
+    """Add what the heads of a layer write, and their queries, keys and values."""
+    try:
+        W_O = writing_weights(lm, layer, basis).flatten(0, 1)
+        ports.writers.append(StreamPort(f"attention {layer}", 2 * layer, _written(lm, W_O, centre)))
+    except Unsupported as error:
+        ports.missing[f"attention {layer}"] = error.why
+    site = lm.structure.blocks[layer].attention
+    in_parts = basis == "folded" and is_composed(site) and site.readings is not None and site.readings.has_latent_keys
+    for which in "qkv":
+        for part in reversed(PARTS) if which == "k" and in_parts else (None,):
+            name = f"{which.upper()} {layer}" + (f" ({part})" if part else "")
+            try:
+                matrix = reading_weights(lm, layer, which, basis, grouped=True, part=part)
+            except Unsupported as error:
+                ports.missing[name] = error.why
+                continue
+            rows = matrix.transpose(1, 2).flatten(0, 1)  # (kv * d_head, d_model)
+            ports.readers.append(StreamPort(name, 2 * layer, _columns_gram(rows)))
+
+
+def _add_memories(lm: Decoder, layer: int, basis: HeadBasis, centre: bool, ports: StreamPorts) -> None:
+    """Add the values and keys of a layer's memories, and the up-projection where there is one."""
+    block = lm.structure.blocks[layer]
+    location = 2 * layer if block.parallel else 2 * layer + 1
+    try:
+        ports.writers.append(StreamPort(f"values {layer}", location, _written(lm, values_of(lm, layer, basis), centre)))
+    except Unsupported as error:
+        ports.missing[f"values {layer}"] = error.why
+    ports.readers.append(StreamPort(f"keys {layer}", location, _columns_gram(keys_of(lm, layer, basis).T)))
+    if (up := up_projection_of(lm, layer, basis)) is not None:
+        ports.readers.append(StreamPort(f"up {layer}", location, _columns_gram(up.T)))
+
+
+def _columns_gram(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model d_model"]:
+    rows = at_least_float32(rows)
+    return (rows.T @ rows).double()
+
+
+def keys_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"]:
+    """Key vectors: the gate's columns in a gated layer, because the gate decides whether the memory fires."""
+    gate = lm.weights.W_gate[layer]
+    return _read_by_ffn(lm, layer, lm.weights.W_in[layer] if gate is None else gate, basis)
+
+
+def up_projection_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"] | None:
+    """The up-projection of a gated layer, whose product with the gate is the coefficient; None where there is none."""
+    return None if lm.weights.W_gate[layer] is None else _read_by_ffn(lm, layer, lm.weights.W_in[layer], basis)
+
+
+def _read_by_ffn(
+    lm: Decoder, layer: int, matrix: Float[Tensor, "d_model d_mlp"], basis: HeadBasis
+) -> Float[Tensor, "d_model d_mlp"]:
+    norm = lm.feed_forward(layer).pre_norm
+    if basis == "raw":
+        return matrix
+    matrix = at_least_float32(matrix)
+    return read_at_end(lm, matrix if norm is None else norm.folded(matrix), layer, "ffn")
+
+
+def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
+    """Value vectors; folded, through the branch's norm and multiplier and the later factors of the stream.
+
+    Raises:
+        Unsupported: a gate per channel follows the FFN.
+    """
+    site, matrix = lm.feed_forward(layer), lm.weights.W_out[layer]
+    if site.channel_gate is not None:
+        raise Unsupported(
+            f"the directions in which memories of layer {layer} of {lm.name} write",
+            why="a gate, different at each position, multiplies each channel of what they write",
+            instead="Use an attribution by memory, which includes it",
+        )
+    if basis == "raw":
+        return matrix
+    matrix = at_least_float32(matrix)
+    if site.branch_norm is not None:
+        matrix = site.branch_norm.frozen(matrix, torch.ones(1, dtype=matrix.dtype, device=matrix.device))
+    return written_to_end(lm, matrix * site.multiplier, layer, "ffn")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VirtualWeights(Displayed):
+    """||W_out W_in||_F / (||W_out|| ||W_in||) of every writer and every later reader; NaN where the reader is earlier.
+
+    `chance` is what writers and readers in random directions have: 1 / sqrt(d_model). `missing` names the parts of the
+    model that are no fixed matrix, and why.
+    """
+
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    ratio: Float[Tensor, "writer reader"]
+    chance: float
+    provenance: Provenance
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def to_table(self) -> Table:
+        """One row for each writer and later reader, the largest ratio first."""
+        found = [
+            (writer, reader, ratio)
+            for writer, row in zip(self.writers, self.ratio.tolist(), strict=True)
+            for reader, ratio in zip(self.readers, row, strict=True)
+            if not math.isnan(ratio)  # the reader is not earlier than the writer
+        ]
+        found.sort(key=lambda row: row[2], reverse=True)
+        columns = {
+            "writer": [writer for writer, _, _ in found],
+            "reader": [reader for _, reader, _ in found],
+            "ratio": [ratio for *_, ratio in found],
+            "over_chance": [ratio / self.chance for *_, ratio in found],
+        }
+        return Table(f"Virtual weights (random directions: {self.chance:.3g})", columns, self.provenance)
+
+
+@torch.no_grad()
+def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> VirtualWeights:
+    """How strongly each part of the model reads what each earlier part writes, through the stream.
+
+    Arguments as for `writers_and_readers`.
+
+    Memory: one (d_model, d_model) matrix for each writer and reader.
+    """
+    ports = writers_and_readers(lm, basis, centre=centre)
+    writers, readers = ports.writers, ports.readers
+    w = torch.stack([side.gram.flatten() for side in writers])
+    r = torch.stack([side.gram.flatten() for side in readers])
+    traces = [torch.stack([side.gram.trace() for side in some]) for some in (writers, readers)]
+    ratio = ((w @ r.T).clamp_min(0) / (traces[0][:, None] * traces[1])).sqrt()
+    before = torch.tensor([side.location for side in writers])[:, None] < torch.tensor(
+        [side.location for side in readers]
+    )
+    ratio = torch.where(before.to(ratio.device), ratio, torch.nan)
+    return VirtualWeights(
+        tuple(s.label for s in writers),
+        tuple(s.label for s in readers),
+        ratio,
+        float(lm.d_model) ** -0.5,
+        lm.provenance(basis=basis),
+        ports.missing,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Subspaces:
+    """How many directions each side uses, and how far what one writes and another reads coincide.
+
+    Attributes:
+        labels: of all writers, then all readers.
+        n_writers: how many of them write.
+        effective_rank: participation ratio (sum s^2)^2 / sum s^4 of the singular values s.
+        overlap: mean squared cosine of the principal angles between the leading subspaces of two sides, whose sizes
+            are their effective ranks; 1 where the smaller lies in the larger, `chance` for random ones.
+        chance: the larger size over d_model.
+    """
+
+    labels: tuple[str, ...]
+    n_writers: int
+    effective_rank: Float[Tensor, " side"]
+    overlap: Float[Tensor, "side side"]
+    chance: Float[Tensor, "side side"]
+
+
+@torch.no_grad()
+def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> Subspaces:
+    """Effective ranks and principal angles of everything that writes to the stream or reads from it.
+
+    Arguments as for `writers_and_readers`.
+    """
+    ports = writers_and_readers(lm, basis, centre=centre)
+    both = ports.writers + ports.readers
+    ranks, bases = [], []
+    for side in both:
+        values, vectors = torch.linalg.eigh(side.gram)
+        values = values.clamp_min(0)
+        rank = float(values.sum().square() / values.square().sum())
+        ranks.append(rank)
+        bases.append(vectors[:, -max(1, round(rank)) :])
+    n = len(both)
+    overlap, chance = torch.zeros(n, n, dtype=torch.float64), torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        for j in range(n):
+            cosines = bases[i].T @ bases[j]
+            sizes = (bases[i].shape[1], bases[j].shape[1])
+            overlap[i, j] = cosines.square().sum() / min(sizes)
+            chance[i, j] = max(sizes) / lm.d_model
+    return Subspaces(tuple(s.label for s in both), len(ports.writers), torch.tensor(ranks).double(), overlap, chance)

@@ -1,0 +1,323 @@
+"""The attention of a run as a linear map of the stream: patterns, norm scales and gates fixed at their run's values.
+
+With these frozen a head is linear in the stream, so what it does to a sum of writers is the sum of what it does to
+each. Biases are constants, stored separately. Where blocks rescale or normalise the stream, all vectors are in the
+units of its end, each position by its factors in the run (see `stream_gains`).
+
+Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.weights.composed_weights import composed_weights, is_composed
+from unembed.attention.weights.folded_weights import require_heads
+from unembed.attention.weights.stream_gains import changes_stream, written_to_end
+from unembed.errors import SumNotProved, Unsupported
+from unembed.lens import final_scale
+from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
+from unembed.names import SUM_TOLERANCE
+from unembed.stream.decomposition import (
+    Branch,
+    attention_branch,
+    prove,
+    require_one_stream,
+    require_unnormalised_stream,
+    tolerance,
+)
+from unembed.stream.run import Run, Tokens, run
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenLayer:
+    """One attention layer of a run, linear in what enters it."""
+
+    lm: Decoder
+    layer: int
+    pattern: Float[Tensor, "batch head dst src"]
+    scale: Float[Tensor, "batch pos 1"] | None
+    """Divisor of the norm before the attention; None where there is none."""
+    branch: Branch
+    W_V: Float[Tensor, "kv_head d_model d_head"]
+    """Through the latent and its norm's gain, where values are read through one."""
+    value_factor: Float[Tensor, "batch kv_head pos 1"] | None = None
+    """What a latent or each value was divided by in the run, as a factor."""
+    gate: Float[Tensor, "batch head pos d_head"] | None = None
+    """Factor of what the heads mixed, before the out-projection."""
+    entry_to_end: Float[Tensor, "batch pos d_model"] | None = None
+    """Factors of the stream that enters the layer on its way to the stream's end; None where blocks only add to it."""
+    written_to_end: Float[Tensor, "batch pos d_model"] | None = None
+    """The same of what the attention adds."""
+
+    def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
+        """Values of each head, computed from a part of the stream; biases left out."""
+        site = self.lm.structure.blocks[self.layer].attention
+        if self.entry_to_end is not None:
+            x = x / self.entry_to_end.to(x.dtype)
+        if site.pre_norm is not None and self.scale is not None:
+            x = site.pre_norm.frozen(x, self.scale).to(x.dtype)
+        return self._scaled(torch.einsum("...pm,hmd->...hpd", x, self.W_V.to(x.dtype)))
+
+    def _scaled(self, values: Float[Tensor, "*any kv_head pos d_head"]) -> Float[Tensor, "*any head pos d_head"]:
+        if self.value_factor is not None:
+            values = values * self.value_factor.to(values.dtype)
+        return values.repeat_interleave(self.lm.structure.blocks[self.layer].attention.queries_per_kv, dim=-3)
+
+    def _mixed(self, values: Float[Tensor, "*any head pos d_head"]) -> Float[Tensor, "*any head pos d_head"]:
+        z = self.pattern.to(values.dtype) @ values
+        return z if self.gate is None else z * self.gate.to(values.dtype)
+
+    def heads(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_model"]:
+        """What each head adds to the stream at every position, given a part of the stream."""
+        z = self._mixed(self.values(x))
+        return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
+
+    def layer_sum(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
+        """What all heads together add."""
+        z = self._mixed(self.values(x))
+        return self._written(torch.einsum("...hpd,hdm->...pm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), False)
+
+    def heads_at(
+        self, x: Float[Tensor, "*path batch pos d_model"], position: int
+    ) -> Float[Tensor, "*path batch head d_model"]:
+        """What each head adds at one position: the values are summed over sources first."""
+        z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
+        return self._written_at(z, position)
+
+    def sources_at(
+        self, x: Float[Tensor, "batch pos d_model"], position: int
+    ) -> Float[Tensor, "src batch head d_model"]:
+        """What each head adds at one position from each source."""
+        z = self.pattern[:, :, position, :, None].to(x.dtype) * self.values(x)  # (batch, head, src, d_head)
+        return self._written_at(z.movedim(2, 0), position)
+
+    def _written_at(
+        self, z: Float[Tensor, "*path batch head d_head"], position: int
+    ) -> Float[Tensor, "*path batch head d_model"]:
+        z = z if self.gate is None else z * self.gate[:, :, position].to(z.dtype)
+        written = torch.einsum("...hd,hdm->...hm", z, self.lm.weights.W_O[self.layer].to(z.dtype))
+        if self.branch.norm is not None and self.branch.scale is not None:
+            written = self.branch.norm.frozen(written, self.branch.scale[:, position][:, None]).to(z.dtype)
+        written = written * self.branch.multiplier
+        return written if self.written_to_end is None else written * self.written_to_end[:, position, None].to(z.dtype)
+
+    def bias(self) -> Float[Tensor, "batch pos d_model"]:
+        """The part of the layer's output that does not depend on its input: biases of its norms and projections."""
+        site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
+        W_V, W_O = self.W_V, weights.W_O[self.layer]
+        kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
+        if site.pre_norm is not None and site.pre_norm.bias is not None:
+            kv = kv + torch.einsum("m,hmd->hd", site.pre_norm.bias, W_V)
+        if not is_composed(site) and (b_V := weights.b_V[self.layer]) is not None:
+            kv = kv + b_V
+        # Patterns need not add up to 1 where a family has attention sinks.
+        batch, _, pos, _ = self.pattern.shape
+        z = self._mixed(self._scaled(kv[None, :, None].expand(batch, -1, pos, -1)))
+        raw = torch.einsum("bhpd,hdm->bpm", z, W_O.to(z.dtype))
+        if (b_O := weights.b_O[self.layer]) is not None:
+            raw = raw + b_O
+        added = self._written(raw, False)
+        for constant in (self.branch.bias, site.constant):
+            if constant is not None:
+                added = added + (constant if self.written_to_end is None else constant * self.written_to_end)
+        return added.to(raw.dtype)
+
+    def _written(self, raw: Tensor, by_head: bool) -> Tensor:
+        if self.branch.norm is not None and self.branch.scale is not None:
+            scale = self.branch.scale[:, None] if by_head else self.branch.scale
+            raw = self.branch.norm.frozen(raw, scale).to(raw.dtype)
+        raw = raw if self.branch.multiplier == 1.0 else raw * self.branch.multiplier
+        if self.written_to_end is None:
+            return raw
+        factor = self.written_to_end.to(raw.dtype)
+        return raw * (factor[:, None] if by_head else factor)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenRun:
+    """A run as linear attention layers between constants: embedding, positions, outputs of FFNs and mixers, biases.
+
+    Attributes:
+        run: what the real model did.
+        layers: its layers with attention, linear, in order, by number of the layer.
+        constants: what enters the stream without passing a head, other mixers included, in order: (label, layer before
+            whose attention it is there, vectors (batch, pos, d_model)).
+        error: the largest relative error of a layer's heads plus biases against what the model's attention added.
+    """
+
+    lm: Decoder
+    run: Run
+    layers: Mapping[int, FrozenLayer]
+    constants: tuple[tuple[str, int, Float[Tensor, "batch pos d_model"]], ...]
+    error: float
+    final: Float[Tensor, "batch pos 1"] = field(repr=False)
+
+    def constants_before(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+        """The constants that are in the stream when a layer's attention reads it."""
+        return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
+
+    def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
+        """Parts of the last stream as W_U reads them: final norm with the run's scale, logit scale."""
+        norm = self.lm.structure.final_norm
+        if norm is not None:
+            x = norm.frozen(x, self.final).to(x.dtype)
+        return x if self.lm.structure.logit_scale == 1.0 else x * self.lm.structure.logit_scale
+
+    def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
+        """The logits of a last stream whose final norm divides as it did in the run; biases and soft cap included."""
+        structure, W_U, b_U = self.lm.structure, self.lm.weights.W_U, self.lm.weights.b_U
+        x = self.read(last)
+        if structure.final_norm is not None and structure.final_norm.bias is not None:
+            x = x + structure.final_norm.bias * structure.logit_scale
+        logits = x @ W_U.to(x.dtype)
+        if b_U is not None:
+            logits = logits + b_U * structure.logit_scale
+        cap = structure.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def required_points(lm: Decoder) -> tuple[str, ...]:
+    """Capture points that a run needs to be frozen."""
+    structure = lm.structure
+    others = max(len(b.early_writers) + len(b.late_writers) for b in structure.blocks)
+    special = [b for b in structure.blocks if b.mixer is not None and b.mixer.is_attention and is_composed(b.mixer)]
+    named = ["resid_pre", "resid_post", "attn_out", "pattern", "z"]
+    if any(b.middle_norm is not None for b in structure.blocks):
+        named.append("resid_mid")
+    if any(b.feed_forward is not None for b in lm.structure.blocks):
+        named.append("mlp_out")
+    if lm.structure.position_embedding is not None:
+        named.append("position_embedding")
+    return (*named, *(["values"] if special else []), *(f"writer {i}" for i in range(others)))
+
+
+@torch.no_grad()
+def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
+    """Run the model once and record what makes its attention linear.
+
+    Raises:
+        SumNotProved: heads and biases do not give what the model's attention added.
+        Unsupported: the model clips its values, has no layers, several streams or a norm on the stream itself that
+            subtracts its mean, or a layer's values are no linear map of what it reads.
+
+    Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer; seven where blocks rescale
+        the stream.
+    """
+    require_heads(lm, "paths through heads")
+    require_one_stream(lm, "path expansion")
+    norms = [norm for block in lm.structure.blocks for norm in (block.entry_norm, block.middle_norm)]
+    if any(norm is not None and norm.centred for norm in norms):
+        require_unnormalised_stream(lm, "path expansion")
+    for n in lm.attention_layers:
+        _value_weights(lm, n)  # raises where values are no linear map
+    seen = run(lm, tokens, required_points(lm))
+    layers: dict[int, FrozenLayer] = {}
+    error = 0.0
+    # Many families compute norms and softmax in float32, whatever the weights are.
+    limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
+    first = written_to_end(lm, seen.at("resid_pre", 0), 0, "embedding", seen)
+    constants: list[tuple[str, int, Tensor]] = [("embedding", 0, first)]
+    if lm.structure.position_embedding is not None:
+        added = written_to_end(lm, seen["position_embedding"][0], 0, "embedding", seen)
+        constants = [("embedding", 0, first - added), ("positions", 0, added)]
+    for n, block in enumerate(lm.structure.blocks):
+        if n in lm.attention_layers:
+            layers[n], bias, missed = _frozen_layer(lm, seen, n, limit)
+            error = max(error, missed)
+            if bool(bias.any()):
+                constants.append((f"attention biases {n}", n + 1, bias))
+        elif block.mixer is not None:
+            written = written_to_end(lm, seen.at("attn_out", n), n, "attention", seen)
+            constants.append((f"{site_name(block.mixer)} {n}", n + 1, written))
+        if block.feed_forward is not None:
+            constants.append((f"ffn {n}", n + 1, written_to_end(lm, seen.at("mlp_out", n), n, "ffn", seen)))
+        for i, writer in enumerate((*block.early_writers, *block.late_writers)):
+            part = "attention" if i < len(block.early_writers) else "ffn"
+            written = written_to_end(lm, seen.at(f"writer {i}", n), n, part, seen)
+            constants.append((f"{writer.label} {n}", n + 1, written))
+    final = final_scale(lm, seen.at("resid_post", lm.n_layers - 1))
+    return FrozenRun(lm, seen, layers, tuple(constants), error, final)
+
+
+def _frozen_layer(
+    lm: Decoder, seen: Run, n: int, limit: float
+) -> tuple[FrozenLayer, Float[Tensor, "batch pos d_model"], float]:
+    """A layer with attention, its bias, and the relative error of heads plus bias."""
+    site, entered = lm.structure.blocks[n].attention, seen.at("resid_pre", n)
+    scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
+    branch = attention_branch(lm, n, seen.at("z", n))
+    layer = _with_factors(FrozenLayer(lm, n, seen.at("pattern", n), scale, branch, _value_weights(lm, n)), seen)
+    if changes_stream(lm):
+        one = torch.ones_like(entered, dtype=torch.float64)
+        entry, written = (written_to_end(lm, one, n, part, seen) for part in ("embedding", "attention"))
+        layer = replace(layer, entry_to_end=entry, written_to_end=written)
+    bias = layer.bias()
+    try:
+        total = layer.layer_sum(written_to_end(lm, entered, n, "embedding", seen)) + bias
+        whole = written_to_end(lm, seen.at("attn_out", n), n, "attention", seen)
+        return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, whole, limit)
+    except SumNotProved:
+        if site.clip is None:
+            raise
+        raise Unsupported(
+            f"path expansion of {lm.name}",
+            why=f"it clips values at {site.clip:g}, which is not linear",
+            instead="Use attributions by head",
+        ) from None
+
+
+def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_head"]:
+    """W_V of a layer, through its latent.
+
+    Raises:
+        Unsupported: its values are no linear map of what it reads.
+    """
+    site = lm.structure.blocks[layer].attention
+    return composed_weights(lm, layer, "v", "folded") if is_composed(site) else lm.weights.W_V[layer]
+
+
+def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
+    """The layer with what its values and what its heads mixed were multiplied by in the run."""
+    lm, n = layer.lm, layer.layer
+    site = lm.structure.blocks[n].attention
+    if not is_composed(site) or site.readings is None or site.values is None:
+        return layer
+    values = seen.at("values", n)
+    if site.readings.normed_values or any(r.latent is not None for r in site.readings.parts["v"]):
+        x = seen.at("resid_pre", n)
+        if site.pre_norm is not None and layer.scale is not None:
+            x = site.pre_norm.frozen(x, layer.scale).to(x.dtype)
+            x = x if site.pre_norm.bias is None else x + site.pre_norm.bias
+        read = torch.einsum("bpm,hmd->bhpd", x, layer.W_V.to(x.dtype))
+        factor = (values * read).sum(-1, keepdim=True) / read.square().sum(-1, keepdim=True).clamp_min(1e-30)
+        layer = replace(layer, value_factor=factor)
+    if site.values.gated:
+        mixed = layer.pattern.to(values.dtype) @ values.repeat_interleave(site.queries_per_kv, dim=1)
+        gate = seen.at("z", n).transpose(1, 2) / torch.where(mixed == 0, torch.ones_like(mixed), mixed)
+        layer = replace(layer, gate=gate)
+    return layer
+
+
+def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
+    """The last stream split by how many heads a path went through.
+
+    Order 0 holds the constants, order k what passed exactly k heads, up to `highest`. They add up to the stream when
+    `highest` is at least the number of layers.
+    """
+    first = frozen.constants_before(0)
+    state = torch.zeros(highest + 1, *first.shape, dtype=first.dtype, device=first.device)
+    state[0] = first
+    for n in range(frozen.lm.n_layers):
+        if highest > 0 and n in frozen.layers:
+            state[1:] += frozen.layers[n].layer_sum(state[:-1])
+        for _, before, vectors in frozen.constants:
+            if before == n + 1:
+                state[0] += vectors
+    return state

@@ -1,0 +1,88 @@
+"""The connections of one memory (FFN neuron): heads and memories that write to its key, memories that read its value.
+
+The virtual weights of `weights_between`, in three lists; whatever the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from unembed.attention.paths.weights_between import Part, VirtualWeight, readers_by_layer, writers_by_layer
+from unembed.attention.weights.folded_weights import default_basis
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
+from unembed.validation import positive_int
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A head or a memory, and how strongly it is wired to the memory."""
+
+    layer: int
+    index: int
+    strength: float
+    """Of a head: ||W_O k|| / (||W_O||_F ||k||), 0 to 1. Of a memory: the cosine of value and key."""
+
+
+@dataclass(frozen=True)
+class MemoryConnections:
+    """What writes to a memory's key and what reads its value, the strongest first."""
+
+    layer: int
+    index: int
+    basis: HeadBasis
+    heads: list[Connection]
+    """Heads that write to the key."""
+    writers: list[Connection]
+    """Earlier memories whose values point along the key (or, with a negative cosine, against it)."""
+    readers: list[Connection]
+    """Later memories whose keys point along the value."""
+    chance_head: float
+    """The strength that a random key direction would have on average, in the root mean square: 1 / sqrt(d_model)."""
+    chance_memory: float
+    """The absolute cosine that 1 % of random directions exceed."""
+    missing: Mapping[str, str]
+    """What is not among them, by name (such as "mixer (Mamba) 2"): why it has no matrix."""
+
+
+@torch.no_grad()
+def memory_connections(
+    lm: Decoder, layer: int, index: int, top: int = 6, basis: HeadBasis | None = None
+) -> MemoryConnections:
+    """The heads and memories wired most strongly to a memory's key, and the memories that read its value.
+
+    A gated memory's key is its column of the gate.
+
+    Args:
+        basis: "folded" or "raw"; "folded" where the model has norms when None.
+
+    Raises:
+        OutOfRange: there is no such memory.
+        Unsupported: the model has no memories.
+
+    Memory: one layer's keys, folded.
+    """
+    part = Part("memory", *lm.memory(layer, index))
+    top, basis = positive_int("top", top), basis or default_basis(lm)
+    written = writers_by_layer(lm, part, top, basis, inputs={"key"})
+    read = readers_by_layer(lm, part, top, basis, inputs={"key"})
+    return MemoryConnections(
+        part.layer,
+        part.index,
+        basis,
+        _strongest(lm, ((one.writer, one) for one in written.weights if one.cosine is None), top),
+        _strongest(lm, ((one.writer, one) for one in written.weights if one.cosine is not None), top),
+        _strongest(lm, ((one.reader, one) for one in read.weights), top),
+        lm.d_model**-0.5,
+        2.576 * lm.d_model**-0.5,
+        {**written.missing, **read.missing},
+    )
+
+
+def _strongest(lm: Decoder, found: Iterable[tuple[str, VirtualWeight]], top: int) -> list[Connection]:
+    chosen = sorted(found, key=lambda pair: -pair[1].ratio)[:top]
+    named = [(Part.named(lm, name), one) for name, one in chosen]
+    return [Connection(of.layer, of.index, one.ratio if one.cosine is None else one.cosine) for of, one in named]

@@ -1,0 +1,216 @@
+"""How much each order of path through heads matters on text: the loss with paths of order at most n, for every n.
+
+Source: Elhage et al. 2021, "How much does each term matter": the algorithm of frozen patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb, log
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
+from unembed.attention.weights.folded_weights import require_heads
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.results.display import Displayed
+from unembed.results.provenance import Provenance
+from unembed.results.table import Table
+from unembed.stream.run import prepare
+from unembed.validation import positive_int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TermImportance(Displayed):
+    """How much of the loss each order of path takes away, in nats a token, patterns frozen.
+
+    Attributes:
+        losses: with paths of order at most 0, 1, ... (order + 1 entries).
+        by_layer: with the direct path and the heads of one layer alone (layer); NaN where it has no attention.
+        without_layer: with the direct path and the single heads of all layers but one (layer).
+        uniform: of a guess that gives every token the same probability, log(d_vocab).
+        repeated_gain: for each row of text, how far the single heads of the first layer with attention lower the loss
+            of the direct path, where the next token stood earlier in the row; NaN where there is no such position.
+        new_gain: the same where the next token did not occur earlier.
+        n_terms: paths of each order.
+        loss: the model's own.
+        n_tokens: predictions the means are over.
+        error: |loss with every order - own loss|; None where orders were left out.
+        corpus: its fingerprint.
+    """
+
+    losses: Float[Tensor, " order"]
+    by_layer: Float[Tensor, " layer"]
+    without_layer: Float[Tensor, " layer"]
+    uniform: float
+    repeated_gain: Float[Tensor, " row"]
+    new_gain: Float[Tensor, " row"]
+    n_terms: tuple[int, ...]
+    loss: float
+    n_tokens: int
+    error: float | None
+    corpus: str
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each order of path, the direct path (order 0) first; losses in nats a token."""
+        steps = [self.direct_reduction, *self.reductions.tolist()]
+        columns: dict[str, list[Any]] = {
+            "order": list(range(len(steps))),
+            "paths": list(self.n_terms),
+            "loss": self.losses.tolist(),
+            "reduction": steps,
+            "reduction_per_path": [step / max(1, n) for step, n in zip(steps, self.n_terms, strict=True)],
+        }
+        return Table(f"Loss by order of path, over {self.n_tokens:,} tokens", columns, self.provenance)
+
+    @property
+    def reductions(self) -> Float[Tensor, " order"]:
+        """By how much each order from 1 lowers the loss of the orders below it."""
+        return self.losses[:-1] - self.losses[1:]
+
+    @property
+    def reductions_per_term(self) -> Float[Tensor, " order"]:
+        """The same, divided by the number of terms of the order."""
+        return self.reductions / torch.tensor(self.n_terms[1:]).clamp_min(1)
+
+    @property
+    def layer_reductions(self) -> Float[Tensor, " layer"]:
+        """By how much the heads of one layer, each alone, lower the loss of the direct path."""
+        return self.losses[0] - self.by_layer
+
+    @property
+    def layer_reductions_given_others(self) -> Float[Tensor, " layer"]:
+        """By how much the heads of one layer lower the loss of the direct path with all other single heads."""
+        return self.without_layer - self.losses[1]
+
+    @property
+    def direct_reduction(self) -> float:
+        """By how much the direct path lowers the loss of a uniform guess: the step to order 0."""
+        return self.uniform - float(self.losses[0])
+
+
+@torch.no_grad()
+def term_importance(
+    lm: Decoder,
+    corpus: CorpusSource | Int[Tensor, "row pos"] = None,
+    order: int | None = None,
+    *,
+    max_tokens: int = 20_000,
+    window: int | None = None,
+    tokens_per_batch: int = 1024,
+) -> TermImportance:
+    """The loss on text with paths of order at most n, for every n; patterns and norm scales as in the full run.
+
+    Args:
+        corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
+        order: the highest order; as many as layers have attention (every path), or 3 in deep models.
+        max_tokens: where to stop reading.
+        window: tokens of context; the model's own, at most 256.
+
+    Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
+    """
+    require_heads(lm, "term importance")
+    n_attending = len(lm.attention_layers)
+    if order is None:
+        highest = min(n_attending, 3 if lm.n_layers > 4 else n_attending)
+    else:
+        highest = min(positive_int("order", order, 0), n_attending)
+    losses = torch.zeros(highest + 1, dtype=torch.float64)
+    by_layer = torch.full((lm.n_layers,), torch.nan, dtype=torch.float64)
+    by_layer[list(lm.attention_layers)] = 0.0
+    without_layer = by_layer.clone()
+    gains: list[tuple[Tensor, Tensor]] = []
+    own, count = 0.0, 0
+    source, rows = _rows(lm, corpus, window, tokens_per_batch)
+    for tokens, target, keep in rows:
+        frozen = frozen_run(lm, tokens)
+        target, keep = target.to(lm.device).long(), keep.to(lm.device)
+        alone, state = _order_one_by_layer(frozen), stream_by_order(frozen, highest)
+        singles = torch.stack(list(alone.values())).sum(dim=0)
+        for k in range(highest + 1):
+            losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
+        for n, added in alone.items():
+            by_layer[n] += _loss(frozen, state[0] + added, target, keep)
+            without_layer[n] += _loss(frozen, state[0] + singles - added, target, keep)
+        first = alone[lm.attention_layers[0]]
+        gains.append(_gains(frozen, state[0], first, tokens.to(lm.device), target, keep))
+        own += float(_cross_entropy(frozen.run.logits, target, keep))
+        count += int(keep.sum())
+        if count >= max_tokens:
+            break
+    if count == 0:
+        raise InvalidInput("the corpus", why="it contains no full window of text", instead="Use a shorter window")
+    loss = own / count
+    n_terms = tuple(comb(n_attending, k) * lm.n_heads**k for k in range(highest + 1))
+    error = abs(float(losses[-1]) / count - loss) if highest == n_attending else None
+    repeated, new = (torch.cat(side) for side in zip(*gains, strict=True))
+    return TermImportance(
+        losses / count, by_layer / count, without_layer / count, log(lm.d_vocab), repeated, new, n_terms, loss, count,
+        error, source, lm.provenance(corpus=source),
+    )  # fmt: skip
+
+
+def _rows(
+    lm: Decoder, corpus: CorpusSource | Int[Tensor, "row pos"], window: int | None, tokens_per_batch: int
+) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
+    """Where the text comes from, and its rows without padding: tokens, the token after each, and what to count."""
+    if isinstance(corpus, Tensor):
+        ids, _ = prepare(lm, corpus)
+        after = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
+        keep = torch.ones_like(ids, dtype=torch.bool)
+        keep[:, -1] = False
+        at_once = max(1, tokens_per_batch // ids.shape[1])
+        parts = (t.split(at_once) for t in (ids, after, keep))
+        return f"{ids.shape[0]} x {ids.shape[1]} tokens given", zip(*parts, strict=True)
+    text = windows_of(corpus, window or min(lm.n_ctx or 256, 256))
+
+    def full() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for batch in text.batches(lm, tokens=tokens_per_batch):
+            keep = batch.counted & (batch.next_tokens >= 0)
+            chosen = batch.mask.bool().all(dim=1) & keep.any(dim=1)
+            if bool(chosen.any()):
+                yield batch.tokens[chosen], batch.next_tokens[chosen], keep[chosen]
+
+    return text.fingerprint, full()
+
+
+def _order_one_by_layer(frozen: FrozenRun) -> dict[int, Float[Tensor, "batch pos d_model"]]:
+    return {n: layer.layer_sum(frozen.constants_before(n)) for n, layer in frozen.layers.items()}
+
+
+def _gains(
+    frozen: FrozenRun, direct: Tensor, first_layer: Tensor, tokens: Tensor, target: Tensor, keep: Tensor
+) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+    """By how much the first layer's heads lower the direct path's loss, by row: of repeated tokens, and of new.
+
+    Earlier includes the position that predicts.
+    """
+
+    def losses(stream: Tensor) -> Float[Tensor, "row pos"]:
+        logits = frozen.logits(stream)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), target.clamp_min(0), reduction="none")
+
+    gain = (losses(direct) - losses(direct + first_layer)).double().cpu()
+    earlier = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).tril()
+    repeats = ((tokens[:, None, :] == target[:, :, None]) & earlier).any(dim=-1).cpu()
+    counted = keep.cpu()
+    repeated, new = (torch.where(counted & at, gain, torch.nan).nanmean(dim=1) for at in (repeats, ~repeats))
+    return repeated, new
+
+
+def _loss(frozen: FrozenRun, last: Tensor, target: Tensor, keep: Tensor) -> float:
+    return float(_cross_entropy(frozen.logits(last), target, keep))
+
+
+def _cross_entropy(logits: Tensor, target: Tensor, keep: Tensor) -> Tensor:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.nn.functional.cross_entropy(logits[keep], target[keep], reduction="sum")

@@ -1,0 +1,323 @@
+"""Virtual weights between one head or memory and every later one: how strongly what it writes is read.
+
+A writer's output weights times a reader's input weights are weights between the two, through the stream: W_O W_Q of two
+heads, v W_V of a memory and a head, W_O k of a head and a memory, v k of two memories. Each is compared by its
+Frobenius norm over the product of the two norms; random directions have 1 / sqrt(d_model). What is written is taken
+without its mean over channels where every reader's norm subtracts it, unless `centre` is False.
+
+Source: Elhage et al. 2021, "Virtual weights and the residual stream as a communication channel".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.paths.geometry import NO_MATRICES, keys_of, up_projection_of, values_of
+from unembed.attention.weights.folded_weights import (
+    at_least_float32,
+    check_basis,
+    reading_weights,
+    without_channel_mean,
+    writing_weights,
+)
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.mixer_names import site_name
+from unembed.models.structure.structure import AttentionSite
+from unembed.names import HeadBasis
+from unembed.results import Records
+from unembed.validation import as_str, positive_int
+
+_NAME = re.compile(r"L(\d+)([HM])(\d+)")
+Input = Literal["Q", "K", "V", "key", "up"]
+_OF_HEADS: dict[Input, str] = {"Q": "q", "K": "k", "V": "v"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A head or a memory (FFN neuron)."""
+
+    kind: Literal["head", "memory"]
+    layer: int
+    index: int
+
+    @classmethod
+    def named(cls, lm: Decoder, name: str) -> Part:
+        """The part of a name such as L0H3 or L5M278.
+
+        Raises:
+            InvalidInput: the name is of neither form.
+            OutOfRange: the model has no such part.
+        """
+        match = _NAME.fullmatch(as_str("part", name).strip())
+        if match is None:
+            raise InvalidInput(f"part {name!r:.40}", why="a head is written L0H3, a memory L5M278")
+        layer, index = int(match[1]), int(match[3])
+        if match[2] == "H":
+            return cls("head", *lm.layer_and_head(layer, index))
+        return cls("memory", *lm.memory(layer, index))
+
+    @property
+    def name(self) -> str:
+        """Such as L0H3 or L5M278."""
+        return f"L{self.layer}{'H' if self.kind == 'head' else 'M'}{self.index}"
+
+    def location(self, lm: Decoder) -> int:
+        """Halves of layers: attention of layer l at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel)."""
+        in_parallel = lm.structure.blocks[self.layer].parallel
+        return 2 * self.layer + (0 if self.kind == "head" or in_parallel else 1)
+
+
+@dataclass(frozen=True)
+class VirtualWeight:
+    """The weights between a writer and one input of a reader.
+
+    Attributes:
+        input: "Q", "K" or "V" of a head; "key" of a memory, or "up", its up-projection in a gated layer.
+        ratio: ||W_out W_in||_F / (||W_out|| ||W_in||).
+        cosine: of two memories, with its sign; None where a head is part of the pair.
+    """
+
+    writer: str
+    reader: str
+    input: Input
+    ratio: float
+    cosine: float | None = None
+
+
+@dataclass(frozen=True)
+class FoundWeights:
+    """Virtual weights of one part, unsorted, and what is not among them."""
+
+    weights: list[VirtualWeight]
+    missing: dict[str, str]
+    """By name of an input or of a layer's part (such as "K 0", "mixer (Mamba) 2"), why it has no matrix."""
+
+
+def written_by(lm: Decoder, part: Part, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "row d_model"]:
+    """What a part writes: W_O of a head, the value of a memory."""
+    if part.kind == "head":
+        rows = writing_weights(lm, part.layer, basis)[part.index]
+    else:
+        rows = values_of(lm, part.layer, basis)[part.index][None]
+    return _centred(lm, rows, centre)
+
+
+def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> Float[Tensor, "*any d_model"]:
+    rows = at_least_float32(rows)
+    return without_channel_mean(lm, rows) if centre else rows
+
+
+def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
+    """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory.
+
+    Raises:
+        Unsupported: no input of the head is a fixed matrix.
+    """
+    return _inputs_of(lm, part, basis)[0]
+
+
+def _inputs_of(
+    lm: Decoder, part: Part, basis: HeadBasis
+) -> tuple[dict[Input, Float[Tensor, "d_model column"]], dict[str, str]]:
+    """What each input of a part reads, and why the others are no fixed matrix."""
+    if part.kind == "head":
+        read, refused = _inputs_of_heads(lm, part.layer, basis)
+        return {name: W[part.index] for name, W in read.items()}, refused
+    found: dict[Input, Tensor] = {"key": at_least_float32(keys_of(lm, part.layer, basis)[:, part.index, None])}
+    if (up := up_projection_of(lm, part.layer, basis)) is not None:
+        found["up"] = at_least_float32(up[:, part.index, None])
+    return found, {}
+
+
+def _inputs_of_heads(
+    lm: Decoder, layer: int, basis: HeadBasis
+) -> tuple[dict[Input, Float[Tensor, "head d_model column"]], dict[str, str]]:
+    """What each input of a layer's heads reads, and why the others are no fixed matrix."""
+    found: dict[Input, Tensor] = {}
+    refused: dict[str, Unsupported] = {}
+    for name, which in _OF_HEADS.items():
+        try:
+            found[name] = at_least_float32(reading_weights(lm, layer, which, basis))
+        except Unsupported as error:
+            refused[f"{name} {layer}"] = error
+    if not found:
+        raise next(iter(refused.values()))
+    return found, {name: error.why for name, error in refused.items()}
+
+
+@torch.no_grad()
+def virtual_weight(
+    lm: Decoder, writer: str, reader: str, basis: HeadBasis = "raw", *, centre: bool = True
+) -> dict[Input, Float[Tensor, "row column"]]:
+    """The weights between two parts, by input of the reader: (d_head or 1, d_head or 1).
+
+    Args:
+        writer: such as L0H3 or L5M278.
+        reader: a part that reads the stream after the writer wrote to it.
+        centre: leave out what a norm before every reader subtracts.
+
+    Raises:
+        InvalidInput: a name is of neither form, or the reader does not come after the writer.
+        OutOfRange: the model has no such part.
+    """
+    check_basis(basis)
+    a, b = Part.named(lm, writer), Part.named(lm, reader)
+    if a.location(lm) >= b.location(lm):
+        raise InvalidInput(f"virtual weights of {a.name} and {b.name}", why="the reader does not come after the writer")
+    rows = written_by(lm, a, basis, centre)
+    return {name: rows @ columns for name, columns in read_by(lm, b, basis).items()}
+
+
+@torch.no_grad()
+def readers_of(
+    lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
+) -> Records[VirtualWeight]:
+    """The heads and memories that read most of what one part writes, strongest first.
+
+    Args:
+        writer: such as L0H3 or L5M278.
+        centre: leave out what a norm before every reader subtracts.
+
+    Returns:
+        Those that are fixed matrices; the provenance's note "missing" has the others, by name, with the reason.
+
+    Raises:
+        Unsupported: what the writer writes is no fixed matrix.
+
+    Memory: the reading weights of a layer.
+    """
+    part, top = Part.named(lm, writer), positive_int("top", top)
+    found = readers_by_layer(lm, part, top, basis, centre)
+    return _strongest_of(lm, f"What reads {part.name} most", found, top, basis)
+
+
+def readers_by_layer(
+    lm: Decoder,
+    part: Part,
+    top: int,
+    basis: HeadBasis,
+    centre: bool = True,
+    *,
+    inputs: Set[Input] = frozenset(get_args(Input)),
+) -> FoundWeights:
+    """The `top` readers of each kind in every layer, for each of `inputs`, unsorted; else as `readers_of`."""
+    check_basis(basis)
+    rows, at = written_by(lm, part, basis, centre), part.location(lm)
+    found: list[VirtualWeight] = []
+    missing: dict[str, str] = {}
+    for n, block in enumerate(lm.structure.blocks):
+        if 2 * n > at and block.mixer is not None and not inputs.isdisjoint(_OF_HEADS):
+            try:
+                read, without = _inputs_of_heads(lm, n, basis)
+            except Unsupported as error:
+                read, without = {}, {f"{site_name(block.mixer)} {n}": _why(block.mixer, error)}
+            missing |= without
+            for name, W in read.items():
+                if name not in inputs:
+                    continue
+                ratio = (rows @ W).norm(dim=(1, 2)) / (rows.norm() * W.norm(dim=(1, 2)))
+                found += _strongest(part.name, f"L{n}H", name, ratio, None, top)
+        site = block.feed_forward
+        if site is None or Part("memory", n, 0).location(lm) <= at:
+            continue
+        if not site.has_memories:
+            missing[f"FFN {n}"] = site.memories_missing
+            continue
+        weights_of: dict[Input, Callable[..., Tensor | None]] = {"key": keys_of, "up": up_projection_of}
+        for name, weights in weights_of.items():
+            if name not in inputs:
+                continue
+            try:
+                columns = weights(lm, n, basis)
+            except Unsupported as error:
+                missing[f"{name} {n}"] = error.why
+                continue
+            if columns is not None:
+                product = rows @ at_least_float32(columns)  # (row, memory)
+                sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
+                cosine = product[0] / sizes if part.kind == "memory" else None
+                found += _strongest(part.name, f"L{n}M", name, product.norm(dim=0) / sizes, cosine, top)
+    return FoundWeights(found, missing)
+
+
+@torch.no_grad()
+def writers_of(
+    lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
+) -> Records[VirtualWeight]:
+    """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
+    part, top = Part.named(lm, reader), positive_int("top", top)
+    found = writers_by_layer(lm, part, top, basis, centre)
+    return _strongest_of(lm, f"What {part.name} reads most", found, top, basis)
+
+
+def writers_by_layer(
+    lm: Decoder,
+    part: Part,
+    top: int,
+    basis: HeadBasis,
+    centre: bool = True,
+    *,
+    inputs: Set[Input] = frozenset(get_args(Input)),
+) -> FoundWeights:
+    """The `top` writers of each kind in every layer, for each of the part's `inputs`, unsorted."""
+    check_basis(basis)
+    at, found = part.location(lm), list[VirtualWeight]()
+    read, missing = _inputs_of(lm, part, basis)
+    read = {name: columns for name, columns in read.items() if name in inputs}
+    for n, block in enumerate(lm.structure.blocks[: part.layer + 1]):
+        if 2 * n < at and block.mixer is not None:
+            try:
+                W_O = _centred(lm, writing_weights(lm, n, basis), centre)
+            except Unsupported as error:
+                missing[f"{site_name(block.mixer)} {n}"] = _why(block.mixer, error)
+            else:
+                for name, columns in read.items():
+                    ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
+                    found += _strongest(f"L{n}H", part.name, name, ratio, None, top)
+        site = block.feed_forward
+        if site is None or Part("memory", n, 0).location(lm) >= at:
+            continue
+        if not site.has_memories:
+            missing[f"FFN {n}"] = site.memories_missing
+            continue
+        try:
+            values = _centred(lm, values_of(lm, n, basis), centre)
+        except Unsupported as error:
+            missing[f"values {n}"] = error.why
+            continue
+        for name, columns in read.items():
+            product = values @ columns  # (memory, column)
+            sizes = values.norm(dim=1) * columns.norm()
+            cosine = product[:, 0] / sizes if part.kind == "memory" else None
+            found += _strongest(f"L{n}M", part.name, name, product.norm(dim=1) / sizes, cosine, top)
+    return FoundWeights(found, missing)
+
+
+def _why(mixer: AttentionSite, error: Unsupported) -> str:
+    return error.why if mixer.is_attention else NO_MATRICES
+
+
+def _strongest_of(lm: Decoder, title: str, found: FoundWeights, top: int, basis: HeadBasis) -> Records[VirtualWeight]:
+    strongest = sorted(found.weights, key=lambda weight: -weight.ratio)[:top]
+    provenance = lm.provenance(basis=basis, notes={"missing": found.missing} if found.missing else None)
+    return Records.of_fields(title, VirtualWeight, strongest, provenance)
+
+
+def _strongest(
+    writer: str, reader: str, name: str, ratio: Float[Tensor, " part"], cosine: Float[Tensor, " part"] | None, top: int
+) -> list[VirtualWeight]:
+    """The largest of one side's parts; the side whose name lacks its number is the one listed."""
+    best = ratio.topk(min(top, len(ratio)))
+    rows = []
+    for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        names = [text if text[-1].isdigit() else f"{text}{i}" for text in (writer, reader)]
+        rows.append(VirtualWeight(names[0], names[1], name, value, None if cosine is None else float(cosine[i])))  # type: ignore[arg-type]
+    return rows

@@ -1,0 +1,75 @@
+"""Counts of adjacent tokens in text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.models.decoder import Decoder
+
+_DISCOUNT = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Bigrams:
+    """Counts of adjacent tokens, as sorted pairs. Memory: three numbers for each pair that occurs."""
+
+    first: Int[Tensor, " pair"]
+    second: Int[Tensor, " pair"]
+    count: Int[Tensor, " pair"]
+    d_vocab: int
+
+    @classmethod
+    def of(cls, tokens: list[Tensor], d_vocab: int) -> Bigrams:
+        """The bigrams inside each piece of text."""
+        codes = torch.cat([t[:-1].long() * d_vocab + t[1:].long() for t in tokens if len(t) > 1])
+        unique, count = codes.unique(return_counts=True)
+        return cls(unique // d_vocab, unique % d_vocab, count, d_vocab)
+
+    @classmethod
+    def of_corpus(cls, lm: Decoder, corpus: CorpusSource = None) -> Bigrams:
+        """The bigrams of a corpus, in windows as the model reads them; no pair is counted twice."""
+        pieces = [s.tokens[max(s.skip - 1, 0) :] for s in windows_of(corpus).segments(lm)]
+        return cls.of(pieces, lm.d_vocab)
+
+    def table(self, first: Int[Tensor, " row"], second: Int[Tensor, " column"]) -> Int[Tensor, "row column"]:
+        """How often each of some tokens follows each of some others."""
+        wanted = first[:, None] * self.d_vocab + second  # (row, column)
+        codes = self.first * self.d_vocab + self.second
+        at = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
+        return torch.where(codes[at] == wanted, self.count[at], 0)
+
+    @property
+    def occurrences(self) -> Int[Tensor, " d_vocab"]:
+        """How often each token is the first of a pair."""
+        return torch.zeros(self.d_vocab, dtype=torch.long).index_add_(0, self.first, self.count)
+
+    def row(self, token: int) -> Float[Tensor, " d_vocab"]:
+        """How often each token follows one token."""
+        counts = torch.zeros(self.d_vocab, dtype=torch.float64)
+        chosen = self.first == token
+        counts[self.second[chosen]] = self.count[chosen].double()
+        return counts
+
+    def cross_entropy_of(self, other: Bigrams) -> float:
+        """Nats a token of these bigrams, smoothed, on the counts of other text.
+
+        Absolute discounting of 0.75 backed by add-one unigrams of second tokens.
+        """
+        unigram = torch.ones(self.d_vocab, dtype=torch.float64).index_add_(0, self.second, self.count.double())
+        unigram /= unigram.sum()
+        total = torch.zeros(self.d_vocab, dtype=torch.float64).index_add_(0, self.first, self.count.double())
+        kinds = torch.zeros_like(total).index_add_(0, self.first, torch.ones_like(self.first, dtype=torch.float64))
+        codes, wanted = self.first * self.d_vocab + self.second, other.first * self.d_vocab + other.second
+        at = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
+        known = torch.where(codes[at] == wanted, self.count[at].double(), torch.zeros(1, dtype=torch.float64))
+        n = total[other.first].clamp_min(1)
+        spare = torch.where(total[other.first] > 0, _DISCOUNT * kinds[other.first] / n, torch.ones_like(n))
+        p = (known - _DISCOUNT).clamp_min(0) / n + spare * unigram[other.second]
+        weights = other.count.double()
+        return float(-(p.log() * weights).sum() / weights.sum())

@@ -1,0 +1,173 @@
+"""The direct path: what token embedding times unembedding alone predicts, compared with the corpus' bigrams.
+
+Source: Elhage et al. 2021, "Zero-layer transformers".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.text.bigrams import Bigrams
+from unembed.attention.weights.folded_weights import embedding
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import InvalidInput
+from unembed.lens import logits_of
+from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DirectPath(Displayed):
+    """How well the direct path predicts the next token, and what it shares with bigram statistics.
+
+    In a model with layers the direct path is not the bigram table: the layers predict most of it, and what is left to
+    the direct path is the part that token frequencies and the layers do not give. Rank correlations over a
+    vocabulary are dominated by token frequency, so three of them accompany the plain one.
+
+    Attributes:
+        tokens: the tokens compared one by one, most frequent first.
+        occurrences: how often each occurs.
+        spearman: rank correlation of each token's direct-path logits with the counts of what follows it.
+        partial: the same, controlling for token frequency (partial rank correlation).
+        frequency: rank correlation of the counts with token frequency alone: the baseline of `spearman`.
+        ceiling: rank correlation of the counts in one half of the text with those in the other.
+        cross_entropy: of softmax(direct path) on the second half of the corpus, nats a token.
+        bigram_cross_entropy: of the first half's smoothed bigram model on the same text.
+        unigram_cross_entropy: of the first half's smoothed token frequencies.
+    """
+
+    tokens: Int[Tensor, " token"]
+    occurrences: Int[Tensor, " token"]
+    spearman: Float[Tensor, " token"]
+    partial: Float[Tensor, " token"]
+    frequency: Float[Tensor, " token"]
+    ceiling: Float[Tensor, " token"]
+    cross_entropy: float
+    bigram_cross_entropy: float
+    unigram_cross_entropy: float
+    texts: tuple[str, ...]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each token compared; an undefined correlation is empty."""
+        columns: dict[str, list[Any]] = {"token": list(self.texts), "occurrences": self.occurrences.tolist()}
+        for name in ("spearman", "partial", "frequency", "ceiling"):
+            columns[name] = [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
+        return Table("The direct path and bigrams: rank correlations", columns, self.provenance)
+
+    def mean(self, correlations: Float[Tensor, " token"]) -> float:
+        """The mean of one of the correlations, weighted by occurrences; undefined ones are left out."""
+        weights = torch.where(correlations.isnan(), 0, self.occurrences).double()
+        return float((correlations.nan_to_num() * weights).sum() / weights.sum())
+
+    @property
+    def mean_spearman(self) -> float:
+        """The mean rank correlation, weighted by occurrences."""
+        return self.mean(self.spearman)
+
+
+@torch.no_grad()
+def direct_path(
+    lm: Decoder,
+    corpus: CorpusSource = None,
+    *,
+    n_tokens: int = 200,
+    max_tokens: int = 400_000,
+    hide_unlearned: bool = True,
+) -> DirectPath:
+    """Compare the direct path, through the model's own norms, with bigrams of a corpus.
+
+    Args:
+        corpus: anything `unembed.open_corpus` takes.
+        n_tokens: how many of the most frequent tokens to compare by rank.
+        max_tokens: where to stop reading.
+        hide_unlearned: leave tokens that the model never learned out of the correlations.
+
+    Raises:
+        InvalidInput: the corpus is too short.
+
+    Memory: a block of rows of the vocabulary's width.
+    """
+    pieces, read = [], 0
+    text = windows_of(corpus, lm.n_ctx or 512, overlap=0)
+    for segment in text.segments(lm):
+        pieces.append(segment.tokens)
+        read += len(segment)
+        if read >= max_tokens:
+            break
+    if len(pieces) < 2:
+        raise InvalidInput("the corpus", why="it is too short to test the bigrams of one half on the other")
+    half = len(pieces) // 2
+    first, second = Bigrams.of(pieces[:half], lm.d_vocab), Bigrams.of(pieces[half:], lm.d_vocab)
+    every = Bigrams.of(pieces, lm.d_vocab)
+    loss = 0.0
+    for ids in second.first.unique().split(64):
+        log_p = _log_probabilities(lm, ids)
+        chosen = torch.isin(second.first, ids)
+        rows = torch.searchsorted(ids, second.first[chosen])
+        loss -= float((log_p[rows, second.second[chosen]].double() * second.count[chosen]).sum())
+    occurrences = torch.zeros(lm.d_vocab, dtype=torch.long).index_add_(0, every.first, every.count)
+    learned = ~lm.unlearned.cpu() if hide_unlearned else torch.ones(lm.d_vocab, dtype=torch.bool)
+    among = occurrences.masked_fill(~learned, 0)
+    tokens = among.topk(min(n_tokens, int((among > 0).sum()))).indices
+    frequencies = torch.zeros(lm.d_vocab, dtype=torch.float64).index_add_(0, every.second, every.count.double())
+    frequency_ranks = average_ranks(frequencies[learned])
+    rows = []
+    for token in tokens.tolist():
+        counts, logits, early, late = (
+            average_ranks(values[learned])
+            for values in (
+                every.row(token), _log_probabilities(lm, torch.tensor([token]))[0].double(), first.row(token),
+                second.row(token),
+            )
+        )  # fmt: skip
+        rows.append(
+            (
+                _correlation(counts, logits), _partial_correlation(counts, logits, frequency_ranks),
+                _correlation(counts, frequency_ranks), _correlation(early, late),
+            )
+        )  # fmt: skip
+    unigram = Bigrams(torch.zeros_like(first.second), first.second, first.count, lm.d_vocab)
+    notes = {"max_tokens": max_tokens, "unlearned tokens left out": int((~learned).sum())}
+    spearman, partial, frequency, ceiling = torch.tensor(rows, dtype=torch.float64).T
+    return DirectPath(
+        tokens, occurrences[tokens], spearman, partial, frequency, ceiling, loss / int(second.count.sum()),
+        first.cross_entropy_of(second), _unigram_loss(unigram, second),
+        tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes=notes),
+    )  # fmt: skip
+
+
+def _log_probabilities(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_vocab"]:
+    logits = logits_of(lm, embedding(lm, "folded", ids.to(lm.device)), "final")
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1).cpu()
+
+
+def _unigram_loss(known: Bigrams, text: Bigrams) -> float:
+    counts = torch.ones(known.d_vocab, dtype=torch.float64).index_add_(0, known.second, known.count.double())
+    log_p = (counts / counts.sum()).log()
+    return float(-(log_p[text.second] * text.count).sum() / text.count.sum())
+
+
+def _correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
+    """Pearson correlation; NaN where one of the two is constant."""
+    return float(torch.corrcoef(torch.stack([a, b]))[0, 1])
+
+
+def _partial_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"], given: Float[Tensor, " n"]) -> float:
+    """Correlation of what a linear fit on `given` leaves of either."""
+    ab, ag, bg = _correlation(a, b), _correlation(a, given), _correlation(b, given)
+    return (ab - ag * bg) / (((1 - ag**2) * (1 - bg**2)) ** 0.5 or float("nan"))
+
+
+def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Ranks from 0, equal values sharing the mean of theirs."""
+    _, inverse, count = values.unique(return_inverse=True, return_counts=True)
+    ends = count.cumsum(dim=0).double()
+    return (ends - (count.double() + 1) / 2)[inverse]

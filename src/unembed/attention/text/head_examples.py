@@ -1,0 +1,159 @@
+"""Top contexts of a layer's heads in a corpus: in each window, the positions of the largest contribution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
+from unembed.corpus import TextPieces
+from unembed.corpus.segmentation import leading
+from unembed.corpus.text_pieces import shipped_pieces
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.stream.run import run
+
+SCHEMA = "unembed.head_examples/1"
+MEASURE = (
+    "attention weight times the length of the value as the head writes it, in stream units; the largest of each "
+    "window, sources at the first position or special left out"
+)
+_SHOWN, _FURTHER = 10, 12
+_CHARACTERS = 8
+"""Read for each token of a window: more than any tokenizer puts into one on average."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Windows read so far."""
+
+    done: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """A window up to the token at which a head carries most, special tokens left out."""
+
+    document: int
+    position: int
+    """Of the destination in the window as the model reads it, special tokens counted."""
+    source: int
+    """Which of `tokens` most is carried from."""
+    value: float
+    """By the measure."""
+    weight: float
+    """The attention weight from the destination to the source."""
+    tokens: list[str]
+    carried: list[float]
+    """To the destination from each token, by the same measure."""
+    next_token: str | None
+    prompt: str | None
+    """A text that the model tokenises in the same way up to the destination: a little longer than they are where the
+    destination is part of a word; None where no beginning of the window is tokenised in this way."""
+
+
+@dataclass(frozen=True)
+class HeadExamples:
+    """One head's examples, the largest first, one of a window at most."""
+
+    schema: str
+    layer: int
+    head: int
+    measure: str
+    corpus: str
+    windows: int
+    """That were read, evenly spaced in the corpus; none crosses a document's end."""
+    tokens: int
+    """Of all windows."""
+    length: int
+    """The longest window allowed, in tokens."""
+    examples: list[Example]
+
+
+@torch.no_grad()
+def examples_of_heads(
+    lm: Decoder, pieces: TextPieces | None, layer: int, windows: int = 32, length: int = 128
+) -> Iterator[Progress | HeadExamples]:
+    """The examples of every head of a layer: progress after each window, then one view for each head.
+
+    Args:
+        pieces: the corpus to read; None for the text that ships with the package.
+        windows: how many windows to read, at most.
+        length: tokens of a window, at most.
+
+    Raises:
+        OutOfRange: there is no such layer.
+        InvalidInput: the corpus has no text of two tokens.
+    """
+    layer, front = lm.layer(layer), len(leading(lm))
+    corpus = shipped_pieces() if pieces is None else pieces
+    found = list(_windows(lm, corpus, windows, length + front, front))
+    if not found:
+        raise InvalidInput("the corpus", why="no text of it has two tokens, so no head can attend to an earlier one")
+    best: list[list[tuple[Example, Tensor]]] = [[] for _ in range(lm.n_heads)]
+    for done, (document, ids) in enumerate(found, 1):
+        for head, one in enumerate(_largest(lm, layer, document, ids, front)):
+            best[head].append((one, ids))
+        yield Progress(done, len(found))
+    tokens = sum(len(ids) - front for _, ids in found)
+    for head, examples_of_head in enumerate(best):
+        strongest = sorted(examples_of_head, key=lambda pair: -pair[0].value)[:_SHOWN]
+        examples = [replace(one, prompt=_prompt(lm, ids, one.position, front)) for one, ids in strongest]
+        yield HeadExamples(SCHEMA, layer, head, MEASURE, corpus.corpus, len(found), tokens, length, examples)
+
+
+def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) -> Iterator[Example]:
+    """The pair of positions in a window at which each head's contribution is largest."""
+    seen = run(lm, ids[None], POINTS, layers=[layer], logits=False)
+    norms, weights = contribution_norms(lm, seen, layer), seen.at("pattern", layer)[0]
+    texts = lm.token_strings(ids)
+    for carried, weight in zip(norms.float().cpu(), weights.float().cpu(), strict=True):
+        first = max(1, front)
+        at = int(carried[:, first:].argmax())
+        dst, src = at // (len(ids) - first), at % (len(ids) - first) + first
+        yield Example(
+            document,
+            dst,
+            src - front,
+            float(carried[dst, src]),
+            float(weight[dst, src]),
+            texts[front : dst + 1],
+            carried[dst, front : dst + 1].tolist(),
+            texts[dst + 1] if dst + 1 < len(texts) else None,
+            None,
+        )
+
+
+def _prompt(lm: Decoder, ids: Tensor, position: int, front: int) -> str | None:
+    """The shortest beginning of a window that is read as its tokens up to a position."""
+    wanted = ids[: position + 1].tolist()
+    for end in range(position + 1, min(len(ids), position + 1 + _FURTHER) + 1):
+        text = lm.decode(ids[front:end])
+        if lm.encode(text)[0][: position + 1].tolist() == wanted:
+            return text
+    return None
+
+
+def _windows(lm: Decoder, corpus: TextPieces, n: int, longest: int, front: int) -> Iterator[tuple[int, Tensor]]:
+    """Windows as prompts are read: evenly spaced beginnings, up to `longest` tokens or the document's end."""
+    documents = corpus.documents
+    longest = longest if lm.n_ctx is None else min(longest, lm.n_ctx)
+    free = 0
+    for begin in np.unique(np.linspace(0, len(documents) - 1, n).round().astype(int)).tolist():
+        if begin < free:
+            continue  # an earlier window contains this piece
+        parts: list[str] = []
+        free = begin
+        while free < len(documents) and documents[free] == documents[begin]:
+            parts.append(corpus.text(free))
+            free += 1
+            if sum(map(len, parts)) >= _CHARACTERS * longest:
+                break
+        ids = lm.encode(corpus.joint.join(parts))[0][:longest]
+        if len(ids) > max(1, front) + 1 - (front > 0):
+            yield int(documents[begin]), ids

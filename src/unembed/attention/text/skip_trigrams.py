@@ -1,0 +1,349 @@
+"""Skip-trigrams: "source ... destination -> output" triples that one head raises, and those it raises by mistake.
+
+A head raises a triple by attending from the destination to the source (QK) and writing toward the output when it does
+(OV). Both are measured above what cannot matter: a destination's score for a source above its mean over all sources
+(softmax does not see a constant), and an output's logit above the mean over all outputs.
+
+Source: Elhage et al. 2021, "One-layer models: skip-trigrams" and "skip-trigram bugs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unembed.attention.text.bigrams import Bigrams
+from unembed.attention.weights.low_rank import LowRank
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
+from unembed.results import Displayed, Provenance, Records, Table
+from unembed.validation import positive_int, valid_seed
+
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class SkipTrigram:
+    """One triple. `attention` is in score units (log odds), `effect` in logits, `score` their product."""
+
+    source: int
+    destination: int
+    output: int
+    attention: float
+    effect: float
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class CentredCircuits:
+    """A head's two full circuits above their means, over the tokens in use."""
+
+    ids: Int[Tensor, " token"]
+    qk: LowRank
+    """(destination, source): the score above the destination's mean over sources, 1 / sqrt(d_head) included."""
+    ov: LowRank
+    """(source, output): the logit above the source's mean over outputs."""
+
+
+def centred_circuits(
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    basis: HeadBasis,
+    offset: int,
+    hide_unlearned: bool,
+    among: Int[Tensor, " token"] | None = None,
+) -> CentredCircuits:
+    """Both circuits of a head, each above the mean that softmax does not see. Memory: d_vocab * d_head, four times."""
+    lm = circuits.lm
+    shown = (~lm.unlisted).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
+    ids = (shown if len(shown) else torch.arange(lm.d_vocab)) if among is None else among
+    if not len(ids):
+        raise InvalidInput("skip-trigrams among no tokens", why="no tokens to choose from")
+    ids = ids.to(lm.weights.W_E.device)
+    qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
+    ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
+    scale = circuits.scales[lm.layer(layer)]
+    qk = LowRank(qk.left * scale, qk.right - qk.right.mean(dim=1, keepdim=True), qk.notes)
+    return CentredCircuits(ids, qk, LowRank(ov.left, ov.right - ov.right.mean(dim=1, keepdim=True), ov.notes))
+
+
+@torch.no_grad()
+def skip_trigrams(
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    top: int = 50,
+    *,
+    basis: HeadBasis = "raw",
+    offset: int = 1,
+    source: int | None = None,
+    hide_unlearned: bool = True,
+    among: Int[Tensor, " token"] | None = None,
+) -> Records[SkipTrigram]:
+    """The triples with the largest product of attention and effect, exact over all sources, destinations and outputs.
+
+    Args:
+        offset: how far the source lies back, for rotary positions.
+        source: only this source token.
+        hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
+        among: only these tokens; means are over them. The largest entries of all are often of rare tokens.
+
+    Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
+    largest, and there from the `top` best destinations and outputs, so no other entry is read.
+    """
+    # The best of a list lie among its `top` best sources, so a longer list could not be complete.
+    top = positive_int("top", top, most=10_000)
+    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
+    n = len(both.ids)
+    if source is None:
+        attention = torch.empty(n, dtype=both.qk.left.dtype, device=both.ids.device)
+        effect = torch.empty_like(attention)
+        for start in range(0, n, _BLOCK):
+            some = slice(start, min(start + _BLOCK, n))
+            attention[some] = both.qk.columns(some).amax(dim=0)
+            effect[some] = both.ov.rows(some).amax(dim=1)
+        best = (attention.clamp_min(0) * effect.clamp_min(0)).topk(min(top, n)).indices
+    else:
+        best = _row_of(both, circuits, source)
+    k = min(top, n)
+    attentions, destinations = both.qk.columns(best).topk(k, dim=0)  # (k, source)
+    effects, outputs = both.ov.rows(best).topk(k, dim=1)  # (source, k)
+    scores = attentions.clamp_min(0).T[:, :, None] * effects.clamp_min(0)[:, None, :]
+    values, places = scores.flatten().topk(min(top, scores.numel()))
+    found = []
+    for value, place in zip(values.tolist(), places.tolist(), strict=True):
+        s, rest = divmod(place, k * k)
+        d, o = divmod(rest, k)
+        if value > 0:
+            source_id, destination, output = (int(both.ids[i]) for i in (best[s], destinations[d, s], outputs[s, o]))
+            attended, moved = float(attentions[d, s]), float(effects[s, o])
+            found.append(SkipTrigram(source_id, destination, output, attended, moved, value))
+    lm = circuits.lm
+    columns: dict[str, list] = {
+        f"{name}_token": lm.token_strings([getattr(t, name) for t in found])
+        for name in ("source", "destination", "output")
+    }
+    columns |= {name: [getattr(t, name) for t in found] for name in ("attention", "effect", "score")}
+    return Records.of(f"Skip-trigrams of L{layer}H{head}", found, columns, lm.provenance(basis=basis))
+
+
+def _row_of(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
+    """The row of a source among the tokens in use."""
+    found = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
+    if not len(found):
+        raise InvalidInput(
+            f"source {circuits.lm.token_strings([source])[0]!r}",
+            why="it is excluded: the model never learned it, or it is too rare",
+            instead="Choose another, or pass hide_unlearned=False",
+        )
+    return found
+
+
+def frequent_tokens(lm: Decoder, corpus: CorpusSource = None, min_count: int = 30) -> Int[Tensor, " token"]:
+    """The tokens that occur at least so often in a corpus."""
+    counts = torch.zeros(lm.d_vocab, dtype=torch.long)
+    for segment in windows_of(corpus, overlap=0).segments(lm):
+        counts += torch.bincount(segment.tokens.long(), minlength=lm.d_vocab)
+    return (counts >= min_count).nonzero()[:, 0]
+
+
+@dataclass(frozen=True)
+class CorpusCounts:
+    """How often a skip-trigram occurs in a corpus, and the rates of the output after the destination."""
+
+    with_source: int
+    """Number of destinations after the source (anywhere earlier in its window)."""
+    output_with_source: int
+    """Of these, times the output came next."""
+    without_source: int
+    output_without_source: int
+
+    @property
+    def rate_with(self) -> float:
+        """P(output | destination, source earlier); NaN where that never happened."""
+        return self.output_with_source / self.with_source if self.with_source else float("nan")
+
+    @property
+    def rate_without(self) -> float:
+        """P(output | destination, no source earlier)."""
+        return self.output_without_source / self.without_source if self.without_source else float("nan")
+
+
+def count_in_corpus(
+    lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: CorpusSource = None, window: int | None = None
+) -> list[CorpusCounts]:
+    """How much more often each output follows its destination when the source occurs earlier in the window.
+
+    Args:
+        lm: whose tokens and context are used.
+        triples: (source, destination, output).
+        corpus: anything `unembed.open_corpus` takes.
+        window: how far back a source counts, in tokens; the model's context when None.
+    """
+    wanted = torch.tensor(list(triples), dtype=torch.long).reshape(-1, 3)
+    counts = torch.zeros(4 * len(wanted), dtype=torch.long)
+    # The triples of each destination lie together: `begin` and `number` by destination token.
+    by_destination = wanted[:, 1].argsort(stable=True)
+    number = torch.bincount(wanted[:, 1], minlength=lm.d_vocab)
+    begin = number.cumsum(0) - number
+    first = torch.full((lm.d_vocab,), torch.iinfo(torch.long).max)
+    for segment in windows_of(corpus, window).segments(lm):
+        tokens = segment.tokens.long()
+        where = torch.arange(len(tokens))
+        places = where[(number[tokens] > 0) & (where >= segment.skip)]
+        if not len(places):
+            continue
+        repeats = number[tokens[places]]
+        at = places.repeat_interleave(repeats)  # (pair,): every triple at every position of its destination
+        within = torch.arange(len(at)) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
+        triple = by_destination[begin[tokens[at]] + within]
+        first.scatter_reduce_(0, tokens, where, "amin")
+        column = 4 * triple + torch.where(first[wanted[triple, 0]] < at, 0, 2)
+        first[tokens] = torch.iinfo(torch.long).max
+        following = torch.cat([tokens[1:], torch.tensor([segment.next_token], dtype=torch.long)])
+        follows = following[at] == wanted[triple, 2]
+        counts += torch.bincount(column, minlength=len(counts))
+        counts += torch.bincount(column[follows] + 1, minlength=len(counts))
+    return [CorpusCounts(*row) for row in counts.view(-1, 4).tolist()]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SkipTrigramBugs(Displayed):
+    """Pairs that a head must raise together because its two circuits are separate.
+
+    With the source earlier, the head raises every listed output after every listed destination. Where the corpus has
+    (d1, o1) and (d2, o2) but never (d1, o2), the crossed pair is a bug of the architecture.
+
+    Attributes:
+        destinations: the tokens that attend to it most.
+        outputs: the tokens it raises most.
+        score: attention times effect of each pair (destination, output).
+        counts: times the output followed the destination in the corpus, with the source earlier or without.
+        crossed: True where the pair never occurs though its destination is followed by another listed output and its
+            output follows another listed destination.
+    """
+
+    source: int
+    destinations: Int[Tensor, " destination"]
+    outputs: Int[Tensor, " output"]
+    score: Float[Tensor, "destination output"]
+    counts: Int[Tensor, "destination output"]
+    crossed: Bool[Tensor, "destination output"]
+    texts: dict[int, str]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each crossed pair, highest score first."""
+        rows = [(self.texts[self.source], self.texts[d], self.texts[o], score) for d, o, score in self.pairs]
+        names = ("source_token", "destination_token", "output_token", "score")
+        return Table.of_rows("Pairs that a head raises together", names, rows, self.provenance)
+
+    @property
+    def pairs(self) -> list[tuple[int, int, float]]:
+        """The crossed pairs, highest score first: (destination, output, score)."""
+        pairs = [
+            (int(self.destinations[d]), int(self.outputs[o]), float(self.score[d, o]))
+            for d, o in self.crossed.nonzero().tolist()
+        ]
+        return sorted(pairs, key=lambda pair: -pair[2])
+
+    @property
+    def occurring(self) -> int:
+        """The raised pairs that occur in the corpus."""
+        return int(((self.counts > 0) & (self.score > 0)).sum())
+
+
+def crossed_pairs(counts: Int[Tensor, "destination output"]) -> Bool[Tensor, "destination output"]:
+    """The pairs of a table that never occur although destination and output each occur in another pair of it."""
+    occurs = counts > 0
+    return ~occurs & occurs.any(dim=1, keepdim=True) & occurs.any(dim=0, keepdim=True)
+
+
+@torch.no_grad()
+def skip_trigram_bugs(
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    source: int,
+    corpus: CorpusSource = None,
+    *,
+    top: int = 20,
+    basis: HeadBasis = "raw",
+    offset: int = 1,
+    among: Int[Tensor, " token"] | None = None,
+    bigrams: Bigrams | None = None,
+) -> SkipTrigramBugs:
+    """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur.
+
+    Args:
+        source: token.
+        corpus: anything `unembed.open_corpus` takes.
+        top: destinations and outputs listed.
+        offset: how far the source lies back, for rotary positions.
+        among: only these tokens.
+        bigrams: of the corpus, where they are counted already.
+    """
+    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
+    row = int(_row_of(both, circuits, source)[0])
+    k = min(positive_int("top", top), len(both.ids))
+    attention, d = both.qk.columns(row)[:, 0].topk(k)
+    effect, o = both.ov.rows(row)[0].topk(k)
+    destinations, outputs = both.ids[d].cpu(), both.ids[o].cpu()
+    score = (attention.clamp_min(0)[:, None] * effect.clamp_min(0)).cpu()  # (destination, output)
+    counts = (bigrams or Bigrams.of_corpus(circuits.lm, corpus)).table(destinations, outputs)
+    token = circuits.lm.single_token(source)
+    lm, ids = circuits.lm, [token, *destinations.tolist(), *outputs.tolist()]
+    texts = dict(zip(ids, lm.token_strings(ids), strict=True))
+    crossed = crossed_pairs(counts) & (score > 0)
+    provenance = lm.provenance(basis=basis, notes={"layer": layer, "head": head})
+    return SkipTrigramBugs(token, destinations, outputs, score, counts, crossed, texts, provenance)
+
+
+def random_tables(
+    bigrams: Bigrams,
+    destinations: Int[Tensor, " destination"],
+    outputs: Int[Tensor, " output"],
+    among: Int[Tensor, " token"],
+    draws: int = 10,
+    seed: int = 0,
+) -> list[Int[Tensor, "destination output"]]:
+    """Counts of tables with other tokens of the same frequencies: the chance level for a table of this size.
+
+    Each token is replaced by one of the 40 tokens next to it by how often they occur.
+
+    Args:
+        destinations: rows of the table.
+        outputs: its columns.
+        among: the tokens to draw from.
+    """
+    by_frequency = among[bigrams.occurrences[among].argsort()]
+    places = torch.full((bigrams.d_vocab,), -1)
+    places[by_frequency] = torch.arange(len(by_frequency))
+    g = torch.Generator().manual_seed(valid_seed(seed))
+
+    def replaced(tokens: Tensor) -> Tensor:
+        shift = torch.randint(1, 21, tokens.shape, generator=g) * (2 * torch.randint(2, tokens.shape, generator=g) - 1)
+        return by_frequency[(places[tokens] + shift) % len(by_frequency)]
+
+    return [bigrams.table(replaced(destinations), replaced(outputs)) for _ in range(draws)]
+
+
+def shuffled_sources(
+    triples: Sequence[tuple[int, int, int]], draws: int = 5, seed: int = 0
+) -> list[tuple[int, int, int]]:
+    """The triples with the sources of one another, `draws` times over: the control of `count_in_corpus`."""
+    g = torch.Generator().manual_seed(valid_seed(seed))
+    return [
+        (triples[int(other)][0], d, o)
+        for _ in range(draws)
+        for (_, d, o), other in zip(triples, torch.randperm(len(triples), generator=g), strict=True)
+    ]

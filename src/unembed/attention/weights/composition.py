@@ -1,0 +1,237 @@
+"""How strongly an earlier head's output is read by a later head: Q-, K- and V-composition of all pairs.
+
+||A B||_F^2 = <A'A, BB'>, and both Gram matrices are symmetric, so all pairs are one inner product between the writers'
+and the readers' Gram matrices. These are formed a few rows at a time and never stored.
+
+Source: Elhage et al. 2021, "Two-layer attention-only transformers", composition scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from unembed.attention.weights.composed_weights import require_ov
+from unembed.attention.weights.folded_weights import reading_weights, require_heads, writing_weights
+from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis, Mode
+from unembed.validation import valid_seed
+
+MODES = get_args(Mode)
+_BYTES = 32 << 20
+"""Room for the Gram rows of one side."""
+_HEADS = 256
+"""Heads on either side at once (in each mode): enough for full speed, few enough for models of 8B parameters."""
+_TOGETHER = 48
+"""Readers compared in one product."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """Gram matrices outer @ middle @ outer' of many heads, as their factors."""
+
+    outer: Float[Tensor, "head d_model d_head"]
+    weighted: Float[Tensor, "head d_model d_head"]
+    """outer @ middle."""
+
+    @classmethod
+    def of(cls, outer: Float[Tensor, "head d_model d_head"], inner: Float[Tensor, "head m d_head"]) -> Gram:
+        """The Gram matrices of outer @ inner': outer (inner' inner) outer'."""
+        return cls(outer, outer @ (inner.mT @ inner))
+
+    def norms(self) -> Float[Tensor, " head"]:
+        """||outer @ inner'||_F of each head: the root of the Gram matrix's trace."""
+        return (self.outer * self.weighted).sum(dim=(1, 2), dtype=torch.float64).clamp_min(0).sqrt()
+
+    def block(self, rows: slice, columns: slice) -> Float[Tensor, "head entry"]:
+        """A block of every Gram matrix, as one row a head."""
+        return (self.weighted[:, rows] @ self.outer[:, columns].mT).flatten(1)
+
+
+def inner_products(
+    a: Gram, others: Sequence[Gram], earlier: Sequence[tuple[int, int]] | None = None
+) -> list[Float[Tensor, "head_a head_b"]]:
+    """<G_a, G_b> of every pair, float64, for each of some other sides; read on and above the diagonal only.
+
+    Args:
+        a: Gram matrices of one side.
+        others: of the other sides, with the same number of heads each.
+        earlier: (b, a) stretches to be compared: from the head of b on where the last stretch ended up to this one,
+            the heads of a before this one. All pairs when None.
+
+    Memory: the rows of one block, at most `_BYTES` a side.
+    """
+    n_a, d_model = a.outer.shape[:2]
+    n_b = len(others[0].outer)
+    step = int(min(64, max(1, _BYTES // (max(n_a, n_b) * d_model * a.outer.element_size()))))
+    totals = [torch.zeros(n_a, n_b, dtype=torch.float64, device=a.outer.device) for _ in others]
+    for start in range(0, d_model, step):
+        rows, right = slice(start, start + step), slice(start + step, d_model)
+        # Blocks to the right of the diagonal one also represent their mirror images.
+        for columns, times in ((rows, 1), (right, 2)):
+            if columns.start >= d_model:
+                continue
+            of_a = a.block(rows, columns)
+            for total, b in zip(totals, others, strict=True):
+                of_b, done = b.block(rows, columns), 0
+                for upto, before in earlier or [(n_b, n_a)]:
+                    total[:before, done:upto] += (of_a[:before] @ of_b[done:upto].mT) * times
+                    done = upto
+    return totals
+
+
+def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
+    """W_OV' W_OV of the heads of some layers: what they write."""
+    for layer in layers:
+        require_ov(lm, layer, basis)
+    return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
+
+
+def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: HeadBasis) -> Gram:
+    """The input map of a head's queries (W_QK W_QK'), keys (W_QK' W_QK) or values (W_OV W_OV')."""
+    outer = _reads(lm, layers, mode, basis)
+    if mode == "v":
+        for layer in layers:
+            require_ov(lm, layer, basis)
+        return Gram.of(outer, _stacked([writing_weights(lm, n, basis).mT for n in layers]))
+    return Gram.of(outer, _reads(lm, layers, "k" if mode == "q" else "q", basis))
+
+
+def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: HeadBasis) -> Tensor:
+    return _stacked([reading_weights(lm, n, which, basis) for n in layers])
+
+
+def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
+    """The matrices of several layers; zeros where one layer has fewer heads, or narrower ones, than another."""
+    dtype = torch.promote_types(matrices[0].dtype, torch.float32)  # a sum with signs: never in half precision
+    heads, width = (max(m.shape[axis] for m in matrices) for axis in (0, 2))
+    filled = [pad(m.to(dtype), (0, width - m.shape[2], 0, 0, 0, heads - m.shape[0])) for m in matrices]
+    return torch.cat(filled).contiguous()
+
+
+@torch.no_grad()
+def compositions(
+    lm: Decoder, modes: Sequence[str] = MODES, basis: HeadBasis = "raw"
+) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
+    """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer.
+
+    0 where the reader's layer is not later; NaN where a layer has no attention or its heads have no such circuit (see
+    `missing_circuits`).
+
+    Args:
+        modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
+
+    Memory: factors of at most `_HEADS` heads a side, and a block of Gram rows.
+
+    Raises:
+        InvalidInput: no such mode.
+        Unsupported: no layer has an OV circuit, or none has what the modes read.
+    """
+    require_heads(lm, "composition")
+    for mode in modes:
+        if mode not in MODES:
+            raise InvalidInput(f"composition {mode!r}", why=f"it is not one of {', '.join(MODES)}")
+    writing, by_readers = _composing(lm, modes, basis)
+    if not writing or not any(by_readers):
+        missing = missing_circuits(lm, basis)
+        why = next(iter((missing.ov if not writing else missing.of(modes[0])).values()))
+        raw_writing, by_raw_readers = _composing(lm, modes, "raw")
+        raise Unsupported(
+            f"composition in the {basis} basis of {lm.name}",
+            why=why,
+            instead="Use basis='raw'" if raw_writing and any(by_raw_readers) else "Use attributions by component",
+        )
+    found: dict[str, Tensor] = {}
+    for reading, some in by_readers.items():
+        found |= _between(lm, writing, reading, some, basis)
+    return {mode: found[mode] for mode in modes}
+
+
+def _composing(
+    lm: Decoder, modes: Sequence[str], basis: HeadBasis
+) -> tuple[list[int], dict[tuple[int, ...], list[str]]]:
+    """The layers whose heads have an OV circuit, and the modes by the layers that can read in them."""
+    missing = missing_circuits(lm, basis)
+    by_readers: dict[tuple[int, ...], list[str]] = {}
+    for mode in modes:
+        reading = tuple(n for n in lm.attention_layers if n not in missing.of(mode))
+        by_readers.setdefault(reading, []).append(mode)
+    return [n for n in lm.attention_layers if n not in missing.ov], by_readers
+
+
+def _between(
+    lm: Decoder, writing: Sequence[int], reading: Sequence[int], modes: Sequence[str], basis: HeadBasis
+) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
+    """The compositions of layers whose heads have the circuits, in all of the model."""
+    number = {n: lm.structure.blocks[n].attention.n_heads for n in lm.attention_layers}
+    heads = max(number.values())
+    out = {mode: torch.full((lm.n_layers, heads, lm.n_layers, heads), nan, dtype=torch.float64) for mode in modes}
+    at_once = max(1, _HEADS // heads)
+    for first in range(0, len(reading), at_once):
+        readers_of = reading[first : first + at_once]
+        sides = [readers(lm, readers_of, mode, basis) for mode in modes]
+        before = [n for n in writing if n < readers_of[-1]]
+        for start in range(0, len(before), at_once):
+            writers_of = before[start : start + at_once]
+            a = writers(lm, writers_of, basis)
+            squares = inner_products(a, sides, _earlier(readers_of, writers_of, heads))
+            for mode, b, square in zip(modes, sides, squares, strict=True):
+                norms = a.norms()[:, None] * b.norms()
+                ratio = square.clamp_min(0).sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)
+                block = ratio.view(len(writers_of), heads, len(readers_of), heads).cpu()
+                for i, writer in enumerate(writers_of):
+                    for j, reader in enumerate(readers_of):
+                        out[mode][writer, :, reader] = block[i, :, j]
+    for ratios in out.values():
+        for writer in writing:
+            for reader in reading:
+                if reader <= writer:
+                    ratios[writer, :, reader] = 0.0
+                ratios[writer, number[writer] :, reader] = nan
+                ratios[writer, :, reader, number[reader] :] = nan
+    return out
+
+
+def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
+    """For stretches of readers, up to which writer they have to be compared: about half of all pairs are in order.
+
+    A stretch holds some layers together, because thin products are slow.
+    """
+    together = max(1, _TOGETHER // heads)
+    stretches = []
+    for i in range(0, len(reading), together):
+        last = min(i + together, len(reading)) - 1
+        stretches.append(((last + 1) * heads, sum(n < reading[last] for n in writing) * heads))
+    return stretches
+
+
+@torch.no_grad()
+def composition(
+    lm: Decoder, mode: Mode, basis: HeadBasis = "raw"
+) -> Float[Tensor, "layer head layer_reading head_reading"]:
+    """One mode of `compositions`."""
+    return compositions(lm, (mode,), basis)[mode]
+
+
+@torch.no_grad()
+def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> tuple[float, float]:
+    """Mean and standard deviation of the ratio between circuits of independent Gaussian factors of the same shapes.
+
+    Measured on all pairs of `n_heads` writers and readers. The same for Q, K and V: each is a product of two factors
+    (d_model, d_head) on either side.
+    """
+    generator = torch.Generator().manual_seed(valid_seed(seed))
+    n = max(2, min(n_heads, _HEADS))
+    a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
+    a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
+    ratio = inner_products(a, [b])[0].clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
+    return float(ratio.mean()), float(ratio.std())

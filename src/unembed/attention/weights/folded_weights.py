@@ -1,0 +1,412 @@
+"""What a head's matrices read from the stream and write to it, with or without the norms around them.
+
+Two bases. `raw` is the weights alone, as in the papers. `folded` multiplies into the matrices everything linear
+between them and the stream: gain and centring of the norm before them, of a norm on the branch's output (Gemma 2, OLMo
+2) and of QK-norm, the branch's multiplier, the embedding's scale, the factors of the stream itself (see
+`stream_gains`) and the final norm. What remains is the scalar 1 / sigma of each norm at each position.
+
+Products with the vocabulary are centred by default: what no probability depends on is subtracted.
+
+- The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
+  TransformerLens). Where logits are soft-capped it has an effect, so it is not removed.
+- The mean of a vector over its channels is subtracted by every LayerNorm. In models that read the stream through
+  LayerNorms only, it is removed from the rows of W_E and from everything written.
+- A term of the score that is the same for all sources is invisible to the softmax of a destination, so the mean
+  embedding is subtracted on the source side of QK.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unembed.attention.weights.composed_weights import check_part, composed_notes, composed_weights, is_composed
+from unembed.attention.weights.stream_gains import changes_stream, read_at_end, rescales_channels, written_to_end
+from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.norms import Norm
+from unembed.models.structure.mixer_names import mixer_kind
+from unembed.names import HEAD_BASES, HeadBasis
+from unembed.stream.run import run
+from unembed.validation import as_int, as_tuple
+
+_PROBE, _SHIFT = 128.0, 32.0
+_BLOCK = 8192
+"""Tokens of the vocabulary in one product."""
+
+
+def check_basis(basis: HeadBasis) -> None:
+    """Refuse a basis that circuits do not have.
+
+    Raises:
+        InvalidInput: the basis is not in `HEAD_BASES`.
+    """
+    if basis not in HEAD_BASES:
+        raise InvalidInput(f"basis {basis!r:.60}", why=f"a circuit's basis is {' or '.join(HEAD_BASES)}")
+
+
+def require_heads(lm: Decoder, what: str) -> None:
+    """Refuse analyses of attention heads for a model without any.
+
+    Raises:
+        Unsupported: the model has no layers, or none with attention.
+    """
+    if not lm.n_layers:
+        raise Unsupported(f"{what} of {lm.name}", why="it has no layers, so no heads", instead="Use direct_path()")
+    if not lm.attention_layers:
+        mixers = dict.fromkeys(mixer_kind(b.mixer) for b in lm.structure.blocks if b.mixer is not None)
+        raise Unsupported(
+            f"{what} of {lm.name}",
+            why=f"its layers have no attention but {' or '.join(mixers)}",
+            instead="Use attributions by component",
+        )
+
+
+def default_basis(lm: Decoder) -> HeadBasis:
+    """The basis of reports and commands: "folded", but "raw" where there are no norms or several streams."""
+    return "raw" if lm.structure.final_norm is None or lm.structure.streams is not None else "folded"
+
+
+def at_least_float32(t: Tensor) -> Tensor:
+    """The tensor in float32 where it is in half precision; itself otherwise."""
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
+def ignores_channel_mean(lm: Decoder) -> bool:
+    """True where a constant added to all channels of the stream changes nothing: every reader is behind a LayerNorm."""
+    norms = [lm.structure.final_norm]
+    for block in lm.structure.blocks:
+        if block.mixer is not None:
+            norms.append(block.mixer.pre_norm)
+        if block.feed_forward is not None:
+            norms.append(block.feed_forward.pre_norm)
+    return not rescales_channels(lm) and all(norm is not None and norm.centred for norm in norms)
+
+
+def ignores_logit_mean(lm: Decoder) -> bool:
+    """True where a constant added to all logits changes no probability: no soft cap follows the unembedding."""
+    return lm.structure.logit_softcap is None
+
+
+def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Float[Tensor, "*any d_model"]:
+    """Vectors of the stream without their mean over channels, where the model ignores it."""
+    if not ignores_channel_mean(lm):
+        return rows
+    rows = at_least_float32(rows)
+    return rows - rows.mean(dim=-1, keepdim=True)
+
+
+def reading_weights(
+    lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", *, grouped: bool = False, part: str | None = None
+) -> Float[Tensor, "head d_model d_head"]:
+    """W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
+
+    Args:
+        which: "q", "k" or "v".
+        basis: "raw" gives a view of the weights unless heads share keys and values; "folded" gives new tensors, in
+            float32 where the weights are in half precision.
+        grouped: one matrix for each key-value head instead of each query head.
+        part: "content" or "rotary" of the queries and keys of latent attention; all of them when None.
+
+    Raises:
+        Unsupported: what is read is not a fixed matrix (see `composed_weights`).
+    """
+    site = lm.structure.blocks[layer].attention
+    check_part(site, part)
+    if is_composed(site):
+        matrix = composed_weights(lm, layer, which, basis, part)
+    else:
+        matrix = {"q": lm.weights.W_Q, "k": lm.weights.W_K, "v": lm.weights.W_V}[which][layer]
+    if basis == "folded":
+        matrix = _through_norm(site.pre_norm, at_least_float32(matrix))
+        module = {"q": site.q_norm, "k": site.k_norm}.get(which)
+        if module is not None:
+            matrix = qk_normed(module, matrix)
+        matrix = read_at_end(lm, matrix, layer, "attention")
+    if which != "q" and not grouped and site.queries_per_kv > 1:
+        matrix = matrix.repeat_interleave(site.queries_per_kv, dim=0)
+    return matrix
+
+
+def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
+    """W_O of a layer; folded, also through the branch's norm and multiplier and the later factors of the stream."""
+    site = lm.structure.blocks[layer].attention
+    matrix = lm.weights.W_O[layer]
+    if basis == "folded":
+        matrix = at_least_float32(matrix)
+        if site.branch_norm is not None:
+            matrix = site.branch_norm.frozen(matrix, torch.ones(1, dtype=matrix.dtype, device=matrix.device))
+        if site.multiplier != 1.0:
+            matrix = matrix * site.multiplier
+        matrix = written_to_end(lm, matrix, layer, "attention")
+    return matrix
+
+
+def embedding(
+    lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
+) -> Float[Tensor, "token d_model"]:
+    """W_E, or some of its rows; folded, as they enter the stream.
+
+    Where a norm follows the embedding, "folded" gives the norm's output, division included: each token is alone there.
+
+    Args:
+        ids: tokens; the whole vocabulary when None.
+        centre: subtract each row's mean over channels, where the model ignores it.
+    """
+    ids = None if ids is None else _tokens(lm, ids)
+    table = lm.weights.W_E if ids is None else lm.weights.W_E[ids]
+    if basis == "folded":
+        if lm.structure.positions == "added":
+            raise Unsupported(
+                f"the folded embedding of {lm.name}",
+                why="positions are added to it outside any module, so tokens and positions cannot be separated",
+                instead="Use basis='raw'",
+            )
+        scale = lm.structure.embedding_scale
+        if scale is None:
+            table = _embedding_output(lm, torch.arange(lm.d_vocab, device=lm.device) if ids is None else ids)
+        elif scale != 1.0:
+            table = table * scale
+        if lm.n_layers:
+            table = written_to_end(lm, table, 0, "embedding")
+    return without_channel_mean(lm, table) if centre else table
+
+
+def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
+    """Valid token ids: one out of range would be another token, or end the process on a GPU."""
+    if not isinstance(ids, Tensor):
+        ids = torch.tensor([as_int("token", i) for i in as_tuple("tokens", ids)], dtype=torch.long, device=lm.device)
+    if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
+        raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="token ids are a vector of integers")
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < lm.d_vocab:
+        low, high = int(ids.min()), int(ids.max())
+        raise OutOfRange(f"token {low if low < 0 else high}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
+    return ids
+
+
+def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
+    """What prompts of one token put into the stream, positions subtracted: where a norm or projection follows W_E."""
+    positions = lm.structure.position_embedding is not None
+    points = ("resid_pre", "position_embedding") if positions else ("resid_pre",)
+    parts = []
+    for block in ids.split(1024):
+        captured = run(lm, block[:, None], points, logits=False, layers=[0])
+        part = captured.at("resid_pre", 0)[:, 0]
+        parts.append(part - captured["position_embedding"][0][:, 0] if positions else part)
+    return torch.cat(parts)
+
+
+def unembedding(
+    lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
+) -> Float[Tensor, "d_model token"]:
+    """W_U, or some of its columns; folded, also through the final norm's gain and centring and the logit scale.
+
+    Args:
+        ids: tokens; the whole vocabulary when None.
+        centre: subtract the mean column of the whole vocabulary, where the softmax does not see it.
+    """
+    table = lm.weights.W_U if ids is None else lm.weights.W_U[:, _tokens(lm, ids)]
+    if basis == "folded":
+        if lm.structure.final_norm is not None:
+            table = lm.structure.final_norm.folded(at_least_float32(table))
+        if lm.structure.logit_scale != 1.0:
+            table = table * lm.structure.logit_scale
+    return (
+        at_least_float32(table) - mean_unembedding(lm, basis)[:, None] if centre and ignores_logit_mean(lm) else table
+    )
+
+
+def mean_unembedding(lm: Decoder, basis: HeadBasis) -> Float[Tensor, " d_model"]:
+    """The mean column of W_U over the vocabulary. Memory: one block of columns."""
+    W_U = lm.weights.W_U
+    total = torch.zeros(lm.d_model, dtype=torch.float64, device=W_U.device)
+    for columns in W_U.split(_BLOCK, dim=1):
+        total += columns.double().sum(dim=1)
+    mean = (total / lm.d_vocab).to(torch.promote_types(W_U.dtype, torch.float32))
+    if basis == "folded":  # folding is linear, so the mean of folded columns is the folded mean
+        if lm.structure.final_norm is not None:
+            mean = lm.structure.final_norm.folded(mean[:, None])[:, 0]
+        mean = mean * lm.structure.logit_scale
+    return mean
+
+
+def through_embedding(
+    lm: Decoder,
+    matrix: Float[Tensor, "d_model r"],
+    basis: HeadBasis = "raw",
+    ids: Tensor | None = None,
+    *,
+    centre: bool = True,
+    sources: bool = False,
+) -> Float[Tensor, "token r"]:
+    """W_E @ matrix, in float32 or wider.
+
+    Args:
+        matrix: what reads the embedding.
+        ids: tokens; the whole vocabulary when None.
+        centre: leave out what no norm lets through.
+        sources: the tokens are sources of a QK circuit: with `centre`, also subtract the mean over the vocabulary.
+
+    Memory: the result and one block of embeddings.
+    """
+    matrix = at_least_float32(matrix)
+
+    def product(tokens: Tensor | None) -> Tensor:
+        table = embedding(lm, basis, tokens, centre=centre)
+        return table.to(matrix.dtype) @ matrix
+
+    if lm.dtype == matrix.dtype and (not centre or not ignores_channel_mean(lm)) and _is_table(lm, basis):
+        every = product(None) if ids is None else None  # a view of the weights: no block is copied
+    else:
+        every = torch.cat([product(block) for block in _blocks(lm)]) if ids is None else None
+    found = product(ids) if every is None else every
+    if not (centre and sources):
+        return found
+    if every is not None:
+        return found - every.mean(dim=0)
+    return found - mean_embedding(lm, basis, centre=True).to(matrix.dtype) @ matrix
+
+
+def mean_embedding(lm: Decoder, basis: HeadBasis, *, centre: bool) -> Float[Tensor, " d_model"]:
+    """The mean row of W_E over the vocabulary. Memory: one block of rows."""
+    total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in _blocks(lm))
+    assert isinstance(total, Tensor)
+    return (total / lm.d_vocab).to(torch.promote_types(lm.dtype, torch.float32))
+
+
+def through_unembedding(
+    lm: Decoder,
+    matrix: Float[Tensor, "r d_model"],
+    basis: HeadBasis = "raw",
+    ids: Tensor | None = None,
+    *,
+    centre: bool = True,
+) -> Float[Tensor, "r token"]:
+    """Matrix @ W_U, in float32 or wider.
+
+    Args:
+        matrix: what is written.
+        ids: tokens; the whole vocabulary when None.
+        centre: subtract the mean over the whole vocabulary, where the softmax does not see it.
+
+    Memory: the result and one block of W_U.
+    """
+    matrix = at_least_float32(matrix)
+    if lm.dtype == matrix.dtype and basis == "raw" and ids is None:
+        found = matrix @ lm.weights.W_U
+    else:
+        blocks = _blocks(lm) if ids is None else [ids]
+        found = torch.cat([matrix @ unembedding(lm, basis, block).to(matrix.dtype) for block in blocks], dim=1)
+    if not centre or not ignores_logit_mean(lm):
+        return found
+    if ids is None:
+        return found - found.mean(dim=1, keepdim=True)
+    return found - (matrix @ mean_unembedding(lm, basis).to(matrix.dtype))[:, None]
+
+
+def _blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
+    return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
+
+
+def _is_table(lm: Decoder, basis: HeadBasis) -> bool:
+    """True where `embedding` gives the weights themselves and no copy."""
+    return basis == "raw" or (lm.structure.embedding_scale == 1.0 and not changes_stream(lm))
+
+
+def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
+    """Notes that are needed to interpret the numbers of a circuit of this layer."""
+    site = lm.structure.blocks[layer].attention
+    notes = composed_notes(site, basis, circuit)
+    if site.pre_norm is not None or site.branch_norm is not None:
+        notes.append("norm gains folded in" if basis == "folded" else "norms left out")
+    if changes_stream(lm):
+        notes.append(f"factors of the stream itself {'folded in' if basis == 'folded' else 'left out'}")
+    if lm.structure.streams is not None:
+        notes.append(f"the mixing of {lm.structure.streams.count} streams left out")
+    if site.queries_per_kv > 1:
+        notes.append(f"{'keys' if circuit == 'qk' else 'values'} shared by {site.queries_per_kv} query heads")
+    if circuit == "ov":
+        if site.clip is not None:
+            notes.append(f"values are clipped at {site.clip:g} in the model, not here")
+        return tuple(notes)
+    if site.q_norm is not None:
+        gains = "its gains folded in" if basis == "folded" else "its gains left out"
+        notes.append(f"QK-norm divides each query and key by its size in a run: {gains}")
+    if site.alibi_slopes is not None:
+        notes.append("ALiBi adds its own term")
+    if site.softcap is not None:
+        notes.append(f"scores are soft-capped at {site.softcap:g}")
+    if site.window is not None:
+        notes.append(f"sources further back than {site.window - 1} are never read")
+    return tuple(notes)
+
+
+def _through_norm(norm: Norm | None, matrix: Float[Tensor, "head d_model d_head"]) -> Tensor:
+    """Each head's reading matrix with the gain and centring of the norm before it."""
+    if norm is None:
+        return matrix
+    heads, d_model, d_head = matrix.shape
+    folded = norm.folded(matrix.transpose(0, 1).reshape(d_model, heads * d_head))
+    return folded.view(d_model, heads, d_head).transpose(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class QKNorm:
+    """What QK-norm does to the queries or keys of all heads, apart from the division by their size."""
+
+    module: nn.Module
+    shape: tuple[int, ...]
+    """The shape in which the module receives one position of all heads."""
+    gain: Float[Tensor, "head d_head"]
+    bias: Float[Tensor, "head d_head"]
+    centred: bool
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, module: nn.Module, heads: int, d_head: int, like: Tensor) -> QKNorm:
+        """Measure a norm on vectors of signs. Some norms take heads one by one, some take their concatenation.
+
+        Raises:
+            InvalidInput: the module takes neither.
+        """
+        dtype = next((p.dtype for p in module.parameters()), like.dtype)
+        # Norms with separate gains by head split the second axis; those over a matrix of heads refuse it there.
+        for shape in ((1, heads, 1, d_head), (1, 1, heads, d_head), (1, 1, heads * d_head)):
+            signs = torch.ones(shape, dtype=dtype, device=like.device)
+            signs[..., 1::2] = -1
+            try:
+                plus, minus, shifted = (module(x) for x in (signs * _PROBE, -signs * _PROBE, signs * _PROBE + _SHIFT))
+            except (RuntimeError, IndexError, ValueError):
+                continue
+            if plus.shape == signs.shape:
+                centred = bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
+                gain, bias = (plus - minus) / 2 * signs, (plus + minus) / 2
+                return cls(module, shape, gain.view(heads, d_head), bias.view(heads, d_head), centred)
+        raise InvalidInput(
+            f"QK-norm {type(module).__name__}", why="it takes neither heads nor their concatenation", instead="Use raw"
+        )
+
+    def linear(self, x: Float[Tensor, "head *any d_head"]) -> Float[Tensor, "head *any d_head"]:
+        """Centring and gain, without the division."""
+        if self.centred:
+            x = x - x.mean(dim=(0, -1) if len(self.shape) == 3 else -1, keepdim=True)
+        between = (1,) * (x.dim() - 2)
+        return x * self.gain.view(self.gain.shape[0], *between, self.gain.shape[1]).to(x.dtype)
+
+    @torch.no_grad()
+    def sizes(self, x: Float[Tensor, "head pos d_head"]) -> Float[Tensor, "head pos 1"]:
+        """The divisor of each head's vector in the module, at each position."""
+        heads, pos, d_head = x.shape
+        given = x.transpose(0, 1).reshape(pos, *self.shape[1:])
+        out = self.module(given).view(pos, heads, d_head).transpose(0, 1) - self.bias[:, None]
+        linear = self.linear(x)
+        return (linear * linear).sum(-1, keepdim=True) / (linear * out).sum(-1, keepdim=True)
+
+
+def qk_normed(module: nn.Module, matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_model d_head"]:
+    """A query or key matrix with QK-norm's gain and centring; both are measured on the module, as for other norms."""
+    return QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix).linear(matrix)

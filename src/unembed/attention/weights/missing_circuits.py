@@ -1,0 +1,52 @@
+"""Which layers with attention have no fixed OV or QK circuit, and why; other layers have no heads that attend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from unembed.attention.weights.composed_weights import require_ov
+from unembed.attention.weights.folded_weights import reading_weights
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
+
+
+@dataclass(frozen=True)
+class MissingCircuits:
+    """The reasons by layer; a layer with attention that is in neither has both circuits."""
+
+    ov: Mapping[int, str]
+    qk: Mapping[int, str]
+
+    def of(self, mode: str) -> Mapping[int, str]:
+        """The layers whose heads have no such input: "q" and "k" are sides of the QK circuit, "v" of the OV circuit."""
+        return self.ov if mode == "v" else self.qk
+
+
+def missing_circuits(lm: Decoder, basis: HeadBasis) -> MissingCircuits:
+    """The layers with attention whose heads have no OV or no QK circuit in a basis, and why.
+
+    Every matrix is read to see whether it exists, once for a model and a basis. Memory: the matrices of one layer.
+    """
+
+    def ov(layer: int) -> None:
+        require_ov(lm, layer, basis)
+        reading_weights(lm, layer, "v", basis, grouped=True)
+        _ = lm.weights.W_O[layer]
+
+    def qk(layer: int) -> None:
+        for which in "qk":
+            reading_weights(lm, layer, which, basis, grouped=True)
+
+    return lm.once(("missing circuits", basis), lambda: MissingCircuits(_refused(lm, ov), _refused(lm, qk)))
+
+
+def _refused(lm: Decoder, read: Callable[[int], None]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for layer in lm.attention_layers:
+        try:
+            read(layer)
+        except Unsupported as error:
+            found[layer] = error.why
+    return found

@@ -1,0 +1,13 @@
+"""Text in long stretches: induction and skip-trigrams need more context than a sentence holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unembed.corpus.corpus import Corpus, CorpusSource, open_corpus
+
+
+def windows_of(corpus: CorpusSource, window: int | None = None, overlap: int | None = None) -> Corpus:
+    """The documents of anything `open_corpus` takes, in windows, however an opened corpus was cut before."""
+    opened = open_corpus(corpus, segmentation="windows", window=window, overlap=overlap)
+    return replace(opened, segmentation="windows", window=window, overlap=overlap)
