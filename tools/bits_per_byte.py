@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tools.evaluation import bits_per_byte
-from unembed.training import encoding
+from tools.training import encoding
 
 N_CHARACTERS = 400_000
 

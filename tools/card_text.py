@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from tools.model_cards import values_table
-from unembed.training.recipes import WINDOW, Recipe
-from unembed.training.windows import EncodedCorpus
+from tools.training.recipes import WINDOW, Recipe
+from tools.training.windows import EncodedCorpus
 
 SOURCES = {
     "wikipedia": ("English Wikipedia (2015)", "CC BY-SA 3.0 (and GFDL), Wikipedia contributors"),

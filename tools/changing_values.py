@@ -3,7 +3,7 @@
 `python -m tools.changing_values MODEL models/wren/changing.npy`
 
 These are the values of the upper half of the layers in whose top 30 tokens automatic concepts find least (`unembed
-concepts`): at most a share of 0.6 of them, and those that equal the last one. `unembed.training` reads the file in the
+concepts`): at most a share of 0.6 of them, and those that equal the last one. `tools.training` reads the file in the
 phases that set `agreement`; all other values stay as they are there.
 """
 

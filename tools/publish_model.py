@@ -20,13 +20,13 @@ import unembed.models.architectures.attention_only  # noqa: F401 (registers the 
 from tools import card_text, model_cards
 from tools.evaluation import bits_per_byte, repetition_gain
 from tools.kneser_ney import KneserNey
+from tools.training import encoding, export, recipes
+from tools.training.documents import Document
+from tools.training.loop import Run
+from tools.training.recipes import RECIPES, Recipe
+from tools.training.windows import EncodedCorpus
 from tools.warm_start import milestone_of
 from unembed.models.shipped_models import shipped_folder
-from unembed.training import encoding, export, recipes
-from unembed.training.documents import Document
-from unembed.training.loop import Run
-from unembed.training.recipes import RECIPES, Recipe
-from unembed.training.windows import EncodedCorpus
 
 COUNTED = 20_000_000  # tokens that the n-gram model is fitted to; counting takes 300 bytes of memory for each
 MEASURED = 200_000  # tokens of held-back text that bits per byte are measured on

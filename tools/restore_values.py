@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 import unembed
+from tools.training import encoding
+from tools.training.loop import CHANGING
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.errors import UnembedError
-from unembed.training import encoding
-from unembed.training.loop import CHANGING
 
 WINDOWS, WIDTH = 4_000, 256  # of the training text, at even distances
 TRIGGERS = 10

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.training import encoding, export
+from tools.training.gradients import OneProcess
+from tools.training.loop import Run
+from tools.training.networks import Shape
+from tools.training.recipes import WINDOW, Phase, Recipe
+from tools.training.windows import EncodedCorpus
 from tools.two_processes import TwoProcesses
 from tools.value_coherence import Coherence, contexts, judged
-from unembed.training import encoding, export
-from unembed.training.gradients import OneProcess
-from unembed.training.loop import Run
-from unembed.training.networks import Shape
-from unembed.training.recipes import WINDOW, Phase, Recipe
-from unembed.training.windows import EncodedCorpus
 
 WINDOWS = 8  # of a batch
 CANDIDATES = {

@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 
 import unembed
 from tools.changing_values import changing
+from tools.training.gradients import OneProcess
+from tools.training.loop import CHANGING, Progress, Run
+from tools.training.recipes import RECIPES, Recipe
+from tools.training.shipped_models import encoded_text, finished, from_bigrams, recipe_of
 from tools.two_processes import TwoProcesses
 from tools.warm_start import begin_from, milestone_of
-from unembed.errors import UnembedError
-from unembed.training.gradients import OneProcess
-from unembed.training.loop import CHANGING, Progress, Run
-from unembed.training.recipes import RECIPES, Recipe
-from unembed.training.shipped_models import encoded_text, finished, recipe_of, train
+from unembed.errors import InvalidInput, UnembedError
 
 
 def train_model(
@@ -35,14 +35,15 @@ def train_model(
     recipe: Recipe | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """What `unembed.training.train` does, with the settings of a developer.
+    """Train one of the shipped models, or continue where a killed run stopped, and return the folder with its files.
 
     Before the first phase with `agreement`, the values that change in it are chosen (see `changing_values`).
 
     Args:
-        name: the model.
-        corpus: a folder of `*.jsonl.xz`.
-        out: where everything goes.
+        name: wren, attn-0l, attn-1l or attn-2l.
+        corpus: a folder of `*.jsonl.xz`, one JSON object with `text` (and, if known, `id` and `source`) a line.
+        out: where everything goes: `tokenizer/`, `text/`, `<name>/checkpoint.pt`, `<name>/loss.jsonl`, and the model
+            itself in `<name>/model/`.
         until: stop after this many updates; the next call continues from there.
         tokenizer: a folder with a `tokenizer.json` to use; without it one is made from the corpus.
         start: an exported model whose weights a run without a checkpoint begins from (see `warm_start`).
@@ -50,11 +51,20 @@ def train_model(
         compiled: whether the loss goes through `torch.compile`.
         recipe: sizes and phases other than those of the shipped model.
         progress: called with a row of the loss curve every ten updates.
+
+    Raises:
+        InvalidInput: there is no such model, or `until` is given for a model without layers.
+        CorpusUnreadable: the corpus folder holds no shards, or a damaged one.
+        CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
     """
     recipe = recipe or recipe_of(name)
     text, held_back = encoded_text(corpus, out, recipe.shape.d_vocab, tokenizer)
     if not recipe.shape.n_layers:
-        return train(name, corpus=corpus, out=out, until=until, recipe=recipe, progress=progress)
+        if until is not None:
+            raise InvalidInput(
+                f"stopping {name}", why="it is fitted to bigram counts in a few minutes without checkpoints"
+            )
+        return from_bigrams(name, recipe, text, out, progress)
     engine = TwoProcesses if processes > 1 else OneProcess
 
     def trained(until: int | None) -> Path:

@@ -14,10 +14,10 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
-from unembed.training.gradients import N_HALVES, Gradients, Objective, OneProcess, gradients_of
+from tools.training.gradients import N_HALVES, Gradients, Objective, OneProcess, gradients_of
 
 if TYPE_CHECKING:
-    from unembed.training.networks import AttentionOnly, Wren
+    from tools.training.networks import AttentionOnly, Wren
 
 
 class TwoProcesses(OneProcess):

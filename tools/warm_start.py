@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
+from tools.training.loop import Run
+from tools.training.networks import Wren
 from unembed.errors import InvalidInput
-from unembed.training.loop import Run
-from unembed.training.networks import Wren
 
 MILESTONE = "milestone.json"
 FIRST_PIECE = 257  # ids before it: the end-of-text token and the 256 bytes, the same in every vocabulary

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from unembed.stream.interventions import set_coefficient as set_coefficient
     from unembed.sweeps.sweep import sweep as sweep
     from unembed.trace.trace import Trace as Trace
-    from unembed.training.train_model import train as train
 else:
     _find = import_on_first_use(__name__)
 

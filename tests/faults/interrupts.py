@@ -30,7 +30,7 @@ steer 'The men were very' --promote happy --new-tokens 60
 index build --corpus C --out built
 early-exit fit --out rule.json --examples 300
 toxicity evaluate --prompts P --set 0.1=3 --self-debiasing --cache kept
-train wikilm-mini --out trained
+train dictionary --out trained
 serve --no-browser --port 0
 annotate export pages.html --per-layer 20
 report elhage2021 --out out --model attn-2l

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,15 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file
+from tools.training.loop import Run
 
 from tests.faults.made import Ended, World, forked
-from tests.training.test_loop import RECIPE
-from tests.training.test_loop import corpus as corpus  # a fixture
-from tests.training.test_wikilm_mini import LINES, SMALL
+from tests.tools.training.test_loop import RECIPE
+from tests.tools.training.test_loop import corpus as corpus  # a fixture
+from tests.tools.training.test_wikilm_mini import LINES, SMALL
+from tools.training import wikilm_mini
 from unembed.cli import main
 from unembed.index import Index
-from unembed.training import wikilm_mini
-from unembed.training.loop import Run
 
 NO_ONE: Callable[[BaseProcess], None] = lambda process: None  # noqa: E731
 
@@ -76,18 +77,23 @@ def at_update(number: int, inner: Callable[..., Any], times: int = 1) -> Callabl
 
 def test_training_finishes_its_update_and_resumes_to_the_same_weights(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(LINES))
-    line = "train wikilm-mini --corpus text.txt --out {} --json"
-    pressed = mock.patch.object(wikilm_mini, "_loss", at_update(7, wikilm_mini._loss))
-    with mock.patch.object(wikilm_mini, "Mini", lambda: replace(SMALL, steps=12)):
-        assert command(line.format("whole"), tmp_path).code == 0
-        with pressed:
-            ended = command(line.format("cut"), tmp_path)
-        assert ended.code == 130 and ended.stderr.splitlines()[-1] == "unembed: Interrupted.", ended
-        left = sorted(path.name for path in (tmp_path / "cut" / "wikilm-mini").iterdir())
-        assert left == ["checkpoint.previous.pt", "checkpoint.pt"]
-        assert torch.load(tmp_path / "cut" / "wikilm-mini" / "checkpoint.pt", weights_only=True)["step"] == 7
-        assert command(line.format("cut"), tmp_path).code == 0
-    whole, cut = (load_file(tmp_path / name / "wikilm-mini" / "model.safetensors") for name in ("whole", "cut"))
+
+    def work(name: str) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        text = wikilm_mini.text_of(str(tmp_path / "text.txt"))
+        wikilm_mini.train(text, tmp_path / name, replace(SMALL, steps=12))
+
+    def interrupted() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            work("cut")
+
+    assert forked(partial(work, "whole")).code == 0
+    with mock.patch.object(wikilm_mini, "_loss", at_update(7, wikilm_mini._loss)):
+        assert forked(interrupted).code == 0
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt"]
+    assert torch.load(tmp_path / "cut" / "checkpoint.pt", weights_only=True)["step"] == 7
+    assert forked(partial(work, "cut")).code == 0
+    whole, cut = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     assert set(whole) == set(cut) and all(torch.equal(whole[name], cut[name]) for name in whole)
 
 

@@ -11,8 +11,8 @@ from tools.evaluation import prefix_matching_scores
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unembed.models.architectures.attention_only  # noqa: F401 (registers the architecture)
+from tools.training import recipes
 from unembed.models.shipped_models import SHIPPED, shipped_folder, tokenizer_folder
-from unembed.training import recipes
 
 
 @pytest.mark.parametrize("name", SHIPPED)

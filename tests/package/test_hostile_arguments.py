@@ -65,9 +65,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "comments from a path that is text": lambda lm: toxicity.read_comments("nowhere.csv"),
     "a study with a seed below zero": lambda lm: unembed.report("geva2021", lm, TEXTS, seed=-1),
     "a study to a name that no folder has": lambda lm: unembed.report("geva2021", lm, TEXTS, "\0"),
-    "training on no thread": lambda lm: unembed.train("wren", corpus=None, out="out", threads=0),
-    "training on a trillion threads": lambda lm: unembed.train("wren", corpus=None, out="out", threads=10**12),
-    "training with a seed below zero": lambda lm: unembed.train("wren", corpus=None, out="out", seed=-1),
 }
 
 
@@ -151,7 +148,6 @@ for ask, hostile in (
     (lambda x: unembed.event_sample(wren, [sentences], x), PLACES),
     (lambda x: unembed.report("geva2021", x), MODELS),
     (lambda x: unembed.report(x, lm), TEXTS),
-    (lambda x: unembed.train(x, corpus=None, out="out"), TEXTS),
     (unembed.circuits, MODELS),
     (unembed.Index.open, (None, *PATHS)),
     (lambda x: unembed.Index.open("index", x), MODELS[1:]),

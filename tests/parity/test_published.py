@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tools.training.wikilm_mini import stream
 
 import unembed
 from tests.conftest import tiny
@@ -23,7 +24,6 @@ from unembed.memories.sub_updates import token_scores
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.models.architectures.wikilm import WikiLMConfig
 from unembed.reports.geva2022.published import SATURATION
-from unembed.training.wikilm_mini import stream
 
 
 def test_wikitexts_validation_text_has_its_published_number_of_tokens() -> None:

@@ -24,7 +24,7 @@ the activation, the text of the perplexity). Published values have an origin, an
 `test_geva2022` every_table...
 **Text and triggers**: `test_geva2021` triggers_come_from..., negative_coefficients...; `test_geva2022`
 the_shipped_text..., frequently_active..., updates_of_fewer_than_ten..., a_prefix_is_as_short..., an_adaptive_
-softmax...; Moses: `corpus/test_moses`; three layers and three bands: `training/test_train_model` as_many_layers...,
+softmax...; Moses: `corpus/test_moses`; three layers and three bands: `tools/test_train_wikilm` as_many_layers...,
 `architectures/test_fairseq`. Compositions of the last layer: `test_claims` most_compositions...
 **Circuits.** Rotary in half precision, every kind, 2,048 offsets: `models/structure/test_rotary`. Centring:
 `attention/test_folded_weights`. One writer or reader: `attention/test_weights_between`, `test_memory_connections`;

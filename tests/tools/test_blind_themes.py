@@ -8,9 +8,8 @@ import pytest
 import torch
 from tools.blind_themes import main
 from tools.model_cards import named_vectors
+from tools.training.vocabulary import save_tokenizer, tokenizer_of
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
-
-from unembed.training.vocabulary import save_tokenizer, tokenizer_of
 
 WORDS = [f" word{i}" for i in range(40)]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from tools.model_cards import SAMPLING, sample, samples
+from tools.training.vocabulary import tokenizer_of
 from transformers import GPT2Config, GPT2LMHeadModel
-
-from unembed.training.vocabulary import tokenizer_of
 
 TOKENIZER = tokenizer_of([(piece, -1.0 - place) for place, piece in enumerate("abcdefgh")])
 

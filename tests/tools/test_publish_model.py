@@ -12,17 +12,17 @@ import torch
 from tokenizers import Tokenizer
 from tools.evaluation import bits_per_byte, prefix_matching_scores
 from tools.model_cards import sixty_values
+from tools.training.documents import Document
+from tools.training.encoding import encode
+from tools.training.loop import Run
+from tools.training.networks import Shape
+from tools.training.recipes import Phase, Recipe
+from tools.training.vocabulary import save_tokenizer, tokenizer_of
+from tools.training.windows import EncodedCorpus
 from transformers import AutoModelForCausalLM
 
 from tools import card_text, model_cards, publish_model
-from unembed.training import encoding
-from unembed.training.documents import Document
-from unembed.training.encoding import encode
-from unembed.training.loop import Run
-from unembed.training.networks import Shape
-from unembed.training.recipes import Phase, Recipe
-from unembed.training.vocabulary import save_tokenizer, tokenizer_of
-from unembed.training.windows import EncodedCorpus
+from tools.training import encoding
 
 WORDS = [" the", " king", " said", " bread", " tree", "a", "b"]
 D_VOCAB = 257 + len(WORDS)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tools.restore_values import followers, main, restorable
+from tools.training.windows import EncodedCorpus
 from transformers import GPT2LMHeadModel
 
 import unembed
 from tools import restore_values
+from tools.training import encoding
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.models.shipped_models import shipped_folder
-from unembed.training import encoding
-from unembed.training.windows import EncodedCorpus
 
 LAYER, N = 5, 40  # of wren, whose first N values are replaced by random ones
 NAME = f"transformer.h.{LAYER}.mlp.c_proj.weight"

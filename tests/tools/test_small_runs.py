@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from tools.small_runs import recipe_of, small_run
+from tools.training.networks import Shape
+from tools.training.recipes import Phase
+from tools.training.windows import EncodedCorpus
 from transformers import AutoModelForCausalLM
-
-from unembed.training.networks import Shape
-from unembed.training.recipes import Phase
-from unembed.training.windows import EncodedCorpus
 
 
 def test_the_rate_of_a_small_run_falls_to_zero_in_its_last_fifth():

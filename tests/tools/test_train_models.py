@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tools.train_models import main, train_model
+from tools.training.networks import Shape
+from tools.training.recipes import Phase, Recipe
 from tools.warm_start import Milestone
-
-from unembed.training.networks import Shape
-from unembed.training.recipes import Phase, Recipe
 
 TINY = Recipe(Shape(1, 8, 2, 4, 16, 8192, 512), (Phase(2, 512, 1), Phase(4, 512, 1, lr=(1.0, 0.0))), warmup=1)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tools.training.gradients import OneProcess
+from tools.training.networks import Shape, build
 from tools.two_processes import TwoProcesses
-
-from unembed.training.gradients import OneProcess
-from unembed.training.networks import Shape, build
 
 
 @pytest.mark.parametrize("d_mlp", [32, 0], ids=["wren", "attention only"])

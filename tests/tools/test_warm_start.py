@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tools.training.export import save
+from tools.training.loop import Run
+from tools.training.networks import Shape, Wren, build
+from tools.training.recipes import Phase, Recipe
+from tools.training.vocabulary import save_tokenizer, tokenizer_of
+from tools.training.windows import EncodedCorpus
 from tools.warm_start import Milestone, begin_from, copy_weights, milestone_of
 
 from unembed.errors import InvalidInput
-from unembed.training.export import save
-from unembed.training.loop import Run
-from unembed.training.networks import Shape, Wren, build
-from unembed.training.recipes import Phase, Recipe
-from unembed.training.vocabulary import save_tokenizer, tokenizer_of
-from unembed.training.windows import EncodedCorpus
 
 EARLIER = tokenizer_of([(" the", -1.0), (" ki", -2.0), ("ng", -2.0), ("s", -3.0)])
 LATER = tokenizer_of([(" king", -1.0), (" kings", -2.0), (" the", -2.0)])

@@ -23,7 +23,7 @@ EXAMPLES = {
     "clusters": "unembed clusters --clusters 600 --top 20",
     "concepts": "unembed concepts L3M17 L4M200",
     "models": "unembed models",
-    "train": "unembed train wikilm-mini --out models",
+    "train": "unembed train dictionary --features 64 --active 8 --steps 20",
     "doctor": "unembed doctor",
     "serve": "unembed serve --model wren --port 8000",
     "steer": 'unembed steer "The men were very" --promote "happy, proud" --seed 1',

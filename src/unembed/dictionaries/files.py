@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unembed.dictionaries.dictionary import Dictionary
 from unembed.errors import InvalidInput, ModelUnavailable, Unsupported, first_sentence
-from unembed.results import make_folder
+from unembed.results import make_folder, writing
 
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
 _PARAMS = ("params.npz", "params.safetensors")
@@ -225,7 +225,8 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
         "r_mag": dictionary.r_mag,
         "b_mag": dictionary.b_mag,
     }
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}, path / WEIGHTS)
+    with writing(path, instead="Make room, and run the same again"):
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}, path / WEIGHTS)
     architectures = {activation: name for name, activation in reversed(_ACTIVATIONS.items()) if "trans" not in name}
     config: dict[str, Any] = {
         "architecture": architectures[dictionary.activation],

@@ -329,11 +329,17 @@ def test_a_terminal_of_plain_letters_gets_plain_bars_and_json_that_can_be_read(g
     assert json.loads(ran("--json")) == json.loads(plain.stdout)
 
 
+TRAIN = ("train", "dictionary", "--features", 8, "--active", 2, "--steps", 1)
 TOXIC = ("toxicity", "evaluate", "--prompts", "none.jsonl")
 
 
 @pytest.mark.parametrize(
-    "command", [("index", "build", "--max-documents", 1), ("train", "wikilm-mini", "--until", 1), TOXIC]
+    "command",
+    [
+        ("index", "build", "--max-documents", 1),
+        TRAIN,
+        TOXIC,
+    ],
 )
 def test_a_folder_below_a_file_is_refused(unembed: Run, tmp_path: Path, command: tuple[object, ...]) -> None:
     (tmp_path / "file").write_text("a text")

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unembed.training.networks import Wren
-from unembed.training.precision import PRODUCTS
+from tools.training.networks import Wren
+from tools.training.precision import PRODUCTS
 
 NEAREST = 20  # tokens that a value is compared with, as many as a reading shows
 NEAR = 0.3  # their mean cosine from which a value is near enough; of random vectors it is 0.2, of tokens 0.43

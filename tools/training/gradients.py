@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unembed.training.networks import AttentionOnly, Wren
-from unembed.training.precision import PRODUCTS
+from tools.training.networks import AttentionOnly, Wren
+from tools.training.precision import PRODUCTS
 
 N_HALVES = 2
 ROW_TOKENS = 2048  # tokens whose activations are in memory at once

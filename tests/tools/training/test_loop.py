@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tools.training.loop import Run, split_into_rows
+from tools.training.networks import Shape
+from tools.training.recipes import Phase, Recipe
+from tools.training.windows import EncodedCorpus
 
 from unembed.errors import CheckpointFault
-from unembed.training.loop import Run, split_into_rows
-from unembed.training.networks import Shape
-from unembed.training.recipes import Phase, Recipe
-from unembed.training.windows import EncodedCorpus
 
 PHASES = (Phase(3, 64, 2), Phase(5, 128, 1, repeated_windows=1), Phase(8, 64, 2, lr=(1.0, 0.0)))
 RECIPE = Recipe(Shape(2, 16, 2, 8, 32, 50, 512), PHASES, warmup=2)

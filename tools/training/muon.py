@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unembed.training.precision import PRODUCTS
+from tools.training.precision import PRODUCTS
 
 
 def orthogonalised(matrices: Tensor, steps: int = 4) -> Tensor:

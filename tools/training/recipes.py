@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from unembed.training.networks import Shape
+from tools.training.networks import Shape
 
 WINDOW = 512  # tokens read from one place of the text; a row of a batch is this or a fraction of it
 

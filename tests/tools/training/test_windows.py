@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
-from unembed.training.windows import EncodedCorpus, Windows, repeated
+from tools.training.windows import EncodedCorpus, Windows, repeated
 
 
 @pytest.fixture(scope="module")

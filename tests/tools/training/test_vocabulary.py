@@ -7,9 +7,8 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.training.vocabulary import BYTES, END_OF_TEXT, fit_vocabulary, piece_counts, save_tokenizer, word_counts
 from transformers import AutoTokenizer
-
-from unembed.training.vocabulary import BYTES, END_OF_TEXT, fit_vocabulary, piece_counts, save_tokenizer, word_counts
 
 HOSTILE = [
     "",

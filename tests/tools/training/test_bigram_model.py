@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tools.train_models import train_model
+from tools.training.bigram_model import bigram_counts, fit_bigrams
+from tools.training.networks import Shape
+from tools.training.recipes import RECIPES, Phase
+from tools.training.windows import EncodedCorpus
 
 import unembed
 from unembed.errors import InvalidInput
-from unembed.training.bigram_model import bigram_counts, fit_bigrams
-from unembed.training.networks import Shape
-from unembed.training.recipes import RECIPES, Phase
-from unembed.training.shipped_models import train
-from unembed.training.windows import EncodedCorpus
 
 N = 12
 
@@ -70,10 +70,10 @@ def test_a_narrower_one_is_nearer_than_token_frequencies() -> None:
 
 
 def test_it_is_made_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unembed.training.shipped_models.encoded_text", lambda *_: (corpus(300), None))
+    monkeypatch.setattr("tools.train_models.encoded_text", lambda *_: (corpus(300), None))
     (tmp_path / "token_counts.json").write_text(json.dumps([300] * N))
     with pytest.raises(InvalidInput, match="without checkpoints"):
-        train("attn-0l", corpus=tmp_path, out=tmp_path, until=3, recipe=recipe(4))
-    folder = train("attn-0l", corpus=tmp_path, out=tmp_path, recipe=recipe(4))
+        train_model("attn-0l", corpus=tmp_path, out=tmp_path, until=3, recipe=recipe(4))
+    folder = train_model("attn-0l", corpus=tmp_path, out=tmp_path, recipe=recipe(4))
     lm = unembed.load(folder)
     assert lm.n_layers == 0 and lm.d_model == 4 and (tmp_path / "attn-0l" / "recipe.json").exists()

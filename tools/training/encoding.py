@@ -10,10 +10,10 @@ import numpy as np
 import regex
 from tokenizers import Tokenizer
 
+from tools.training.documents import Document
+from tools.training.vocabulary import WORDS
+from tools.training.windows import EncodedCorpus
 from unembed.results import whole_file
-from unembed.training.documents import Document
-from unembed.training.vocabulary import WORDS
-from unembed.training.windows import EncodedCorpus
 
 
 def encode(tokenizer: Tokenizer, documents: Iterable[Document]) -> EncodedCorpus:

@@ -6,10 +6,10 @@ import json
 import lzma
 
 import pytest
+from tools.training.documents import HELD_BACK_ONE_IN, Document, as_read, documents, is_held_back, split
 
 from unembed.corpus.markup import looks_like_wikitext, title
 from unembed.errors import CorpusUnreadable
-from unembed.training.documents import HELD_BACK_ONE_IN, Document, as_read, documents, is_held_back, split
 
 
 def shard(folder, name, rows):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from unembed.training.networks import Shape
-from unembed.training.recipes import RECIPES, Phase, Recipe
+from tools.training.networks import Shape
+from tools.training.recipes import RECIPES, Phase, Recipe
 
 PHASES = (Phase(3, 64, 2), Phase(5, 128, 1, repeated_windows=1), Phase(8, 64, 2, lr=(1.0, 0.0)))
 

@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
-from unembed.training import readable
-from unembed.training.networks import Shape, Wren
-from unembed.training.readable import (
+from tools.training.networks import Shape, Wren
+from tools.training.readable import (
     FIRST_PIECE,
     NEAR,
     NEAREST,
@@ -23,6 +21,8 @@ from unembed.training.readable import (
     only_changing,
     revive,
 )
+
+from tools.training import readable
 
 SHAPE = Shape(n_layers=4, d_model=16, n_heads=2, d_head=8, d_mlp=12, d_vocab=FIRST_PIECE + 60, context=32)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from unembed.training.networks import causal_attention, firing_of
+from tools.training.networks import causal_attention, firing_of
 
 
 def test_firing_memories_are_counted_whatever_their_scale_and_each_can_be_lowered():

@@ -1,4 +1,4 @@
-"""One model from a folder of text to the folder that ships: the steps in order, each saved to disk."""
+"""The steps from a folder of text to the folder of a model that ships, each saved to disk."""
 
 from __future__ import annotations
 
@@ -10,56 +10,17 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tools.training import encoding, export, recipes
+from tools.training.bigram_model import bigram_counts, fit_bigrams
+from tools.training.documents import as_read, documents, split
+from tools.training.encoding import encode
+from tools.training.loop import Run
+from tools.training.recipes import RECIPES, Recipe
+from tools.training.vocabulary import fit_vocabulary, piece_counts, save_tokenizer, word_counts
+from tools.training.windows import EncodedCorpus
 from unembed.errors import InvalidInput
-from unembed.training import encoding, export, recipes
-from unembed.training.bigram_model import bigram_counts, fit_bigrams
-from unembed.training.documents import as_read, documents, split
-from unembed.training.encoding import encode
-from unembed.training.loop import Run
-from unembed.training.recipes import RECIPES, Recipe
-from unembed.training.vocabulary import fit_vocabulary, piece_counts, save_tokenizer, word_counts
-from unembed.training.windows import EncodedCorpus
 
 Progress = Callable[[dict[str, Any]], None]
-WIKILM_MINI = "wikilm-mini"
-
-
-def train(
-    name: str,
-    *,
-    corpus: str | Path,
-    out: str | Path,
-    until: int | None = None,
-    compiled: bool = True,
-    recipe: Recipe | None = None,
-    progress: Progress | None = None,
-) -> Path:
-    """Train one of the shipped models, or continue where a killed run stopped, and return the folder with its files.
-
-    Args:
-        name: wren, attn-0l, attn-1l or attn-2l.
-        corpus: a folder of `*.jsonl.xz`, one JSON object with `text` (and, if known, `id` and `source`) a line.
-        out: where everything goes: `tokenizer/`, `text/`, `<name>/checkpoint.pt`, `<name>/loss.jsonl`, and the model
-            itself in `<name>/model/`.
-        until: stop after this many updates; the next call continues from there.
-        compiled: whether the loss goes through `torch.compile`, which needs a C++ compiler and is about twice as fast.
-        recipe: sizes and phases other than those of the shipped model.
-        progress: called with a row of the loss curve every ten updates.
-
-    Raises:
-        InvalidInput: there is no such model, or `until` is given for a model without layers.
-        CorpusUnreadable: the corpus folder holds no shards, or a damaged one.
-        CheckpointFault: a checkpoint in `out` is damaged or of another recipe.
-    """
-    recipe, out = recipe or recipe_of(name), Path(out)
-    text, held_back = encoded_text(Path(corpus), out, recipe.shape.d_vocab)
-    if not recipe.shape.n_layers:
-        if until is not None:
-            raise InvalidInput(
-                f"stopping {name}", why="it is fitted to bigram counts in a few minutes without checkpoints"
-            )
-        return _from_bigrams(name, recipe, text, out, progress)
-    return finished(Run(recipe, text, out / name, held_back=held_back, compiled=compiled), out, until, progress)
 
 
 def recipe_of(name: str) -> Recipe:
@@ -69,8 +30,9 @@ def recipe_of(name: str) -> Recipe:
         InvalidInput: there is no such model.
     """
     if name not in RECIPES:
-        names = ", ".join([*RECIPES, WIKILM_MINI])
-        raise InvalidInput(f"model {name!r}", why="there is no recipe of that name", instead=f"Use one of {names}")
+        raise InvalidInput(
+            f"model {name!r}", why="there is no recipe of that name", instead=f"Use one of {', '.join(RECIPES)}"
+        )
     return RECIPES[name]
 
 
@@ -88,7 +50,7 @@ def finished(run: Run, out: Path, until: int | None, progress: Progress | None) 
     return folder
 
 
-def _from_bigrams(name: str, recipe: Recipe, text: EncodedCorpus, out: Path, progress: Progress | None) -> Path:
+def from_bigrams(name: str, recipe: Recipe, text: EncodedCorpus, out: Path, progress: Progress | None) -> Path:
     """A model without layers, which needs only the pairs of adjacent tokens of a text."""
     folder = out / name / "model"
     network, curve = fit_bigrams(*bigram_counts(text, recipe.shape.d_vocab), recipe, progress)

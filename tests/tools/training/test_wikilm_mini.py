@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tools.training.wikilm_mini import Mini, Text, perplexity, stream, text_of, train, vocabulary
 
 import unembed
 from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.architectures.wikilm import WikiLMForCausalLM
 from unembed.models.architectures.word_level import SPECIALS
-from unembed.training.wikilm_mini import Mini, Text, perplexity, stream, text_of, train, vocabulary
 
 LINES = [f"the cat number w{i % 30} sat on w{(7 * i) % 30} ." for i in range(120)]
 TEXT = Text(LINES, ["the cat number w3 sat on w9 ."])

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tools.training import checkpoint
+from tools.training.gradients import Objective, OneProcess, mean_nats
+from tools.training.muon import Muon
+from tools.training.networks import AttentionOnly, Wren, build
+from tools.training.readable import add_agreement, add_distance, add_lens, only_changing, revive, upper_values
+from tools.training.recipes import WINDOW, Phase, Recipe
+from tools.training.windows import EncodedCorpus, Windows, repeated
 from unembed.errors import CheckpointFault
 from unembed.sweeps.interrupt import deferred_interrupt
-from unembed.training import checkpoint
-from unembed.training.gradients import Objective, OneProcess, mean_nats
-from unembed.training.muon import Muon
-from unembed.training.networks import AttentionOnly, Wren, build
-from unembed.training.readable import add_agreement, add_distance, add_lens, only_changing, revive, upper_values
-from unembed.training.recipes import WINDOW, Phase, Recipe
-from unembed.training.windows import EncodedCorpus, Windows, repeated
 
 Progress = Callable[[dict[str, Any]], None]
 

@@ -1,6 +1,6 @@
 """A small WikiLM trained here: a model of the papers' kind, with word tokens, ReLU memories and adaptive softmax.
 
-`unembed train wikilm-mini` reads the shipped WikiText sample (or `--corpus`, a text file or a folder of `*.jsonl.xz`),
+`python -m tools.train_wikilm` reads the shipped WikiText sample (or `--corpus`: a text file or folder of `*.jsonl.xz`),
 writes running text as WikiText does, makes a vocabulary of the most frequent words, trains, and leaves a folder that
 `unembed.load` opens. As for the papers' model, a line ends in `</s>`, lines follow each other in one stream, case is
 preserved. Batch n depends on the seed and n alone, so a run that was killed ends with the same weights.
@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tools.training import checkpoint
+from tools.training.documents import HELD_BACK_ONE_IN, documents
 from unembed.corpus import open_corpus
 from unembed.corpus.markup import looks_like_wikitext, tokenized
 from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
 from unembed.sweeps.interrupt import deferred_interrupt
-from unembed.training import checkpoint
-from unembed.training.documents import HELD_BACK_ONE_IN, documents
 
 MOST_CHARACTERS = 60_000_000
 """The text that is read of a folder: more than any run here uses."""

@@ -8,13 +8,13 @@ import random
 
 import pytest
 import torch
+from tools.train_models import train_model
+from tools.training.networks import Shape
+from tools.training.recipes import Phase, Recipe
+from tools.training.shipped_models import encoded_text
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from unembed.errors import CorpusUnreadable, InvalidInput
-from unembed.training import train
-from unembed.training.networks import Shape
-from unembed.training.recipes import Phase, Recipe
-from unembed.training.shipped_models import encoded_text
 
 TINY = Recipe(Shape(1, 8, 2, 4, 16, 8192, 512), (Phase(2, 512, 1), Phase(4, 512, 1, lr=(1.0, 0.0))), warmup=1)
 
@@ -34,12 +34,12 @@ def corpus(tmp_path_factory):
 
 def test_one_model_from_text_to_a_folder_that_opens(corpus, tmp_path):
     rows = []
-    whole = train("tiny", corpus=corpus, out=tmp_path / "a", recipe=TINY, compiled=False, progress=rows.append)
+    whole = train_model("tiny", corpus=corpus, out=tmp_path / "a", recipe=TINY, compiled=False, progress=rows.append)
     # Unigram training adds in the order its threads finish, so the second run takes the first one's vocabulary.
     again = {"corpus": corpus, "out": tmp_path / "b", "recipe": TINY, "compiled": False}
     encoded_text(corpus, tmp_path / "b", TINY.shape.d_vocab, tmp_path / "a" / "tokenizer")
-    train("tiny", **again, until=1)
-    resumed = train("tiny", **again)
+    train_model("tiny", **again, until=1)
+    resumed = train_model("tiny", **again)
     assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
     model = AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a" / "tokenizer")
@@ -54,11 +54,11 @@ def test_one_model_from_text_to_a_folder_that_opens(corpus, tmp_path):
 
 def test_an_unknown_model_is_refused_with_the_names(corpus, tmp_path):
     with pytest.raises(InvalidInput, match="Use one of wren, attn-0l, attn-1l, attn-2l"):
-        train("robin", corpus=corpus, out=tmp_path)
+        train_model("robin", corpus=corpus, out=tmp_path)
 
 
 def test_an_empty_corpus_leaves_no_half_made_text(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusUnreadable):
-        train("wren", corpus=tmp_path / "empty", out=tmp_path / "out")
+        train_model("wren", corpus=tmp_path / "empty", out=tmp_path / "out")
     assert not (tmp_path / "out" / "text" / "train.npz").exists()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from unembed.training.muon import Muon, orthogonalised
+from tools.training.muon import Muon, orthogonalised
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (12, 5), (5, 12)])

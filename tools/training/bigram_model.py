@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.training.networks import AttentionOnly, build
-from unembed.training.recipes import Recipe
-from unembed.training.windows import EncodedCorpus
+from tools.training.networks import AttentionOnly, build
+from tools.training.recipes import Recipe
+from tools.training.windows import EncodedCorpus
 
 _SHIFT = 1.0
 """Length of the token frequencies' direction in every embedding, before training."""

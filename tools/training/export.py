@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from tools.training.networks import Attention, AttentionOnly, Block, Wren
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
-from unembed.training.networks import Attention, AttentionOnly, Block, Wren
 
 ModelT = TypeVar("ModelT", bound=PreTrainedModel)
 

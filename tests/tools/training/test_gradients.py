@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-
-from unembed.training.gradients import Gradients
-from unembed.training.networks import Shape, build
-from unembed.training.recipes import Phase, Recipe
+from tools.training.gradients import Gradients
+from tools.training.networks import Shape, build
+from tools.training.recipes import Phase, Recipe
 
 PHASES = (Phase(3, 64, 2), Phase(5, 128, 1, repeated_windows=1), Phase(8, 64, 2, lr=(1.0, 0.0)))
 

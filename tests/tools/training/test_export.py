@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tools.training.export import as_transformers, save
+from tools.training.networks import Shape, build
+from tools.training.recipes import Phase, Recipe
 from transformers import AutoModelForCausalLM
-
-from unembed.training.export import as_transformers, save
-from unembed.training.networks import Shape, build
-from unembed.training.recipes import Phase, Recipe
 
 PHASES = (Phase(3, 64, 2), Phase(5, 128, 1, repeated_windows=1), Phase(8, 64, 2, lr=(1.0, 0.0)))
 
