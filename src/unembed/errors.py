@@ -16,6 +16,8 @@
     ├── CheckpointFault         a checkpoint cannot be used to resume
     └── ExtraMissing            an optional dependency is not installed
 
+UnembedWarning, a UserWarning, is for what does not stop the work.
+
 Each message has three parts: what failed (with the offending value), why, and what to do instead.
 """
 
@@ -41,6 +43,10 @@ class UnembedError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only parts do not survive the default pickling, which engines with several processes rely on.
         return (_rebuild, (type(self), self.what, self.why, self.instead))
+
+
+class UnembedWarning(UserWarning):
+    """Something that a reader of the numbers should know: the command line prints it as one line on stderr."""
 
 
 def _without_full_stop(part: str) -> str:

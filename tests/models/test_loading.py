@@ -201,3 +201,28 @@ def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="tokenizer no-such-folder/x: no folder or hub model has this name"):
         load(tmp_path / "tiny", tokenizer="no-such-folder/x", offline=True)
     assert load(tmp_path / "tiny", tokenizer=str(tokenizer_folder("wren"))).tokenizer is not None
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"tokenizer.json": "version https://git-lfs.github.com/spec/v1"}, "cannot be read"),
+        ({"tokenizer.json": '{"version": "1.0", "trunc'}, "cannot be read"),
+        (
+            {"tokenizer_config.json": '{"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["a.Mine", null]}}'},
+            "code",
+        ),
+    ],
+    ids=["a pointer of Git LFS", "cut", "custom code"],
+)
+def test_a_tokenizer_that_cannot_be_read_is_named_with_the_reason(
+    files: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    build("llama").save_pretrained(tmp_path / "m")
+    for name, content in files.items():
+        (tmp_path / "m" / name).write_text(content, encoding="utf-8")
+    lm = unembed.load(tmp_path / "m")
+    assert lm.run(torch.tensor([[3, 4]])).logits.shape[1] == 2
+    with pytest.raises(InvalidInput, match=f"the tokenizer of m: .*{why}") as refused:
+        lm.encode("hi")
+    assert _one_line(refused.value)

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.decoders import Metaspace
 from tokenizers.models import Unigram, WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from unembed.errors import InvalidInput, NotOneToken
+from unembed.errors import InvalidInput, NotOneToken, UnembedWarning
 from unembed.models.shipped_models import tokenizer_folder
 from unembed.models.vocabulary import RARE, Vocabulary, unlearned_by_counts, unlearned_by_embedding
 
@@ -93,5 +95,46 @@ def test_unlearned_tokens_by_counts() -> None:
 def test_unlearned_tokens_by_the_embedding() -> None:
     rows = torch.randn(500, 32, generator=torch.Generator().manual_seed(0)) + 0.5
     rows[7] = rows.mean(0) + 0.01 * rows[7]
-    found = unlearned_by_embedding(rows, known=498)
+    found = unlearned_by_embedding(rows, known=torch.arange(500) < 498)
     assert found.nonzero()[:, 0].tolist() == [7, 498, 499]
+
+
+def word_level(words: dict[str, int], template: str | None = None, **special: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words; `template` adds special tokens around a text `$A`."""
+    made = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = WhitespaceSplit()
+    if template is not None:
+        marks = [(mark, words[mark]) for mark in template.split() if mark != "$A"]
+        made.post_processor = TemplateProcessing(single=template, special_tokens=marks)
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", **special)
+
+
+def test_ids_behind_a_gap_keep_their_text_and_the_gap_has_none() -> None:
+    words = Vocabulary(word_level({"<unk>": 0, "a": 1, "b": 2, "<call>": 7}), 9)
+    assert words.strings([2, 7, 3, 8]) == ["b", "<call>", "<unused 3>", "<unused 8>"]
+    assert words.has_text.tolist() == [True, True, True, False, False, False, False, True, False]
+    assert words.single("<call>") == 7
+
+
+def test_a_word_that_the_vocabulary_lacks_is_not_the_unknown_token() -> None:
+    words = Vocabulary(word_level({"<unk>": 0, "film": 1}), 2)
+    assert words.single("film") == 1 and words.single("<unk>") == 0
+    with pytest.raises(NotOneToken, match="the vocabulary lacks it"):
+        words.single("movie")
+
+
+def test_a_prompt_is_not_closed_by_an_end_token_and_the_reader_is_told_once() -> None:
+    ids = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4}
+    words = Vocabulary(word_level(ids, "<s> $A </s>", bos_token="<s>", eos_token="</s>"), 5)
+    with pytest.warns(UnembedWarning, match="ends every text with </s>"):
+        assert words.encode("a b").tolist() == [[1, 3, 4]]
+    assert words.encode("a b </s>").tolist() == [[1, 3, 4, 2]]  # this one was typed
+    assert [row.tolist() for row in words.encode_all(["a", "b a"])] == [[1, 3], [1, 4, 3]]
+
+
+def test_a_text_that_begins_with_the_begin_token_gets_no_second_one() -> None:
+    ids = {"<unk>": 0, "<s>": 1, "a": 2}
+    words = Vocabulary(word_level(ids, "<s> $A", bos_token="<s>"), 3)
+    assert words.encode("a").tolist() == [[1, 2]]
+    with pytest.warns(UnembedWarning, match="begins with <s>"):
+        assert words.encode("<s> a").tolist() == [[1, 2]]

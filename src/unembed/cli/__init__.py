@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from types import FrameType
+from typing import TextIO
 
 
 def main() -> None:
@@ -20,6 +22,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation does not concern these commands
     for name in ("torch.utils._pytree", "torchao"):  # messages of torchao, where installed, to its own developers
         logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.showwarning = _as_one_line
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _interrupt_later
@@ -42,6 +45,24 @@ def main() -> None:
     except KeyboardInterrupt:  # while the commands are imported; later they print it themselves
         print("unembed: Interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def _as_one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of the package as an error is printed; another library's as Python prints it."""
+    from unembed.errors import UnembedWarning
+
+    if issubclass(category, UnembedWarning):
+        text = f"unembed: {str(message).rstrip('.')}.\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    (file or sys.stderr).write(text)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -190,11 +190,11 @@ class Decoder:
     def vocabulary(self) -> Vocabulary:
         """Tokens and text."""
         if self._opened.tokenizer is None:
-            raise InvalidInput(
-                f"{self.name} was opened without a tokenizer",
-                why="text cannot be turned into tokens or back",
-                instead="Give one: --tokenizer on the command line, load(tokenizer=) in Python; or give token ids",
-            )
+            instead = "Give one: --tokenizer on the command line, load(tokenizer=) in Python; or give token ids"
+            if fault := self._opened.tokenizer_fault:
+                raise InvalidInput(f"the tokenizer of {self.name}", why=fault, instead=instead)
+            why = "text cannot be turned into tokens or back"
+            raise InvalidInput(f"{self.name} was opened without a tokenizer", why=why, instead=instead)
         return Vocabulary(self._opened.tokenizer, self.d_vocab)
 
     @property
@@ -242,10 +242,10 @@ class Decoder:
     def unlearned(self) -> Bool[Tensor, " d_vocab"]:
         """Tokens the model never learned: unseen in training where counts shipped, else found by the unembedding."""
         counts = self._opened.token_counts
-        known = self.d_vocab if self._opened.tokenizer is None else len(self._opened.tokenizer)
         if counts is not None:
             return unlearned_by_counts(counts, self.d_vocab)
-        return unlearned_by_embedding(self.weights.W_U.T, known)
+        has_text = None if self._opened.tokenizer is None else self.vocabulary.has_text
+        return unlearned_by_embedding(self.weights.W_U.T, has_text)
 
     @cached_property
     def unlisted(self) -> Bool[Tensor, " d_vocab"]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-from transformers.utils import logging as transformers_logging
 
 from unembed.errors import (
     InvalidInput,
@@ -33,9 +29,11 @@ from unembed.errors import (
     first_sentence,
     reading_fault,
 )
+from unembed.models.adapters import ADAPTER, check_adapter
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.hub import is_local_only
+from unembed.models.load_report import check_weights, heard
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
 
 TOKEN_COUNTS = "token_counts.json"
@@ -52,6 +50,8 @@ class Opened:
     revision: str | None = None
     token_counts: Int[Tensor, " known"] | None = None
     """How often each token occurred in the training text, where that shipped with the model."""
+    tokenizer_fault: str = ""
+    """What is wrong with the tokenizer whose files are there; empty where there is one, or no file."""
 
 
 def open_model(
@@ -156,7 +156,7 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
     if device is not None:
         raise InvalidInput("device", why="the model is already in memory", instead="Move it with model.to(device)")
     if isinstance(tokenizer, str):
-        tokenizer = _tokenizer(tokenizer, {})
+        tokenizer, _ = _given_or_read(tokenizer, tokenizer, {})
     _check_is_decoder(hf)
     name = getattr(hf.config, "_name_or_path", "") or type(hf).__name__
     return Opened(hf, tokenizer, Path(name).name if Path(name).exists() else name)
@@ -167,9 +167,10 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
     if not (folder / "config.json").exists():
         raise ModelUnavailable(f"model {name}", why=f"its files are missing from {folder}", instead="Reinstall unembed")
     chosen = torch.float32 if dtype is None else _dtype(dtype)
-    with _quiet():
+    with heard(name) as said:
         hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True, **placed)
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(name), local_files_only=True)
+    said.pass_on()
     return Opened(_placed(hf, device), tokenizer, name, token_counts=_token_counts(folder))
 
 
@@ -198,24 +199,6 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
     if _needs_loops(hf):
         hf.set_experts_implementation("eager")
     return (hf if device is None else hf.to(device)).eval()  # type: ignore[arg-type]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Loading reports (progress bars, key lists) belong to the user's terminal only when something is wrong."""
-    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
-    placing_level = placing.level
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    placing.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        placing.setLevel(placing_level)
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _path(name: str) -> Path:
@@ -255,7 +238,8 @@ def _pretrained(
                 instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
             )
         return _wikilm(name, *found, dtype=dtype, device=device)
-    if path.is_dir() and not (path / "config.json").exists():
+    check_adapter(path)
+    if path.is_dir() and not ((path / "config.json").exists() or (path / ADAPTER).exists()):
         raise ModelUnavailable(
             f"folder {name}", why="it contains no config.json", instead="Give a saved model's folder"
         )
@@ -270,18 +254,19 @@ def _pretrained(
         "trust_remote_code": trust_remote_code,
     }
     try:
-        with _quiet():
-            hf = AutoModelForCausalLM.from_pretrained(where, dtype=_dtype(dtype), **common, **placed)
+        with heard(name) as said:
+            hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
+                where, dtype=_dtype(dtype), output_loading_info=True, **common, **placed
+            )
     except Exception as error:  # transformers raises many kinds; each becomes one line with a remedy
         raise _explained(where, error, offline) from error
-    found = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else _tokenizer(tokenizer or where, common)
-    if found is None and isinstance(tokenizer, str):
-        raise ModelUnavailable(
-            f"tokenizer {tokenizer}", why="no folder or hub model has this name", instead="Give its folder or id"
-        )
+    check_weights(name, info)
+    found, fault = _given_or_read(tokenizer, where, common)
     commit = revision or getattr(hf.config, "_commit_hash", None)
     _check_is_decoder(hf)
-    return Opened(_placed(hf, device), found, path.name if path.is_dir() else name, commit, token_counts=counts)
+    said.pass_on()
+    shown = path.name if path.is_dir() else name
+    return Opened(_placed(hf, device), found, shown, commit, token_counts=counts, tokenizer_fault=fault)
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
@@ -292,14 +277,47 @@ def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device
     return Opened(_placed(hf, device), opened.tokenizer, Path(name).stem or name, token_counts=opened.token_counts)
 
 
-def _tokenizer(where: str, common: dict[str, Any]) -> PreTrainedTokenizerBase | None:
+_TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
+
+
+def _given_or_read(
+    given: PreTrainedTokenizerBase | str | None, where: str, common: dict[str, Any]
+) -> tuple[PreTrainedTokenizerBase | None, str]:
+    """The tokenizer of a model, or None and what is wrong with it.
+
+    Raises:
+        ModelUnavailable: the tokenizer that the caller names cannot be opened.
+    """
+    if isinstance(given, PreTrainedTokenizerBase):
+        return given, ""
+    if given is None:
+        return _tokenizer(where, common)
+    found, fault = _tokenizer(given, common)
+    if found is None:
+        why = fault or "no folder or hub model has this name"
+        raise ModelUnavailable(f"tokenizer {given}", why=why, instead="Give its folder or id")
+    return found, ""
+
+
+def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
+    """The tokenizer of a folder or hub model; or None, and what is wrong where its files are there.
+
+    Without a tokenizer, token ids still work; the first request for text is refused.
+    """
+    folder = Path(where)
+    has_files = folder.is_dir() and any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
     try:
-        with _quiet():
+        with heard(where) as said:
             found = AutoTokenizer.from_pretrained(where, **common)
-    except (OSError, ValueError, KeyError, TypeError):  # GPT-NeoX Japanese opens the path None where there are no files
-        return None  # token ids still work; the first request for text is refused
+    except Exception as error:  # transformers and tokenizers raise many kinds
+        if "trust_remote_code" in str(error):
+            return None, "it is custom code, which runs only if you allow it (trust_remote_code)"
+        return None, f"it cannot be read: {first_sentence(error)}" if has_files else ""
+    said.pass_on()
     # Where there are no files of a tokenizer, some of its classes begin with special tokens alone.
-    return found if len(found) > len(found.all_special_tokens) else None
+    if len(found) > len(found.all_special_tokens):
+        return found, ""
+    return None, "it has no tokens but special ones" if has_files else ""
 
 
 def _no_decoder(where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from unembed.errors import InvalidInput, NotOneToken
+from unembed.errors import InvalidInput, NotOneToken, UnembedWarning
 from unembed.validation import as_str
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -36,6 +37,7 @@ class Vocabulary:
         """Wrap a transformers tokenizer; `d_vocab` may be larger than its vocabulary (padding rows)."""
         self._tokenizer = tokenizer
         self._d_vocab = d_vocab
+        self._said: set[str] = set()
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
         """The tokens of a text.
@@ -46,16 +48,53 @@ class Vocabulary:
         if text is None or not as_str("prompt", text):
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
         check_unicode(text)
-        ids = self._tokenizer(text, verbose=False)["input_ids"]
+        ids = self._as_meant(text, self._tokenizer(text, verbose=False)["input_ids"])
         if len(ids) == 0:
             raise InvalidInput("the prompt has no tokens", why=f"the tokenizer converts {text!r} into nothing")
         return torch.tensor([ids], dtype=torch.long)
+
+    def _as_meant(self, text: str, ids: list[int]) -> list[int]:
+        """The tokens of a text that the model continues: not closed by an end token, not begun twice.
+
+        A tokenizer that closes every text (BERT's, T5's) would make the model predict what follows the end; a text of a
+        chat template holds its begin token already.
+        """
+        plain = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        closing = self._closing
+        if closing and len(ids) > len(plain) and ids[-len(closing) :] == closing:
+            self._say_once(
+                f"the tokenizer ends every text with {' '.join(self.strings(closing))}, which is left out: "
+                "the model continues the text"
+            )
+            ids = ids[: -len(closing)]
+        begin = self._tokenizer.bos_token_id
+        if begin is not None and ids[:2] == [begin, begin] and plain[:1] == [begin]:
+            self._say_once(f"the text begins with {self.strings([begin])[0]}, so the tokenizer's own is left out")
+            ids = ids[1:]
+        return ids
+
+    @cached_property
+    def _closing(self) -> list[int]:
+        """The special tokens with which the tokenizer closes every text."""
+        plain: list[int] = self._tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+        whole: list[int] = self._tokenizer("a", verbose=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
+        starts = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
+        closing = whole[starts[0] + len(plain) :] if plain and starts else []
+        return closing if set(closing) <= set(self._tokenizer.all_special_ids) else []
+
+    def _say_once(self, message: str) -> None:
+        """Warn, the first time that a message applies."""
+        if message not in self._said:
+            self._said.add(message)
+            warnings.warn(message, UnembedWarning, stacklevel=5)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
         """The tokens of many texts, as `encode` gives them one by one; empty where a text has none."""
         if not texts:
             return []
-        return [torch.tensor(ids, dtype=torch.long) for ids in self._tokenizer(list(texts), verbose=False)["input_ids"]]
+        encoded = self._tokenizer(list(texts), verbose=False)["input_ids"]
+        n = len(self._closing)
+        return [torch.tensor(ids[:-n] if n and ids[-n:] == self._closing else ids, dtype=torch.long) for ids in encoded]
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
         """The text of tokens."""
@@ -85,10 +124,22 @@ class Vocabulary:
 
     @cached_property
     def _strings(self) -> list[str]:
-        pieces = self._tokenizer.convert_ids_to_tokens(list(range(min(len(self._tokenizer), self._d_vocab))))
         special = set(self._tokenizer.all_special_tokens)
-        texts = [piece if piece in special else self._text(i, piece) for i, piece in enumerate(pieces)]
-        return texts + [f"<unused {i}>" for i in range(len(texts), self._d_vocab)]
+        return [piece if piece in special else self._text(i, piece) for i, piece in enumerate(self._pieces)]
+
+    @cached_property
+    def _pieces(self) -> list[str | None]:
+        """What the tokenizer calls each id; None where it has no such token. Its ids may have gaps."""
+        pieces: list[str | None] = [None] * self._d_vocab
+        for piece, i in self._tokenizer.get_vocab().items():
+            if 0 <= i < self._d_vocab:
+                pieces[i] = piece
+        return pieces
+
+    @cached_property
+    def has_text(self) -> Bool[Tensor, " d_vocab"]:
+        """Ids that the tokenizer has a token for."""
+        return torch.tensor([piece is not None for piece in self._pieces])
 
     def _text(self, i: int, piece: str | None) -> str:
         if piece is None:
@@ -137,6 +188,12 @@ class Vocabulary:
             return ids[0]
         if text in self._by_string:
             return self._by_string[text]
+        if ids and all(i == self._tokenizer.unk_token_id for i in ids):
+            raise NotOneToken(
+                f"{text[:200]!r} is not one token",
+                why=f"the vocabulary lacks it, and the tokenizer reads {self._strings[ids[0]]} instead",
+                instead="Choose a word of the vocabulary",
+            )
         if len(ids) == 1:
             return ids[0]
         pieces = " + ".join(repr(s) for s in self.strings(ids[:20])) or "nothing"
@@ -160,18 +217,20 @@ def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Ten
     return rare
 
 
-def unlearned_by_embedding(rows: Float[Tensor, "d_vocab d_model"], known: int) -> Bool[Tensor, " d_vocab"]:
+def unlearned_by_embedding(
+    rows: Float[Tensor, "d_vocab d_model"], known: Bool[Tensor, " d_vocab"] | None = None
+) -> Bool[Tensor, " d_vocab"]:
     """Tokens whose unembedding never left its start: rows much shorter, around the mean, than the rest.
 
     A row counts when the logarithm of its distance from the mean row lies more than 5 robust standard deviations below
-    the median. Rows past the tokenizer's vocabulary (`known`) always count.
+    the median. Ids that the tokenizer has no token for (False in `known`) always count.
     """
+    known = torch.ones(len(rows), dtype=torch.bool) if known is None else known
+    of_tokens = known.to(rows.device)
     distance = (rows.float() - rows.float().mean(dim=0)).norm(dim=-1).clamp_min(1e-12).log()
-    middle = distance[:known].median()
-    spread = 1.4826 * (distance[:known] - middle).abs().median().clamp_min(1e-3)
-    rare = distance < middle - _OUTLYING * spread
-    rare[known:] = True
-    return rare.cpu()
+    middle = distance[of_tokens].median()
+    spread = 1.4826 * (distance[of_tokens] - middle).abs().median().clamp_min(1e-3)
+    return ((distance < middle - _OUTLYING * spread) | ~of_tokens).cpu()
 
 
 def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = InvalidInput) -> None:

@@ -252,7 +252,9 @@ def prepare(
 def padded(lm: Decoder, rows: Sequence[Tensor]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
     """Tokens and mask of several prompts (each of shape (pos,)), padded on the right."""
     longest = max(len(r) for r in rows)
-    filler = getattr(lm.tokenizer, "pad_token_id", None) or getattr(lm.tokenizer, "eos_token_id", None) or 0
+    named = [getattr(lm.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
+    # Padding is masked, so any token that the model has a row for will do; a tokenizer may name one that it lacks.
+    filler = next((i for i in named if i is not None and i < lm.d_vocab), 0)
     ids = torch.full((len(rows), longest), filler, dtype=torch.long, device=lm.device)
     mask = torch.zeros_like(ids)
     for i, row in enumerate(rows):

@@ -1,0 +1,103 @@
+"""What transformers reports while it loads a model: what changes numbers is refused, the rest becomes a warning."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from unembed.errors import ModelUnavailable, UnembedWarning
+
+_SHOWN = 3
+"""Names of tensors listed in a message."""
+_WRAPPERS = ("_orig_mod.", "module.")
+"""What `torch.compile` and `DistributedDataParallel` put before the names of the weights that they save."""
+
+
+class Heard(logging.Handler):
+    """The messages of a logger, each once."""
+
+    def __init__(self, name: str) -> None:
+        """Hear nothing yet of the model or tokenizer of this name."""
+        super().__init__(logging.WARNING)
+        self.of, self.messages = name, dict[str, None]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message as one line; the report on weights is left to `check_weights`."""
+        if record.name != "transformers.utils.loading_report" and "LOAD REPORT" not in record.getMessage():
+            self.messages[" ".join(record.getMessage().split())] = None
+
+    def pass_on(self) -> None:
+        """Warn of each message, in one line."""
+        for message in self.messages:
+            warnings.warn(f"transformers says of {self.of}: {message}", UnembedWarning, stacklevel=2)
+
+
+@contextmanager
+def heard(name: str) -> Iterator[Heard]:
+    """Load without progress bars, and keep what transformers logs meanwhile; pass it on when all went well.
+
+    Args:
+        name: of the model or tokenizer, for the messages.
+    """
+    logger, bars = logging.getLogger("transformers"), transformers_logging.is_progress_bar_enabled()
+    placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
+    before, placing_level = (logger.handlers, logger.propagate, logger.level), placing.level
+    kept = Heard(name)
+    logger.handlers, logger.propagate = [kept], False
+    logger.setLevel(logging.WARNING)
+    transformers_logging.disable_progress_bar()
+    placing.setLevel(logging.ERROR)
+    try:
+        yield kept
+    finally:
+        placing.setLevel(placing_level)
+        logger.handlers, logger.propagate = before[:2]
+        logger.setLevel(before[2])
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def check_weights(name: str, info: Mapping[str, Any]) -> None:
+    """Refuse a model for which some weights were not found, because transformers draws these at random.
+
+    Args:
+        name: of the model, for the message.
+        info: what `from_pretrained(output_loading_info=True)` returns.
+
+    Raises:
+        ModelUnavailable: weights are missing, or have another shape than the configuration says.
+    """
+    missing, extra = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    mismatched = sorted(entry[0] for entry in info["mismatched_keys"])
+    if mismatched:
+        raise ModelUnavailable(
+            f"model {name}",
+            why=f"{_listed(mismatched)} in its files has another shape than its config.json says",
+            instead="Give the config.json that was saved with these weights",
+        )
+    if missing:
+        wrapper = next((w for w in _WRAPPERS if any(w in key for key in extra)), None)
+        raise ModelUnavailable(
+            f"model {name}",
+            why=f"its files lack {_listed(missing)}, which transformers would draw at random"
+            + (f"; the names in the files begin with {wrapper!r}, as a wrapped model saves them" if wrapper else ""),
+            instead=f"Save the model inside the wrapper, or remove {wrapper!r} from the names"
+            if wrapper
+            else "Save the whole model again",
+        )
+    if extra:
+        warnings.warn(
+            f"the files of {name} hold weights that its architecture does not use: {_listed(extra)}",
+            UnembedWarning,
+            stacklevel=2,
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
