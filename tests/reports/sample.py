@@ -15,7 +15,7 @@ from unembed.document.model import ROW_NAMES
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.reports import Exhibit, Figure, Finding, Report, Section
-from unembed.reports.claims import Claim
+from unembed.reports.quantities import Quantity
 from unembed.results import Provenance, Table
 
 PROVENANCE = Provenance("wren", "abc", "float32", corpus="wikitext", seed=0)
@@ -232,8 +232,8 @@ def with_unlearned(lm: Decoder, ids: Sequence[int]) -> Decoder:
     return Decoder(Opened(lm.hf, lm.tokenizer, lm.name, None, counts))
 
 
-def check_explanations(claims: Sequence[Claim[Any]], m: Any) -> None:
-    """Every claim explains itself on these measurements, in a sentence of numbers, or not at all."""
-    texts = [claim.explain(m) for claim in claims]
+def check_explanations(quantities: Sequence[Quantity[Any]], m: Any) -> None:
+    """Every quantity explains itself on these measurements, in a sentence of numbers, or not at all."""
+    texts = [quantity.explain(m) for quantity in quantities]
     assert all(text is None or (text.endswith(".") and re.search(r"\d", text)) for text in texts)
     assert any(texts)

@@ -31,10 +31,9 @@ from unembed.document.html import page
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings
 from unembed.reports import Report, reopen, stages
-from unembed.reports.geva2021 import measurements, report_of
+from unembed.reports.geva2021 import QUANTITIES, measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.examples import draw_positions
-from unembed.reports.geva2021.findings import CLAIMS
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.patterns import Finder
 from unembed.reports.geva2021.triggers import KeyTriggers
@@ -100,7 +99,7 @@ def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
     lm, corpus = lettered("gpt2"), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
     m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}, 4), Options(**SMALL))
-    check_explanations(CLAIMS, m)
+    check_explanations(QUANTITIES, m)
     report, e = report_of(m, {}), m.examples
     final = e["output"][-1]
     for layer, row in enumerate(report["residual"].rows()):
@@ -253,7 +252,7 @@ def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None
     lm, corpus = lettered(family), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
     m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), Options(**SMALL))
-    check_explanations(CLAIMS, m)
+    check_explanations(QUANTITIES, m)
     report, a = report_of(m, {}), m.agreement_negative
     assert a is not None
     for layer, row in enumerate(report["agreement_poles"].rows()):

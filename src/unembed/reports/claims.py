@@ -1,8 +1,4 @@
-"""Claims of a paper as rows of one table: the claim, what is measured for it, and the test that judges it.
-
-A study lists its claims once; its code, its page and its tests read that list. A claim's `measure` takes the study's
-measurements to a few numbers, its `judge` takes these numbers to a verdict, so that a test can hand it made-up ones.
-"""
+"""Claims of a paper as rows of one table, for the study that is not yet written as quantities."""
 
 from __future__ import annotations
 
@@ -10,23 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from unembed.document.intervals import Measured
-from unembed.document.model import Finding, Verdict
+from unembed.document.model import Finding
 from unembed.errors import Unsupported
+from unembed.reports.quantities import UNEXPLAINED as UNEXPLAINED
+from unembed.reports.quantities import Judgement as Judgement
+from unembed.reports.quantities import above as above
+from unembed.reports.quantities import at_depth as at_depth
+from unembed.reports.quantities import below as below
+from unembed.reports.quantities import verdict_of as verdict_of
+from unembed.reports.quantities import within as within
 
 M = TypeVar("M")
-UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
-"""The text of a finding that differs where its claim has no explanation."""
 Numbers = Mapping[str, Any]
 """The arguments that a claim's `measure` passes to its `judge`, by name."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The measurement for a claim, as a sentence, and the verdict."""
-
-    here: str
-    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -105,38 +97,3 @@ def findings_by_section(
         if found is not None:
             rows[claim.section] = (*rows.get(claim.section, ()), found)
     return rows
-
-
-def verdict_of(*conditions: bool | None) -> Verdict:
-    """The verdict of a test of several conditions: all must hold; None means that a condition is inconclusive.
-
-    If any condition fails, the claim fails.
-    """
-    if any(c is not None and not c for c in conditions):
-        return "differs"
-    return "inconclusive" if any(c is None for c in conditions) else "agrees"
-
-
-def at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:
-    """The conditions, or an open one where the claim is about models of another depth."""
-    return conditions if n_layers == depth else (None,)
-
-
-def above(measured: Measured, line: int | float) -> bool | None:
-    """Whether the whole interval lies above a line; None where the line lies in it, or nothing was measured."""
-    if measured.low > line:
-        return True
-    return False if measured.high < line else None
-
-
-def below(measured: Measured, line: int | float) -> bool | None:
-    """Whether the whole interval lies below a line; None where the line lies in it, or nothing was measured."""
-    if measured.high < line:
-        return True
-    return False if measured.low > line else None
-
-
-def within(measured: Measured, low: int | float, high: int | float) -> bool | None:
-    """Whether the whole interval lies in a band; None where it crosses an end, or nothing was measured."""
-    inside = above(measured, low), below(measured, high)
-    return False if False in inside else None if None in inside else True

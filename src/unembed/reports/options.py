@@ -48,10 +48,14 @@ def require_memories(lm: Decoder, study: str) -> None:
         lm.feed_forward(layer)
 
 
-def facts_of_experts(lm: Decoder) -> dict[str, str]:
-    """How the studies of memories count those of experts, as a row of a report's facts; none for other models."""
-    routed = [layer for layer in range(lm.n_layers) if lm.experts_of(layer) is not None]
+def facts_of_memories(lm: Decoder) -> dict[str, Any]:
+    """The first facts of a report on memories; in models of experts also how theirs are counted."""
+    facts = {"model": lm.name, "layers": lm.n_layers, "memories (FFN neurons) a layer": lm.memories_a_layer}
+    routed = sum(lm.experts_of(layer) is not None for layer in range(lm.n_layers))
     if not routed:
-        return {}
-    note = f"in {len(routed)} of {lm.n_layers} layers; memories of experts that the router did not choose have the "
-    return {"experts": f"{note}coefficient 0: they count as inactive, and random sub-updates are drawn from the others"}
+        return facts
+    note = (
+        f"in {routed} of {lm.n_layers} layers; memories of experts that the router did not choose have the coefficient "
+        "0: they count as inactive, and random sub-updates are drawn from the others"
+    )
+    return {**facts, "experts": note}

@@ -19,7 +19,8 @@ import torch
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
-from unembed.reports.claims import Claim, Judgement
+from unembed.reports.claims import Claim
+from unembed.reports.quantities import Judgement, Quantity
 from unembed.reports.stages import Work
 from unembed.results import write_whole
 from unembed.results.cache import cache_folder
@@ -47,7 +48,7 @@ def with_random_weights(lm: Decoder, seed: int = SEED) -> Decoder:
 
 def control_judgements(
     study: str,
-    claims: Sequence[Claim[M]],
+    claims: Sequence[Quantity[M]] | Sequence[Claim[M]],
     lm: Decoder,
     work: Work,
     settings: Mapping[str, Any],

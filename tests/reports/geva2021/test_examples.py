@@ -17,7 +17,7 @@ from unembed.corpus.token_stream import TokenStream
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
 from unembed.reports.geva2021.examples import Examples, draw_positions
-from unembed.reports.geva2021.sections.refinement import CLASSES, breakdown
+from unembed.reports.geva2021.parts.refinement import CLASSES, breakdown
 from unembed.sweeps import sweep
 
 FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2", "qwen2_moe")

@@ -20,9 +20,11 @@ from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
 from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.paper import first_upper
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.reports.options import require_memories
 from unembed.reports.stages import STAGES, Work
+from unembed.results import Provenance
 from unembed.sweeps import Progress, sweep
 from unembed.sweeps.forward import feed_reducers
 
@@ -77,6 +79,38 @@ class Measurements:
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
         """Tokens left out of every reading."""
         return hidden_tokens(self.lm, self.options)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return self.triggers.n_layers
+
+    @property
+    def upper(self) -> int:
+        """The first of the upper layers."""
+        return first_upper(self.n_layers)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Model, corpus, basis, seed, and the options that change numbers."""
+        o = self.options
+        names = ("draw", "triggers", "target", "values_basis", "fraction", "semantic")
+        notes: dict[str, Any] = {name: getattr(o, name) for name in names}
+        notes["unlearned tokens left out"] = 0 if self.hidden is None else int(self.hidden.sum())
+        corpus = f"{self.corpus_name} {self.corpus_fingerprint}"
+        return self.lm.provenance(corpus=corpus, basis=o.basis, seed=self.seed, notes=notes)
+
+    def prefix_text(self, position: int, *, example: bool = False) -> str:
+        """The text of a trigger (of an `example`), its end where it is long; empty where there is none."""
+        if position < 0:
+            return ""
+        body = (self.example_text if example else self.text).prefix(position, special=False)
+        text = self.lm.decode(body.tolist())
+        return text if len(text) <= SNIPPET else "… " + text[-SNIPPET:]
+
+
+SNIPPET = 160
+"""Characters of a prefix that a table shows."""
 
 
 def check(lm: Decoder) -> None:

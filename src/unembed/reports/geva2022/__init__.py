@@ -18,7 +18,7 @@ from unembed.reports.geva2022.measurements import Measurements, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.published import CONTRADICTION, ORIGINS
 from unembed.reports.geva2022.sections import appendix, applications, concepts, events, layers
-from unembed.reports.options import facts_of_experts, options_of
+from unembed.reports.options import facts_of_memories, options_of
 from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.stages import Work
@@ -76,10 +76,7 @@ def report_of(m: Measurements, control: Mapping[str, Judgement]) -> Report:
         m.provenance,
         sections,
         {
-            "model": m.lm.name,
-            "layers": m.lm.n_layers,
-            "memories (FFN neurons) a layer": m.lm.memories_a_layer,
-            **facts_of_experts(m.lm),
+            **facts_of_memories(m.lm),
             "examples": len(m.sample),
             "corpus": m.corpus.name,
             "basis of scores": m.options.basis,

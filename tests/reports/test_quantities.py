@@ -1,4 +1,4 @@
-"""Tests of claims: no quantity stands for two, verdicts need every condition, and intervals resample what was drawn."""
+"""No quantity stands for two, verdicts need every condition, and intervals resample what was drawn."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from tests.sweeps.recorder import lettered
 from unembed.document.intervals import Measured
 from unembed.document.model import Verdict
 from unembed.reports import elhage2021, geva2021, geva2022, write
-from unembed.reports.claims import Claim, above, below, verdict_of, within
-from unembed.reports.geva2021.findings import aggregation, refinement, values
 from unembed.reports.geva2021.options import Options
-from unembed.reports.geva2021.sections.refinement import judge_compositions
+from unembed.reports.geva2021.parts import aggregation, refinement, values
+from unembed.reports.geva2021.parts.refinement import judge_compositions
 from unembed.reports.geva2022.findings import concepts, layers
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES
+from unembed.reports.quantities import Row, above, below, comparison, verdict_of, within
+from unembed.results import Provenance
 
 
-@pytest.mark.parametrize("claims", [geva2021.CLAIMS, geva2022.CLAIMS, elhage2021.CLAIMS])
-def test_no_quantity_is_counted_as_two_findings(claims: Sequence[Claim[Any]]) -> None:
+@pytest.mark.parametrize("rows", [geva2021.QUANTITIES, geva2022.CLAIMS, elhage2021.CLAIMS])
+def test_no_quantity_is_counted_as_two_findings(rows: Sequence[Any]) -> None:
     for names in (
-        [claim.name for claim in claims],
-        [claim.claim for claim in claims],
-        [claim.quantity for claim in claims],
+        [row.name for row in rows],
+        [row.claim for row in rows],
+        [getattr(row, "what", None) or row.quantity for row in rows],
     ):
         assert len({*names}) == len(names)
 
@@ -80,7 +81,7 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
     }
 
     def example_study(times: int) -> Any:
-        text = SimpleNamespace(prefix_lengths=lambda places: places % 9)
+        text = SimpleNamespace(prefix_lengths=lambda places: places % 9, next_tokens=lambda places: places % 7)
         found = {name: np.repeat(rows, times, axis=0) for name, rows in once.items()}
         triggers = SimpleNamespace(n_layers=2 * times)
         return part_of(
@@ -90,11 +91,10 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
         )
 
     for measure, names in (
-        (aggregation._agreeing, ("stops", "all_stops", "shorts")),
-        (refinement._refinement, ("composed",)),
+        (aggregation.agreeing, ("stops", "all_stops", "gold_stops", "shorts")),
+        (refinement.outputs, ("composed",)),
     ):
-        one, many = measure(example_study(1)), measure(example_study(8))
-        assert one is not None and many is not None
+        one, many = (vars(measure(example_study(times))) for times in (1, 8))
         for name in names:
             assert ends(many[name]) == pytest.approx(ends(one[name]), abs=1e-12), name
             assert one[name].low <= one[name].value < one[name].high
@@ -134,6 +134,7 @@ def test_updates_of_one_prefix_are_one_draw() -> None:
 
 def test_a_rank_that_improves_at_the_ends_alone_does_not_improve_through_the_layers() -> None:
     random, n = np.random.default_rng(2), 200
+    (ranks,) = (quantity for quantity in values.QUANTITIES if quantity.name == "ranks improve")
 
     def verdict(*medians: int) -> str:
         rank = np.concatenate([m * random.uniform(0.9, 1.1, n) for m in medians])
@@ -145,7 +146,9 @@ def test_a_rank_that_improves_at_the_ends_alone_does_not_improve_through_the_lay
             lm=SimpleNamespace(d_vocab=10_000),
             seed=0,
         )
-        return values.judge_ranks(**values._ranks(m)).verdict
+        found = ranks.judgement(m)
+        assert found is not None
+        return found.verdict
 
     assert verdict(5000, 4000, 3000, 2000, 1000) == "agrees"
     assert verdict(1000, 2000, 3000, 4000, 400) != "agrees"
@@ -173,3 +176,21 @@ def test_most_compositions_of_the_last_layer_are_judged() -> None:
         lm.weights.W_E[after[one]] = lm.weights.W_E[before[one]]
     again = judge_compositions(m)
     assert again.related[one] and again.known[one]
+
+
+def test_each_unit_has_a_table_of_its_own() -> None:
+    rows = (
+        Row("patterns per key", Measured(2.5, 2.0, 3.0, 40), 3.6, "Sec. 3.2", "patterns"),
+        Row("keys with a pattern", Measured(0.9, 0.8, 1.0, 40), 100, "Sec. 3.2"),
+        Row("prefixes in a pattern", Measured(0.4, 0.3, 0.5, 90)),
+    )
+    provenance = Provenance("model", None, "float32")
+    shares, patterns = comparison("keys", "Keys: here and published", rows, provenance, "A note.")
+    assert (shares.name, patterns.name, shares.note, patterns.note) == ("keys", "keys_patterns", "A note.", "")
+    assert shares.percent == ("here",) and patterns.percent == ()
+    assert [row["here"] for row in shares.table.rows()] == [0.9, 0.4]
+    assert [row["here_published"] for row in shares.table.rows()] == [1.0, None]
+    (row,) = patterns.table.rows()
+    assert (row["quantity_text"], row["here"], row["here_published"]) == ("patterns per key", 2.5, pytest.approx(3.6))
+    assert patterns.table.title.endswith(", patterns")
+    assert "unit" not in shares.table.column_names

@@ -1,14 +1,14 @@
-"""Section "Settings": every choice of this run, and where the paper's text and its released code part."""
+"""Every choice of this run, and where the paper's text and its released code part."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 
-from unembed.document.model import Exhibit, Section
-from unembed.reports.geva2021.formatting import provenance_of
+from unembed.document.exhibits import exhibit
+from unembed.document.model import Section
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.options import Options
-from unembed.results import Table
+from unembed.reports.quantities import Part
 
 _DIFFERENCES = {
     "draw": ("any prefix of the corpus", "one random position of each sentence, the empty prefix included"),
@@ -30,31 +30,22 @@ _DIFFERENCES = {
 
 
 def settings_section(m: Measurements) -> Section:
-    """The options of the run as a table."""
+    """The options of the run as a table, and those of the index that gave the triggers."""
     names = [f.name for f in fields(Options) if f.name not in ("index", "tokens_per_batch")]
     here = {name: str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names}
     exhibits, text = [], ()
     if m.index_settings is not None:
-        index_settings = m.index_settings
-        here |= {
-            "top": f"{m.triggers.top}, as the index holds {index_settings['top']}",
-            "triggers": "as the index (see below)",
-        }
-        own = {"setting": list(index_settings), "value": [str(value) for value in index_settings.values()]}
-        table = Table("How the index chose its triggers", own, provenance_of(m))
-        exhibits.append(Exhibit("index_settings", table))
-        default = Options().top
-        if m.triggers.top < default:
+        held = m.index_settings["top"]
+        here |= {"top": f"{m.triggers.top}, as the index holds {held}", "triggers": "as the index (see below)"}
+        own = {"setting": list(m.index_settings), "value": [str(value) for value in m.index_settings.values()]}
+        exhibits.append(exhibit("index_settings", "How the index chose its triggers", own, m.provenance))
+        if m.triggers.top < Options().top:
             text = (
-                f"The study takes {default} triggers for each key; the index holds {index_settings['top']}, so that "
-                "shares of a key's triggers are of these.",
+                f"The study takes {Options().top} triggers for each key; the index holds {held}, so that shares of a "
+                "key's triggers are of these.",
             )
-    table = {
-        "option": names,
-        "here": list(here.values()),
-        "paper_text": [_DIFFERENCES.get(name, ("", ""))[0] for name in names],
-        "released_code_text": [_DIFFERENCES.get(name, ("", ""))[1] for name in names],
-    }
+    paper_text, released = zip(*(_DIFFERENCES.get(name, ("", "")) for name in names), strict=True)
+    cells = {"option": names, "here": list(here.values()), "paper_text": paper_text, "released_code_text": released}
     return Section(
         "Settings",
         (
@@ -67,5 +58,8 @@ def settings_section(m: Measurements) -> Section:
             f"{m.triggers.top}.",
             *text,
         ),
-        (Exhibit("settings", Table("Settings of this run", table, provenance_of(m))), *exhibits),
+        (exhibit("settings", "Settings of this run", cells, m.provenance), *exhibits),
     )
+
+
+PARTS = (Part(settings_section),)

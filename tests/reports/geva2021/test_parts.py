@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.reports.geva2022.test_findings import around
-from unembed.reports.geva2021.findings import CLAIMS
+from unembed.reports.geva2021 import QUANTITIES
+from unembed.reports.quantities import Numbers
 
 PATTERNS: dict[str, Any] = {"some": around(1), "number": around(3), "covered": around(0.7), "by_chance": around(0.3)}
 PREDICTIVE: dict[str, Any] = {"even": 0.375, "usual": around(0.1, 0.02), "n": 100, "upper": 10}
@@ -57,10 +58,12 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         for x in ((0.7, 0.01), (0.5, 0.01), (0.68, 0.02))
     ),
     "stop words": tuple(
-        {"stops": around(0.6, 0.05), "all_stops": around(*x)} for x in ((0.3, 0.02), (0.8, 0.02), (0.58, 0.02))
+        {"cases": 100, "stops": around(0.6, 0.05), "all_stops": around(*x)}
+        for x in ((0.3, 0.02), (0.8, 0.02), (0.58, 0.02))
     ),
     "short prefixes": tuple(
-        {"shorts": around(0.43, 0.05), "all_shorts": around(*x)} for x in ((0.2, 0.02), (0.8, 0.02), (0.42, 0.02))
+        {"cases": 100, "shorts": around(0.43, 0.05), "all_shorts": around(*x)}
+        for x in ((0.2, 0.02), (0.8, 0.02), (0.42, 0.02))
     ),
     "decided early": tuple({"decided": around(*x), "bottom": 4} for x in ((0.33, 0.02), (0.15, 0.02), (0.25, 0.02))),
     "fast growth": tuple(
@@ -83,14 +86,19 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def test_every_claim_has_made_up_numbers() -> None:
-    assert set(CASES) == {claim.name for claim in CLAIMS}
-    assert len(CASES) == len(CLAIMS) == 22, "two claims of one name"
-    for claim in CLAIMS:
-        assert claim.claim and claim.source and claim.quantity and claim.published and claim.test, claim.name
+    assert set(CASES) == {quantity.name for quantity in QUANTITIES}
+    assert len(CASES) == len(QUANTITIES) == 22, "two quantities of one name"
+    for q in QUANTITIES:
+        assert q.claim and q.where and q.what and q.published and q.test, q.name
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_each_claim_can_agree_disagree_and_stay_open(claim: Any) -> None:
-    for numbers, verdict in zip(CASES[claim.name], ("agrees", "differs", "inconclusive"), strict=True):
-        found = claim.judge(**numbers)
-        assert (found.verdict, found.here[-1]) == (verdict, "."), (claim.name, found)
+@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
+def test_each_claim_can_agree_disagree_and_stay_open(quantity: Any) -> None:
+    for numbers, verdict in zip(CASES[quantity.name], ("agrees", "differs", "inconclusive"), strict=True):
+        found = quantity.judge(Numbers(**numbers))
+        assert (found.verdict, found.here[-1]) == (verdict, "."), (quantity.name, found)
+
+
+def test_too_few_agreeing_cases_are_not_judged() -> None:
+    for quantity in (q for q in QUANTITIES if q.name in ("stop words", "short prefixes")):
+        assert quantity.judge(Numbers(**CASES[quantity.name][0] | {"cases": 19})) is None

@@ -1,0 +1,52 @@
+"""Tables and figures in few words: columns of measured numbers with their intervals, figures by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unembed.document.intervals import Measured, columns, mean_of
+from unembed.document.model import QUANTILES, Exhibit, Figure
+from unembed.results import Provenance, Table
+
+
+def exhibit(
+    name: str, title: str, cells: Mapping[str, Sequence[Any]], provenance: Provenance, note: str = "", **shown: Any
+) -> Exhibit:
+    """A table as an exhibit; a column of `Measured` numbers becomes their values, intervals and sample sizes.
+
+    Args:
+        shown: further attributes of `Exhibit`.
+    """
+    flat: dict[str, list[Any]] = {}
+    for column, values in cells.items():
+        flat |= columns(column, values) if len(values) and isinstance(values[0], Measured) else {column: list(values)}
+    return Exhibit(name, Table(title, flat, provenance), note, **shown)
+
+
+def by_layer(
+    name: str, title: str, table: str, series: Mapping[str, str], y_label: str, kind: str = "line", **more: Any
+) -> Figure:
+    """A figure whose x axis is the layer.
+
+    Args:
+        series: the columns drawn, each with its name in the legend.
+        more: further attributes of `Figure`.
+    """
+    return Figure(name, title, kind, table, "layer", tuple(series), tuple(series.values()), "layer", y_label, **more)
+
+
+def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:
+    """Columns of quantiles for a box figure, one row for each array; NaN left out."""
+    finite = [row[~np.isnan(row.astype(float))] for row in rows]
+    return {
+        f"{stem}_{name}": [float(np.quantile(row, int(name[1:]) / 100)) if len(row) else float("nan") for row in finite]
+        for name in QUANTILES
+    }
+
+
+def means(rows: Sequence[np.ndarray], seed: int, *, share: bool = True) -> list[Measured]:
+    """The mean of each array with its interval; `share` as in `mean_of`."""
+    return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

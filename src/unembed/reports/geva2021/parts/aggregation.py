@@ -1,0 +1,399 @@
+"""Section 5.1, aggregation: how many memories are active (Fig. 7), and whether a layer agrees with any (Fig. 8)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unembed.concepts.token_cleaning import clean
+from unembed.concepts.word_lists import STOP_WORDS
+from unembed.document.exhibits import boxes, by_layer, exhibit, means
+from unembed.document.intervals import Measured, mean_of, share_of
+from unembed.document.model import QUANTILES, Reference, Section
+from unembed.document.numbers import format_percent, percent
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2021 import paper
+from unembed.reports.geva2021.examples import CARRIED
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.published import READ_OFF, SUMMARY, Origin
+from unembed.reports.quantities import (
+    Judgement,
+    Numbers,
+    Part,
+    Quantity,
+    Row,
+    above,
+    below,
+    judged,
+    once,
+    within,
+)
+
+SHORT = 5
+"""A prefix of fewer tokens is short."""
+FEWEST_CASES = 20
+"""Agreeing cases below which they are not judged."""
+
+
+def _value(measured: Measured) -> float:
+    return measured.value
+
+
+@once
+def active(m: Measurements) -> Numbers:
+    """The share of memories with a coefficient above 0."""
+    e, seed = m.examples["above_zero"], m.seed
+    layers = [mean_of(row, seed=seed, share=True) for row in e]
+    of_example, n_memories = e.mean(axis=0), int(np.diff(m.triggers.bounds).mean())
+    return Numbers(
+        layers=layers,
+        fewest=layers[int(np.argmin(e.mean(axis=1)))],
+        whole=mean_of(of_example, seed=seed, share=True),
+        number=mean_of(of_example * n_memories, seed=seed),
+    )
+
+
+def judge_drop(n: Numbers) -> Judgement:
+    """Where the fewest memories are active, and how few."""
+    layers: list[Measured] = n.layers
+    least = min(range(len(layers)), key=lambda n: layers[n].value)
+    deepest = layers[least]
+    here = (
+        f"The fewest memories are active in layer {least} of {len(layers)} ({percent(deepest)}); {percent(layers[0])} "
+        f"are in the first and {percent(layers[-1])} in the last."
+    )
+    if len(layers) < 4:
+        return Judgement(here, "inconclusive")
+    middle = 0.4 <= least / (len(layers) - 1) <= 0.8
+    return judged(here, middle, below(deepest, 2 / 3 * layers[0].value), below(deepest, layers[-1].low))
+
+
+def explain_active(m: Measurements) -> str | None:
+    """An activation that is not ReLU: how many memories carry what the layer writes."""
+    site = m.lm.feed_forward(0)
+    if site.activation == "relu" and not site.is_gated:
+        return None
+    carrying = [float(row.mean()) for row in m.examples["carrying"]]
+    kind = f"gated, with {site.activation}" if site.is_gated else site.activation
+    return (
+        f"The paper's model has ReLU, whose coefficients are 0 or positive; this one's layers are {kind}, with signed "
+        f"coefficients, and {format_percent(min(carrying))} to {format_percent(max(carrying))} of the memories carry "
+        f"{CARRIED:.0%} of what a layer writes."
+    )
+
+
+ACTIVE: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "active memories",
+        "Between 10 and 50 % of the memories are active for a typical example.",
+        where="Sec. 5.1, Fig. 7",
+        what="share of coefficients above 0, by layer",
+        published="10 to 50 %",
+        test="Every layer lies between 10 and 50 %; bootstrap over examples.",
+        measure=active,
+        judge=lambda n: judged(
+            f"Between {percent(min(n.layers, key=_value))} and {percent(max(n.layers, key=_value))} of the memories "
+            "have a coefficient above 0, by layer.",
+            *(within(x, 0.1, 0.5) for x in n.layers),
+        ),
+        explain=explain_active,
+        rows=lambda n: (Row("active memories, all layers", n.whole, source="10 to 50 %"),),
+        references={
+            "fig7_active": (
+                Reference(
+                    "median, published",
+                    (0.4, 0.4, 0.1, 0.15, 0.15),
+                    (0.5, 0.5, 0.15, 0.2, 0.2),
+                    paper.at(1, 5, 10, 11, 16),
+                ),
+            )
+        },
+        origins=(
+            Origin("active memories", "10 to 50 %, fewest in layer 10", "Sec. 5.1, Fig. 7", SUMMARY),
+            Origin(
+                "active memories by layer",
+                "40 to 50 % (1 to 5), 10 to 15 % (10), 15 to 20 % (11 to 16)",
+                "Fig. 7",
+                READ_OFF,
+            ),
+        ),
+    ),
+    Quantity(
+        "active memories drop",
+        "The number of active memories drops towards layer 10 of 16.",
+        where="Sec. 5.1, Fig. 7",
+        what="layer with the fewest active memories, and their share",
+        published="from 40 to 50 % down to 10 to 15 % in layer 10 of 16 (read off Fig. 7 by a third party)",
+        test="The minimum lies between 0.4 and 0.8 of the depth, below two thirds of the first layer and below the "
+        "last; bootstrap over examples.",
+        measure=active,
+        judge=judge_drop,
+        explain=explain_active,
+        rows=lambda n: (
+            Row("first layer", n.layers[0], source="about 40 to 50 %, read off Fig. 7 (layers 1 to 5)"),
+            Row("the layer with the fewest", n.fewest, source="10 to 15 %, layer 10 of 16"),
+            Row("last layer", n.layers[-1], source="15 to 20 %, read off Fig. 7"),
+            Row("memories of one layer active at once", n.number, None, "hundreds (of 4,096)", "memories"),
+        ),
+    ),
+)
+
+
+def active_section(m: Measurements) -> Section:
+    """How many memories of a layer are active, by three counts."""
+    e, fraction = m.examples, m.options.fraction
+    counts = {
+        "above_zero": "above 0",
+        "above_fraction": f"at least {fraction:g} of the largest",
+        "carrying": f"carrying {100 * CARRIED:.0f} %",
+    }
+    cells = {
+        "layer": range(m.n_layers),
+        **{name: means(list(e[name]), m.seed) for name in counts},
+        **boxes("active", list(e["above_zero"])),
+    }
+    shares = (*counts, *(f"active_{q}" for q in QUANTILES))
+    return Section(
+        "Active memories",
+        (
+            f"{len(m.positions):,} random prefixes, {int(np.diff(m.triggers.bounds).mean()):,} memories in a layer. "
+            "The paper counts coefficients above 0, which is all there is for ReLU. For other activations there are "
+            f"two more counts: memories with |m| of at least {fraction:g} of the layer's largest, and the smallest "
+            f"set that carries {100 * CARRIED:.0f} % of the summed |m|·‖v‖.",
+        ),
+        (exhibit("active", "Share of memories that are active", cells, m.provenance, percent=shares),),
+        (
+            by_layer(
+                "fig7_active",
+                "Fig. 7: memories with a coefficient above 0",
+                "active",
+                {"active": "active"},
+                "memories",
+                "box",
+                percent=True,
+            ),
+            by_layer(
+                "active_definitions",
+                "Active memories by three definitions",
+                "active",
+                counts,
+                "memories",
+                percent=True,
+                published=paper.NO_FIGURE,
+            ),
+        ),
+    )
+
+
+@once
+def zero(m: Measurements) -> Numbers:
+    """The share of examples in which the layer's prediction is that of no memory, by layer and by definition."""
+    e, n = m.examples, len(m.positions)
+    names = {"active": "any_active", "all_memories": "any_value", "released_code": "any_output"}
+    return Numbers(**{to: [share_of(int((~row).sum()), n) for row in e[name]] for to, name in names.items()})
+
+
+@once
+def agreeing(m: Measurements) -> Numbers:
+    """The cases (layer and example) in which an active memory agrees, compared with all cases."""
+    e, seed = m.examples, m.seed
+    layers, which = np.nonzero(e["any_active"])
+    stop, n = stop_words(m.lm), e["update"].shape[1]
+    short = m.example_text.prefix_lengths(m.positions) < SHORT
+    gold = m.example_text.next_tokens(m.positions)
+    follows = gold[which]
+    everyone = np.tile(np.arange(n), len(e["update"]))
+    return Numbers(
+        cases=len(which),
+        stops=mean_of(stop[e["update"][layers, which]], units=which, seed=seed, share=True),
+        all_stops=mean_of(stop[e["update"]].ravel(), units=everyone, seed=seed, share=True),
+        gold_stops=mean_of(stop[follows[follows >= 0]], units=which[follows >= 0], seed=seed, share=True),
+        all_gold=share_of(int(stop[gold[gold >= 0]].sum()), int((gold >= 0).sum())),
+        shorts=mean_of(short[which], units=which, seed=seed, share=True),
+        all_shorts=share_of(int(short.sum()), n),
+    )
+
+
+def explain_zero(m: Measurements) -> str:
+    """How likely a random token is some memory's first, in a small vocabulary."""
+    a = m.agreement
+    share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers)]
+    return (
+        f"A layer has {int(m.triggers.bounds[1]):,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 "
+        f"for {paper.D_VOCAB:,}: {format_percent(min(share))} to {format_percent(max(share))} of the vocabulary is the "
+        "first token of some value of a layer."
+    )
+
+
+def explain_agreeing(m: Measurements) -> str | None:
+    """Agreeing cases that are most of all cases."""
+    share = float(m.examples["any_active"].mean())
+    if share <= 1 / 3:
+        return None
+    return (
+        f"In {format_percent(share)} of the cases some memory agrees, in the paper in at most a third: agreeing "
+        "cases are not a small special set here."
+    )
+
+
+COMPOSITION: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "zero agreement",
+        "In at least 68 % of the examples the layer's prediction differs from every memory's.",
+        where="Sec. 5.1, Fig. 8",
+        what="share of examples in which no active memory has the layer's first token first, by layer",
+        published="at least about 68 % in every layer",
+        test="Every layer lies above 68 %; exact binomial intervals over examples.",
+        measure=zero,
+        judge=lambda n: judged(
+            f"In at least {percent(least := min(n.active, key=_value))} of the examples (layer "
+            f"{n.active.index(least)}) the layer's prediction differs from every active memory's, in at least "
+            f"{percent(min(n.all_memories, key=_value))} from every memory's.",
+            *(above(x, 0.68) for x in n.active),
+        ),
+        explain=explain_zero,
+        rows=lambda n: (
+            Row(
+                "least zero agreement of a layer, active memories",
+                min(n.active, key=_value),
+                68,
+                "“at least ~68 %” in every layer (Sec. 5.1)",
+            ),
+            Row(
+                "least zero agreement of a layer, all memories",
+                min(n.all_memories, key=_value),
+                68,
+                "Sec. 5.1, Fig. 8",
+            ),
+        ),
+        references={"fig8_zero_agreement": (Reference("least, published", (0.68,)),)},
+        origins=(Origin("zero agreement", "at least about 68 % in every layer", "Sec. 5.1, Fig. 8", SUMMARY),),
+    ),
+    Quantity(
+        "stop words",
+        "Where a memory agrees, the token is a common stop word in 60 % of the cases.",
+        where="Sec. 5.1",
+        what="stop words among agreeing cases",
+        published="60 %",
+        test="Between 45 and 75 %, and above the share of stop words in all layers' predictions; bootstrap over "
+        "examples, whose layers are resampled together.",
+        measure=agreeing,
+        judge=lambda n: (
+            judged(
+                f"Where a memory agrees with its layer's prediction, this is a stop word in {percent(n.stops)} of the "
+                f"cases, against {percent(n.all_stops)} of all layers' predictions.",
+                within(n.stops, 0.45, 0.75),
+                above(n.stops, n.all_stops.high),
+            )
+            if n.cases >= FEWEST_CASES
+            else None
+        ),
+        explain=explain_agreeing,
+        rows=lambda n: (
+            Row("agreeing cases whose agreed token is a stop word", n.stops, 60, "Sec. 5.1"),
+            Row("all layers' predictions that are stop words", n.all_stops),
+            Row(
+                "agreeing cases whose next token in the text is a stop word",
+                n.gold_stops,
+                60,
+                "Sec. 5.1 (the text allows both)",
+            ),
+            Row("all examples' next tokens that are stop words", n.all_gold),
+        ),
+        origins=(
+            Origin("agreeing cases", "60 % stop words, 43 % prefixes of fewer than five tokens", "Sec. 5.1", SUMMARY),
+        ),
+    ),
+    Quantity(
+        "short prefixes",
+        "Where a memory agrees, the prefix has fewer than five tokens in 43 % of the cases.",
+        where="Sec. 5.1",
+        what="short prefixes among agreeing cases",
+        published="43 %",
+        test="Between 28 and 58 %, and above the share of short prefixes in all examples; bootstrap over examples, "
+        "whose layers are resampled together.",
+        measure=agreeing,
+        judge=lambda n: (
+            judged(
+                f"Where a memory agrees with its layer's prediction, the prefix has fewer than {SHORT} tokens in "
+                f"{percent(n.shorts)} of the cases, against {percent(n.all_shorts)} of all examples.",
+                within(n.shorts, 0.28, 0.58),
+                above(n.shorts, n.all_shorts.high),
+            )
+            if n.cases >= FEWEST_CASES
+            else None
+        ),
+        explain=explain_agreeing,
+        rows=lambda n: (
+            Row(f"agreeing cases with fewer than {SHORT} tokens", n.shorts, 43, "Sec. 5.1"),
+            Row(f"all examples with fewer than {SHORT} tokens", n.all_shorts),
+        ),
+    ),
+)
+
+
+def composition_section(m: Measurements) -> Section:
+    """Whether a layer's prediction is that of any of its memories."""
+    e, found = m.examples, zero(m)
+    stop, short = stop_words(m.lm), m.example_text.prefix_lengths(m.positions) < SHORT
+    layers = list(zip(e["update"], e["any_active"], strict=True))
+    series = {
+        "differs_from_all": "than all memories",
+        "differs_from_active": "than active ones",
+        "released_code": "as the released code",
+    }
+    cells = {
+        "layer": range(m.n_layers),
+        "differs_from_all": found.all_memories,
+        "differs_from_active": found.active,
+        "released_code": found.released_code,
+        "agreeing_memories": [float(row[row > 0].mean()) if (row > 0).any() else 0.0 for row in e["agreeing"]],
+        "stop_words": [_share(stop[tokens[agrees]]) for tokens, agrees in layers],
+        "short_prefixes": [_share(short[agrees]) for _, agrees in layers],
+    }
+    title = "Examples in which the layer's prediction is that of no memory"
+    shares = (*series, "stop_words", "short_prefixes")
+    return Section(
+        "Layers compose their memories",
+        (
+            "A layer's prediction is the first token of its update y (bias included); a memory's is that of its "
+            "value. “All” compares with every memory of the layer, as the formula in the paper reads; “active” with "
+            "those that have a coefficient (and, where it is negative, with what −v puts first); the released code "
+            "compares with the first token of residual plus update instead. All are exact. A small vocabulary makes "
+            "chance agreement with one of all memories likely: a layer has "
+            f"{int(np.diff(m.triggers.bounds).mean()):,} memories here for {m.lm.d_vocab:,} tokens, in the paper "
+            "4,096 for 267,744.",
+        ),
+        (exhibit("zero_agreement", title, cells, m.provenance, percent=shares),),
+        (
+            by_layer(
+                "fig8_zero_agreement",
+                "Fig. 8: the layer predicts what no memory does",
+                "zero_agreement",
+                series,
+                "examples",
+                percent=True,
+                y_range=(0, 1),
+            ),
+        ),
+    )
+
+
+def stop_words(lm: Decoder) -> np.ndarray:
+    """Which tokens are common stop words: (d_vocab,) booleans."""
+    return np.array([token.word in STOP_WORDS for token in clean(lm.token_strings(range(lm.d_vocab)))])
+
+
+def _share(claims: np.ndarray) -> float:
+    return float(claims.mean()) if len(claims) else float("nan")
+
+
+PARTS = (
+    Part(active_section, ACTIVE, "active_published", "Active memories: here and published"),
+    Part(
+        composition_section,
+        COMPOSITION,
+        "composition_published",
+        "Layers against their memories: here and published",
+        "Agreeing cases: layer and example where an active memory agrees, layers pooled.",
+    ),
+)

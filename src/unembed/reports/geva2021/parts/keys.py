@@ -1,0 +1,356 @@
+"""Section 3, keys capture input patterns: what triggers share (Fig. 2, Table 1), and what shortening does (Fig. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from unembed.document.exhibits import by_layer, exhibit, means
+from unembed.document.intervals import (
+    Measured,
+    difference_of,
+    mean_of,
+    paired_difference,
+    rank_correlation,
+    share_of,
+)
+from unembed.document.model import Exhibit, Reference, Section
+from unembed.document.numbers import format_interval, percent, points
+from unembed.reports.geva2021 import paper
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.patterns import CHANCE, FEWEST
+from unembed.reports.geva2021.perturbation import KINDS
+from unembed.reports.published import READ_OFF, SUMMARY, Origin
+from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, judged, once, within
+
+_PATTERNS = ("shallow", "both", "semantic", "none")
+
+
+@once
+def patterns(m: Measurements) -> Numbers:
+    """How many keys and prefixes have a pattern, in the sampled keys and in sets of random prefixes."""
+    found, seed = m.patterns, m.seed
+    keys = found["layer"] >= 0
+    high, low = keys & (found["layer"] >= m.upper), keys & (found["layer"] < m.upper)
+    number, covered = found["n_shallow"] + found["n_semantic"], 1 - found["none"]
+    shallow, semantic = found["shallow"] + found["both"], found["semantic"] + found["both"]
+    return Numbers(
+        upper=m.upper,
+        some=share_of(int((number[keys] > 0).sum()), int(keys.sum())),
+        number=mean_of(number[keys], seed=seed),
+        covered=mean_of(covered[keys], seed=seed, share=True),
+        by_chance=mean_of(covered[~keys], seed=seed, share=True),
+        shallow=[mean_of(shallow[rows], seed=seed, share=True) for rows in (low, high)],
+        semantic=[mean_of(semantic[rows], seed=seed, share=True) for rows in (low, high)],
+        semantic_rises=difference_of(semantic[high], semantic[low], seed=seed, share=True),
+        shallow_falls=difference_of(shallow[low], shallow[high], seed=seed, share=True),
+    )
+
+
+PATTERNS: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "every key",
+        "For every key, at least one pattern was identified, 3.6 on average.",
+        where="Sec. 3.2",
+        what="keys with a pattern by rule, and patterns per key",
+        published="100 % of 160 keys, 3.6 patterns",
+        test="More than 90 % of the keys, and between half and twice the paper's number of patterns; exact binomial "
+        "interval and bootstrap over keys.",
+        measure=patterns,
+        judge=lambda n: judged(
+            f"{percent(n.some)} of {n.some.n} keys have a pattern by rule, {format_interval(n.number)} patterns on "
+            "average.",
+            above(n.some, 0.9),
+            within(n.number, 1.8, 7.2),
+        ),
+        rows=lambda n: (
+            Row("keys with at least one pattern", n.some, 100, "Sec. 3.2"),
+            Row("patterns per key", n.number, 3.6, "Sec. 3.2", "patterns"),
+        ),
+        origins=(Origin("patterns per key, keys with one", "3.6 on average, every key", "Sec. 3.2", SUMMARY),),
+    ),
+    Quantity(
+        "prefixes in patterns",
+        "The vast majority of trigger prefixes were associated with at least one pattern.",
+        where="Sec. 3.2, Fig. 2",
+        what="share of trigger prefixes in a pattern by rule",
+        published="65 to 80 %, by people",
+        test="Between 55 and 90 %, ten points around the published band because rules stand in for people, and above "
+        "sets of random prefixes; bootstrap over keys.",
+        measure=patterns,
+        judge=lambda n: judged(
+            f"{percent(n.covered)} of trigger prefixes are in a pattern by rule, {percent(n.by_chance)} of random "
+            "ones.",
+            within(n.covered, 0.55, 0.9),
+            above(n.covered, n.by_chance.high),
+        ),
+        rows=lambda n: (
+            Row("prefixes in at least one pattern", n.covered, source="65 to 80 %, by people (Sec. 3.2)"),
+            Row("the same in sets of random prefixes", n.by_chance),
+        ),
+        references={"fig2_patterns": (Reference("in a pattern, published", (0.65,), (0.8,)),)},
+        origins=(Origin("prefixes in a pattern", "65 to 80 %", "Sec. 3.2, Fig. 2", SUMMARY),),
+    ),
+    Quantity(
+        "shallow to semantic",
+        "Lower layers are dominated by shallow patterns, upper layers by semantic ones.",
+        where="Sec. 3.2, Fig. 2",
+        what="prefixes in semantic and in shallow patterns, upper less lower layers",
+        published="shallow in layers 1 to 9 of 16, semantic in 10 to 16",
+        test="Semantic patterns gain and shallow ones lose, both beyond their intervals; bootstrap over keys.",
+        measure=patterns,
+        judge=lambda n: judged(
+            f"From the layers below {n.upper} to layer {n.upper} and above, the share of prefixes in semantic patterns "
+            f"changes by {points(n.semantic_rises)} and that of prefixes in shallow ones by "
+            f"{points(_minus(n.shallow_falls))}.",
+            above(n.semantic_rises, 0),
+            above(n.shallow_falls, 0),
+        ),
+        rows=lambda n: (
+            Row("prefixes in a shallow pattern, lower layers", n.shallow[0]),
+            Row("prefixes in a shallow pattern, upper layers", n.shallow[1]),
+            Row("prefixes in a semantic pattern, lower layers", n.semantic[0]),
+            Row("prefixes in a semantic pattern, upper layers", n.semantic[1]),
+        ),
+        origins=(
+            Origin("layers of shallow and of semantic patterns", "1 to 9, and 10 to 16", "Sec. 3.2, Fig. 2", SUMMARY),
+        ),
+    ),
+)
+
+
+def _minus(m: Measured) -> Measured:
+    return Measured(-m.value, -m.high, -m.low, m.n)
+
+
+def patterns_section(m: Measurements) -> Section:
+    """Patterns by rule in the triggers of sampled keys, compared with random prefixes."""
+    shown = ("covered", *_PATTERNS)
+    return Section(
+        "Keys capture input patterns",
+        (
+            f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes with "
+            "the highest coefficient. The paper used people; here rules look for patterns: a pattern is what at least "
+            f"{FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
+            f"{CHANCE:g}. Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet "
+            "class of meaning, or of named things, for which at least two different words stand.",
+        ),
+        (
+            exhibit("patterns", "Patterns by layer", _patterns_by_layer(m, m.patterns), m.provenance, percent=shown),
+            _examples(m),
+            *_judged(m),
+            *_kappas(m),
+        ),
+        (
+            by_layer(
+                "fig2_patterns",
+                "Fig. 2: trigger prefixes by kind of pattern",
+                "patterns",
+                {kind: kind if kind != "none" else "none found" for kind in _PATTERNS},
+                "prefixes",
+                "stacked",
+                percent=True,
+                y_range=(0, 1),
+            ),
+        ),
+    )
+
+
+def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict[str, list]:
+    """Shares of prefixes by kind of pattern, and patterns of a key."""
+    rows = [found["layer"] == layer for layer in range(m.n_layers)]
+    return {
+        "layer": list(range(m.n_layers)),
+        "covered": means([1 - found["none"][at] for at in rows], m.seed),
+        **{kind: [_mean(found[kind][at]) for at in rows] for kind in _PATTERNS},
+        "patterns": means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed, share=False),
+    }
+
+
+def _keys(m: Measurements, found: Mapping[str, np.ndarray], chosen: np.ndarray) -> tuple[list, dict[str, list]]:
+    """Layer and index of the chosen keys, and their names and patterns as columns."""
+    keys = list(zip(found["layer"][chosen].tolist(), found["index"][chosen].tolist(), strict=True))
+    described = [d or "none" for d in found["described"][chosen].tolist()]
+    return keys, {"key": [m.lm.memory_name(*key) for key in keys], "patterns_text": described}
+
+
+def _examples(m: Measurements) -> Exhibit:
+    """Table 1's form: a key, its patterns, three of its triggers."""
+    keys, cells = _keys(m, m.patterns, np.flatnonzero(m.patterns["layer"] >= 0))
+    places = [m.triggers.positions[m.triggers.row(*key)][:3].tolist() for key in keys]
+    cells["first_triggers_text"] = [" ‖ ".join(m.prefix_text(p)[-90:] for p in row if p >= 0) for row in places]
+    title, note = "Sampled keys, their patterns and first triggers", "Counts of prefixes in parentheses."
+    return exhibit("pattern_examples", title, cells, m.provenance, note, folded=True)
+
+
+def _judged(m: Measurements) -> list[Exhibit]:
+    """What a judge finds in the same prefixes, next to the rules, if one was given."""
+    found = m.judged
+    if not len(found.get("layer", ())):
+        return []
+    by_rule = [_mean(1 - m.patterns["none"][m.patterns["layer"] == n]) for n in range(m.n_layers)]
+    cells = _patterns_by_layer(m, found)
+    cells = {"layer": cells.pop("layer"), "covered": cells.pop("covered"), "covered_by_rules": by_rule, **cells}
+    _, of_keys = _keys(m, found, np.arange(len(found["layer"])))
+    annotator = str(getattr(m.options.judge, "annotator", "the judge"))
+    title, shares = f"Patterns by layer, as {annotator} finds them", ("covered", "covered_by_rules", *_PATTERNS)
+    return [
+        exhibit("patterns_judged", title, cells, m.provenance, percent=shares),
+        exhibit("patterns_judged_keys", f"What {annotator} finds", of_keys, m.provenance, folded=True),
+    ]
+
+
+def _kappas(m: Measurements) -> list[Exhibit]:
+    """Agreement of the rules with people, where an index with labels was given, and with a judge."""
+    compared = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
+    if not compared:
+        return []
+    names = {"question_text": "question", "annotators_text": "pair", "items": "items", "cohens_kappa": "kappa"}
+    cells = {column: [x for found in compared for x in found[name].tolist()] for column, name in names.items()}
+    note = (
+        "People: on the keys that they labelled in this index; a judge: on the keys sampled here. “rules” are those of "
+        "this report, on the same prefixes."
+    )
+    return [exhibit("people", "Agreement of rules, people and judge", cells, m.provenance, note)]
+
+
+@once
+def shortened(m: Measurements) -> Numbers | None:
+    """How the coefficients of sampled keys change without the first, the last, or a random token of a trigger."""
+    if not len(m.perturbed):
+        return None
+    layer, per_key, seed = m.perturbed[:, 0], _changes_by_key(m.changes), m.seed
+    first, last, random = per_key.T
+    with np.errstate(invalid="ignore"):
+        by_layer = [np.nanmean(last[layer == n]) < np.nanmean(first[layer == n]) for n in np.unique(layer)]
+    return Numbers(
+        first=mean_of(first, seed=seed),
+        last=mean_of(last, seed=seed),
+        random=mean_of(random, seed=seed),
+        ends=[mean_of(last[layer == n], seed=seed) for n in (0, m.n_layers - 1)],
+        lead=paired_difference(first, last, seed=seed),
+        layers=int(sum(by_layer)),
+        n_layers=len(by_layer),
+        trend=rank_correlation(layer.astype(float), last, seed=seed),
+    )
+
+
+PERTURBATION: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "the end matters",
+        "Removing the last token has a stronger impact on the memory coefficient than removing the first.",
+        where="Sec. 3.2, Fig. 3",
+        what="relative change of the coefficient without the first and without the last token",
+        published="about -10 to -15 % and -20 to -70 %, by layer (read off Fig. 3 by a third party)",
+        test="The paired difference is above 0, and the last token matters more in most layers; bootstrap over keys.",
+        measure=shortened,
+        judge=lambda n: judged(
+            f"Without the last token coefficients change by {percent(n.last)}, without the first by "
+            f"{percent(n.first)}; the last matters more in {n.layers} of {n.n_layers} layers.",
+            above(n.lead, 0),
+            n.layers > n.n_layers / 2,
+        ),
+        rows=lambda n: (
+            Row("first token removed", n.first, source="about −10 to −15 %, read off Fig. 3"),
+            Row("random token removed", n.random, source="about −15 to −20 %, read off Fig. 3"),
+        ),
+        references={
+            "fig3_perturbation": (
+                Reference("first, published", (-0.15,), (-0.1,), series=0),
+                Reference("last, published", (-0.7, -0.2), (-0.65, -0.2), paper.at(1, 16), series=1),
+                Reference("random, published", (-0.2,), (-0.15,), series=2),
+            )
+        },
+        origins=(
+            Origin(
+                "change without a token",
+                "first −10 to −15 %, random −15 to −20 %, last −70 to −20 %",
+                "Fig. 3",
+                READ_OFF,
+            ),
+        ),
+    ),
+    Quantity(
+        "upper layers are less shallow",
+        "In upper layers removing the last token has less impact.",
+        where="Sec. 3.2, Fig. 3",
+        what="rank correlation of layer and relative change without the last token, over keys",
+        published="from about -65 % in layer 1 to -20 % in layer 16 (read off Fig. 3 by a third party)",
+        test="The correlation over all layers is above 0, not only the difference of the ends; bootstrap over keys.",
+        measure=shortened,
+        judge=lambda n: judged(
+            "Between the layer of a key and the change of its coefficient without the last token the rank correlation "
+            f"is {format_interval(n.trend)}.",
+            above(n.trend, 0),
+        ),
+        rows=lambda n: (
+            Row("last token removed, first layer", n.ends[0], source="about −65 to −70 %"),
+            Row("last token removed, last layer", n.ends[1], source="about −20 %, read off Fig. 3"),
+        ),
+    ),
+)
+
+
+def _changes_by_key(changes: np.ndarray) -> np.ndarray:
+    """The mean change of each key over its triggers: (key, kind)."""
+    return np.array([[_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
+
+
+def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.ndarray, note: str = "") -> Exhibit:
+    """Mean and median change of each layer, by kind; `changes` are (key, trigger, kind) of the perturbed keys."""
+    per_key = _changes_by_key(changes)
+    rows = [m.perturbed[:, 0] == n for n in range(m.n_layers)]
+    cells: dict[str, list] = {"layer": list(range(m.n_layers))}
+    for i, kind in enumerate(KINDS):
+        cells[kind] = means([per_key[at, i] for at in rows], m.seed, share=False)
+        cells[f"median_{kind}"] = [_median(changes[at][..., i]) for at in rows]
+    shares = (*KINDS, *(f"median_{kind}" for kind in KINDS))
+    return exhibit(name, title, cells, m.provenance, note, percent=shares)
+
+
+def perturbation_section(m: Measurements) -> Section:
+    """What shortening a trigger does to the coefficient."""
+    n_keys, n_triggers = m.changes.shape[:2]
+    return Section(
+        "Shortened triggers",
+        (
+            f"Of each layer {m.options.perturbed_keys} random keys ({n_keys} in all; the paper took 100 of each "
+            f"layer), and of each key up to {n_triggers} triggers, without their first, last, or one random token. "
+            "Shown is the relative change of the coefficient, averaged over the triggers of a key and then over keys; "
+            "the paper does not say how it averaged. Triggers of one token are left out.",
+        ),
+        (perturbation_exhibit("perturbation", "Relative change of the coefficient by layer", m, m.changes),),
+        (
+            by_layer(
+                "fig3_perturbation",
+                "Fig. 3: relative change of the coefficient",
+                "perturbation",
+                {kind: f"{kind} token removed" for kind in KINDS},
+                "change",
+                percent=True,
+            ),
+        ),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+PARTS = (
+    Part(
+        patterns_section,
+        PATTERNS,
+        "patterns_published",
+        "Patterns: here and published",
+        "The same rules on sets of random prefixes show what they find where there is no pattern.",
+    ),
+    Part(perturbation_section, PERTURBATION, "perturbation_published", "Shortened triggers: here and published"),
+)

@@ -1,0 +1,440 @@
+"""Section 5.2, residual connections refine predictions (Figs. 9 to 11), to the compositions of the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from unembed.document.exhibits import boxes, by_layer, exhibit, means
+from unembed.document.intervals import Measured, mean_of, paired_difference, share_of
+from unembed.document.model import QUANTILES, Reference, Section
+from unembed.document.numbers import format_percent, percent, points
+from unembed.reports.geva2021 import paper
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.word_similarity import RELATED, by_wordnet, cosines, share_of_closer
+from unembed.reports.published import READ_OFF, SUMMARY, Origin
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, once, within
+
+CLASSES = {
+    "residual": "residual alone",
+    "agreement": "both agree",
+    "composition": "neither: composition",
+    "ffn": "FFN alone",
+    "joint": "both agree, output differs",
+}
+FEWEST_PAIRS = 20
+"""Compositions below which their kinds are not judged."""
+
+
+def breakdown(residual: np.ndarray, update: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:
+    """Which of the layer's two parts its output follows, for arrays of token ids.
+
+    residual: o = r ≠ y. ffn: o = y ≠ r. agreement: o = r = y. composition: r ≠ y and o is neither. joint: r = y and o
+    is another token, which no single softmax allows but norms and adaptive softmaxes do.
+    """
+    follows_r, follows_y, same = output == residual, output == update, residual == update
+    return {
+        "residual": follows_r & ~same,
+        "agreement": follows_r & same,
+        "composition": ~follows_r & ~follows_y & ~same,
+        "ffn": follows_y & ~same,
+        "joint": ~follows_r & same,
+    }
+
+
+def _kinds(m: Measurements) -> dict[str, np.ndarray]:
+    return breakdown(*(m.examples[name] for name in ("residual", "update", "output")))
+
+
+def _shares(claims: np.ndarray) -> list[Measured]:
+    """The share of examples for which each layer's claim holds."""
+    return [share_of(int(row.sum()), len(row)) for row in claims]
+
+
+@once
+def match(m: Measurements) -> Numbers:
+    """When the residual has the final prediction first: by layer, from a layer on for good, and how the share grows."""
+    e, n_layers, upper, seed = m.examples, m.n_layers, m.upper, m.seed
+    equal = e["residual"] == e["output"][-1]  # layer example
+    # Settled: from this layer on every residual predicts what the model predicts.
+    settled = np.logical_and.accumulate(equal[::-1], axis=0)[::-1]
+    matches, bottom = _shares(equal), max(1, round(n_layers / 4)) if n_layers > 1 else 0
+    steps = np.diff(equal.astype(float), axis=0)  # growth into the next layer, layer-1 example
+    steep, flat = (rows.mean(axis=0) if len(rows) else None for rows in (steps[upper:], steps[:upper]))
+    both = steep is not None and flat is not None
+    return Numbers(
+        matches=matches,
+        settled=_shares(settled),
+        bottom=bottom,
+        decided=matches[bottom],
+        steep=None if steep is None else mean_of(steep, seed=seed),
+        flat=None if flat is None else mean_of(flat, seed=seed),
+        growth=paired_difference(steep, 2 * flat, seed=seed) if both else None,
+        upper=upper,
+    )
+
+
+@once
+def probability(m: Measurements) -> Numbers:
+    """How the residual's probability of the prediction grows from layer to layer."""
+    found = m.examples["probability"].astype(float)
+    return Numbers(
+        steps=[mean_of(step, seed=m.seed) for step in np.diff(found, axis=0)],
+        rise=paired_difference(found[-1], found[0], seed=m.seed),
+    )
+
+
+@once
+def outputs(m: Measurements) -> Numbers:
+    """What the layer's output follows."""
+    e, kinds = m.examples, _kinds(m)
+    changed = e["output"] != e["residual"]
+    layers, which = np.nonzero(changed)
+    composed = (kinds["composition"] | kinds["joint"])[layers, which]
+    return Numbers(
+        alone=_shares(kinds["residual"]),
+        changed=_shares(changed),
+        composed=mean_of(composed, units=which, seed=m.seed, share=True),
+    )
+
+
+def judge_growth(n: Numbers) -> Judgement:
+    """Growth per layer above and below the upper layers' start."""
+    if n.growth is None:
+        return Judgement("The model has too few layers to compare growth.", "inconclusive")
+    return judged(
+        "The share of examples whose residual has the final prediction first grows by "
+        f"{points(n.steep)} a layer from layer {n.upper} on and by {points(n.flat)} below it.",
+        above(n.growth, 0),
+        above(n.steep, 0),
+    )
+
+
+def judge_rise(n: Numbers) -> Judgement:
+    """The residual's probability of the prediction, layer by layer."""
+    falls = sum(step.high < 0 for step in n.steps)
+    return judged(
+        f"The residual's probability of the prediction rises by {points(n.rise)} on average from the first layer to "
+        f"the last, and falls from one layer to the next in {falls} of {len(n.steps)} steps.",
+        falls == 0,
+        above(n.rise, 0.05),
+    )
+
+
+def _ends(n: Numbers) -> tuple[Measured, Measured]:
+    """The layers in which the fewest and the most outputs follow the residual alone."""
+    return min(n.alone, key=lambda x: x.value), max(n.alone, key=lambda x: x.value)
+
+
+def explain_growth(m: Measurements) -> str | None:
+    """How much is left to grow where the upper layers begin, where that is too little to pass the test."""
+    found, upper, n_layers = match(m), m.upper, m.n_layers
+    matched = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
+    left = (1 - matched) / max(n_layers - upper, 1)
+    if found.flat is None or left >= 2 * found.flat.value:
+        return None
+    return (
+        f"With {n_layers} layers instead of 16, {format_percent(matched)} of the predictions are decided where layer "
+        f"{upper} begins, so that the share can grow by {100 * left:.1f} points a layer at most, less than twice the "
+        "growth below."
+    )
+
+
+def explain_alone(m: Measurements) -> str:
+    """What the least layer's output is instead, and how many layers share the work."""
+    kinds = {name: rows.mean(axis=1) for name, rows in _kinds(m).items()}
+    layer = int(np.argmin(kinds["residual"]))
+    changed = float(sum(kinds[name][layer] for name in ("composition", "joint", "ffn")))
+    return (
+        f"In layer {layer}, the least, both agree in {format_percent(kinds['agreement'][layer])} of the examples, and "
+        f"in {format_percent(changed)} the FFN changes the first token: {m.n_layers} FFNs do what 16 do in the paper."
+    )
+
+
+REFINEMENT: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "decided early",
+        "Roughly a third of the predictions are determined in the bottom few layers.",
+        where="Sec. 5.2, Fig. 9",
+        what="share of examples whose prediction the residual already has a quarter of the way up",
+        published="roughly a third",
+        test="Between 25 and 42 %, a quarter around a third; exact binomial interval over examples.",
+        measure=match,
+        judge=lambda n: judged(
+            f"In {percent(n.decided)} of the examples the residual that enters FFN {n.bottom} has the final "
+            "prediction first.",
+            within(n.decided, 0.25, 0.42),
+        ),
+        rows=lambda n: (
+            Row(
+                f"decided in the bottom layers (residual entering FFN {n.bottom})",
+                n.decided,
+                33,
+                "“roughly a third” (Sec. 5.2)",
+            ),
+            Row("residual equals the prediction, first layer", n.matches[0]),
+            Row("residual equals the prediction, last layer", n.matches[-1], source="about 95 %, read off Fig. 9"),
+            Row("settled for good before the last FFN", n.settled[-1]),
+        ),
+        references={"fig9_match": (Reference("published", (1 / 3, 0.95), at=paper.at(4, 16), series=0),)},
+        origins=(
+            Origin("decided in the bottom layers", "roughly a third", "Sec. 5.2, Fig. 9", SUMMARY),
+            Origin("residual equal to the prediction, layer 16", "about 95 %", "Fig. 9", READ_OFF),
+        ),
+    ),
+    Quantity(
+        "fast growth",
+        "This number grows rapidly from layer 10 onwards.",
+        where="Sec. 5.2, Fig. 9",
+        what="growth of that share per layer, from the layer as deep as 11 of 16 on and below it",
+        published="rapid growth from layer 10 of 16",
+        test="More than twice the growth of the layers below; bootstrap over examples.",
+        measure=match,
+        judge=judge_growth,
+        explain=explain_growth,
+    ),
+    Quantity(
+        "probability grows",
+        "The probability that the residual gives to the prediction grows through the layers.",
+        where="Sec. 5.2, Fig. 10",
+        what="probability of the final prediction in the residual, by layer",
+        published="medians near 0 up to layer 7, 0.6 to 0.8 in layers 14 to 16 (by eye)",
+        test="It falls in no step beyond its interval and rises by more than 5 points in all; bootstrap over examples.",
+        measure=probability,
+        judge=judge_rise,
+        references={
+            "fig10_probability": (
+                Reference("median, published", (0.0, 0.0, 0.6, 0.6), (0.0, 0.0, 0.8, 0.8), paper.at(1, 7, 14, 16)),
+            )
+        },
+        origins=(
+            Origin(
+                "probability in the residual",
+                "medians near 0 up to layer 7, 0.6 to 0.8 in 14 to 16",
+                "Fig. 10",
+                READ_OFF,
+            ),
+        ),
+    ),
+    Quantity(
+        "follows the residual",
+        "In the vast majority of examples the layer's output follows the residual.",
+        where="Sec. 5.2, Fig. 11",
+        what="share of examples in which the output has the residual's token and the update another, by layer",
+        published="60 to 85 % (by eye)",
+        test="Every layer lies between 55 and 90 %, five points around the published band; exact binomial intervals "
+        "over examples.",
+        measure=outputs,
+        judge=lambda n: judged(
+            "The output follows the residual alone in {} to {} of the examples, by layer.".format(
+                *map(percent, _ends(n))
+            ),
+            *(within(x, 0.55, 0.9) for x in n.alone),
+        ),
+        explain=explain_alone,
+        rows=lambda n: (
+            Row("output that follows the residual alone, least layer", _ends(n)[0], source="60 to 85 %"),
+            Row("output that follows the residual alone, most", _ends(n)[1], source="Fig. 11, by eye"),
+        ),
+        references={"fig11_breakdown": (Reference("residual alone, published", (0.6,), (0.85,), series=0),)},
+        origins=(Origin("output that follows the residual alone", "60 to 85 %", "Fig. 11", READ_OFF),),
+    ),
+    Quantity(
+        "compromise",
+        "Where the output is another token, it is rarely the FFN's own but a compromise of both.",
+        where="Sec. 5.2, Fig. 11",
+        what="share of changed outputs that are neither part's first token",
+        published="most of them",
+        test="More than half; bootstrap over examples, whose layers are resampled together.",
+        measure=outputs,
+        judge=lambda n: judged(
+            f"{percent(n.composed)} of the changed outputs are neither the residual's nor the update's token.",
+            above(n.composed, 0.5),
+        ),
+        rows=lambda n: (Row("changed outputs that are compositions", n.composed, source="most of them (Sec. 5.2)"),),
+    ),
+)
+
+
+def refinement_section(m: Measurements) -> Section:
+    """When the residual already holds the prediction, and what each FFN makes of it."""
+    found, kinds = match(m), _kinds(m)
+    residual = {
+        "layer": range(m.n_layers),
+        "match": found.matches,
+        "settled": found.settled,
+        "mean_probability": means(list(m.examples["probability"]), m.seed),
+        **boxes("probability", list(m.examples["probability"])),
+    }
+    parts = {
+        "layer": range(m.n_layers),
+        **{kind: kinds[kind].mean(axis=1).tolist() for kind in CLASSES},
+        "output_changes": outputs(m).changed,
+    }
+    shares = ("match", "settled", "mean_probability", *(f"probability_{q}" for q in QUANTILES))
+    return Section(
+        "Residual connections refine predictions",
+        (
+            f"{len(m.positions):,} random prefixes. r is the residual that the FFN's update y is added to, o = r + y "
+            "what leaves the layer, w the model's final prediction; all are read in the basis "
+            f"“{m.options.basis}”, the residual that leaves the last layer as the model itself reads it. Breakdown: o "
+            "follows r alone, y alone, both, or neither (a composition).",
+        ),
+        (
+            exhibit(
+                "residual",
+                "What the residual already predicts",
+                residual,
+                m.provenance,
+                "Settled: this layer's residual and all later ones predict what the model predicts.",
+                percent=shares,
+            ),
+            exhibit("breakdown", "What the output follows", parts, m.provenance, percent=(*CLASSES, "output_changes")),
+        ),
+        (
+            by_layer(
+                "fig9_match",
+                "Fig. 9: the residual's first token is the prediction",
+                "residual",
+                {"match": "equal", "settled": "equal from here on"},
+                "examples",
+                percent=True,
+                y_range=(0, 1),
+            ),
+            by_layer(
+                "fig10_probability",
+                "Fig. 10: probability the residual gives to the prediction",
+                "residual",
+                {"probability": "probability"},
+                "probability",
+                "box",
+                y_range=(0, 1),
+            ),
+            by_layer(
+                "fig11_breakdown",
+                "Fig. 11: what the layer's output follows",
+                "breakdown",
+                CLASSES,
+                "examples",
+                "stacked",
+                percent=True,
+                y_range=(0, 1),
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Compositions:
+    """Sampled compositions of the last layer, each judged by the rules."""
+
+    found: Int[np.ndarray, " composition"]
+    """Examples in which the last layer composes."""
+    chosen: Int[np.ndarray, " pair"]
+    """Those that are judged."""
+    wordnet: Float[np.ndarray, " pair"]
+    cosine: Float[np.ndarray, " pair"]
+    related: Bool[np.ndarray, " pair"]
+    known: Bool[np.ndarray, " pair"]
+    """Whether the rules can decide."""
+
+
+def judge_compositions(m: Measurements) -> Compositions:
+    """Random compositions of the last layer, and whether the new token is related to the residual's.
+
+    Two tokens are related where WordNet relates them or where their embeddings are closer than 99 % of random pairs of
+    the same frequencies; they are distant where WordNet has both and does not relate them, or where their embeddings
+    are no closer than 90 % of such pairs. Otherwise it is undecided.
+    """
+    before_all, update, output = (m.examples[name][-1].astype(np.int64) for name in ("residual", "update", "output"))
+    kinds = breakdown(before_all, update, output)
+    found = np.flatnonzero(kinds["composition"] | kinds["joint"])
+    random = np.random.default_rng([m.seed, 5])
+    chosen = np.sort(random.choice(found, min(m.options.compositions, len(found)), replace=False))
+    before, after = before_all[chosen], output[chosen]
+    lin = by_wordnet(m.lm, before.tolist(), after.tolist())
+    cosine = cosines(m.lm, before, after) if len(chosen) else np.zeros(0)
+    counts = np.bincount(m.example_text.token, minlength=m.lm.d_vocab)
+    rank = share_of_closer(m.lm, before, after, cosine, counts, m.seed)
+    related = (np.nan_to_num(lin, nan=0.0) >= RELATED) | (rank >= 0.99)
+    known = related | ~np.isnan(lin) | (rank < 0.9)
+    return Compositions(found, chosen, lin, cosine, related, known)
+
+
+@once
+def compositions(m: Measurements) -> Numbers:
+    """How many compositions of the last layer there are, and how many of the sampled ones go to a related token."""
+    found = judge_compositions(m)
+    related, known = int(found.related.sum()), int(found.known.sum())
+    return Numbers(
+        judged=found,
+        n_pairs=len(found.known),
+        share=share_of(len(found.found), len(m.positions)),
+        related=share_of(related, known),
+        distant=share_of(known - related, known),
+    )
+
+
+LAST_LAYER: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "distant compositions",
+        "Of 100 last-layer compositions 66 go to a semantically distant token and 34 to a related one.",
+        where="Sec. 5.2",
+        what="related tokens among compositions of the last layer",
+        published="34 of 100 related, by hand",
+        test="Between 19 and 49 % related, fifteen points around the published share; fewer than "
+        f"{FEWEST_PAIRS} pairs that can be judged are no evidence. Exact binomial interval over examples.",
+        measure=compositions,
+        judge=lambda n: judged(
+            f"Of {n.n_pairs} changes of the last layer from the residual's token to a third one {n.related.n} can be "
+            f"judged by rule; in {percent(n.related)} of these the two tokens are related.",
+            within(n.related, 0.19, 0.49) if n.related.n >= FEWEST_PAIRS else None,
+        ),
+        rows=lambda n: (
+            Row("examples in which the last layer composes", n.share),
+            Row("of these, semantically distant from the residual", n.distant, 66, "Sec. 5.2, by hand"),
+            Row("of these, related", n.related, 34, "Sec. 5.2, by hand"),
+        ),
+        origins=(Origin("compositions of the last layer", "66 of 100 distant, 34 related", "Sec. 5.2", SUMMARY),),
+    ),
+)
+
+
+def last_layer_section(m: Measurements) -> Section:
+    """Compositions of the last layer: how far the new token is from the residual's."""
+    found: Compositions = compositions(m).judged
+    chosen, n_pairs = found.chosen, len(found.chosen)
+    tokens = {
+        f"{name}_token": m.lm.token_strings(m.examples[name][-1][chosen].tolist()) if n_pairs else []
+        for name in ("residual", "update", "output")
+    }
+    cells = {
+        "prefix_text": [m.prefix_text(p, example=True) for p in m.positions[chosen].tolist()],
+        **tokens,
+        "wordnet_similarity": found.wordnet.tolist(),
+        "embedding_cosine": found.cosine.tolist(),
+        "judged": [
+            "related" if r else "distant" if k else "unknown" for r, k in zip(found.related, found.known, strict=True)
+        ],
+    }
+    return Section(
+        "Compositions of the last layer",
+        (
+            f"{n_pairs} random examples in which the last layer's output is neither the residual's nor the "
+            "update's first token. The paper judged by hand whether the new token is related to the residual's; here "
+            f"two tokens are related if their WordNet senses have a Lin similarity of at least {RELATED:g} (both "
+            f"words are in WordNet in {int((~np.isnan(found.wordnet)).sum())} cases) or their embeddings are closer "
+            "than 99 % of random pairs of the same frequencies; distant if WordNet has both and does not relate them, "
+            f"or if they are no closer than 90 % of such pairs. {n_pairs - int(found.known.sum())} pairs are "
+            "undecided.",
+        ),
+        (exhibit("compositions", "Compositions of the last layer", cells, m.provenance, folded=True),),
+    )
+
+
+PARTS = (
+    Part(refinement_section, REFINEMENT, "refinement_published", "Refinement: here and published"),
+    Part(last_layer_section, LAST_LAYER, "last_layer_published", "Compositions of the last layer: here and published"),
+)

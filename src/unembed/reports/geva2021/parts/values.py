@@ -1,0 +1,339 @@
+"""Section 4, values represent distributions: agreement with what follows the triggers (Figs. 4 to 6, Table 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unembed.document.exhibits import boxes, by_layer, exhibit
+from unembed.document.intervals import Measured, rank_correlation, share_of
+from unembed.document.model import Exhibit, Figure, Reference, Section
+from unembed.document.numbers import format_interval, format_number, format_percent, percent
+from unembed.memories.values import written_values
+from unembed.reports.geva2021 import paper
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.triggers import KeyTriggers
+from unembed.reports.geva2021.values import Agreement
+from unembed.reports.published import READ_OFF, SUMMARY, Origin
+from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, below, judged, once, within
+
+BINS = 8
+"""Bins of the largest probability; the paper has eight."""
+
+
+def rates(a: Agreement) -> list[Measured]:
+    """The agreement rate of every layer."""
+    return [_rate(a, a.layer(n)) for n in range(len(a.bounds) - 1)]
+
+
+def ranks(a: Agreement) -> list[np.ndarray]:
+    """The ranks of the targets in every layer, NaN where there is none."""
+    rows = [a.rank[a.layer(n)] for n in range(len(a.bounds) - 1)]
+    return [np.where(row > 0, row, np.nan) for row in rows]
+
+
+def _rate(a: Agreement, rows: slice) -> Measured:
+    return share_of(int(a.agrees[rows].sum()), int((a.target[rows] >= 0).sum()))
+
+
+@once
+def agreement(m: Measurements) -> Numbers:
+    """How often values put first what follows their keys' first triggers."""
+    a, start = m.agreement, int(m.agreement.bounds[m.upper])
+    return Numbers(
+        upper=m.upper,
+        low=_rate(a, slice(0, start)),
+        high=_rate(a, slice(start, None)),
+        last=_rate(a, a.layer(m.n_layers - 1)),
+        whole=_rate(a, slice(None)),
+        by_chance=float(np.nanmean([a.by_chance(n) for n in range(m.n_layers)])),
+        one_token=1 / m.lm.d_vocab,
+        d_vocab=m.lm.d_vocab,
+    )
+
+
+@once
+def next_ranks(m: Measurements) -> Numbers:
+    """The rank of the trigger's next token, by layer."""
+    a, layer = m.agreement, np.repeat(np.arange(m.n_layers), np.diff(m.triggers.bounds))
+    known = a.rank > 0
+    of_layer = [a.rank[known & (layer == n)] for n in range(m.n_layers)]
+    return Numbers(
+        medians=[float(np.median(row)) if len(row) else float("nan") for row in of_layer],
+        trend=rank_correlation(layer[known].astype(float), a.rank[known].astype(float), seed=m.seed),
+        d_vocab=m.lm.d_vocab,
+    )
+
+
+@once
+def by_probability(m: Measurements) -> Numbers:
+    """Agreement in bins of equal size by the value's largest probability."""
+    a, known = m.agreement, np.flatnonzero(m.agreement.target >= 0)
+    order = known[np.argsort(a.probability[known], kind="stable")]
+    parts = [part for part in np.array_split(order, BINS) if len(part)]
+    return Numbers(
+        bins=[share_of(int(a.agrees[part].sum()), len(part)) for part in parts],
+        ends=[[float(f"{a.probability[part[at]]:.3g}") for part in parts] for at in (0, -1)],
+        trend=rank_correlation(a.probability[known], a.agrees[known].astype(float), seed=m.seed),
+    )
+
+
+@once
+def predictive(m: Measurements) -> Numbers:
+    """The values with the largest probability: where they lie, and how many follow one of their triggers."""
+    a, known = m.agreement, m.agreement.target >= 0
+    order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
+    in_upper = np.searchsorted(a.bounds, order, side="right") - 1 >= m.upper
+    return Numbers(
+        in_upper=share_of(int(in_upper.sum()), len(order)),
+        even=(m.n_layers - m.upper) / m.n_layers,
+        some=share_of(int((a.hits[order] > 0).sum()), int((a.followed[order] > 0).sum())),
+        usual=share_of(int((a.hits[known] > 0).sum()), int(known.sum())),
+        n=len(order),
+        upper=m.upper,
+        top=m.triggers.top,
+    )
+
+
+def explain_agreement(m: Measurements) -> str | None:
+    """What chance gives in the lower layers of a small vocabulary, where that is a third of the rate or more."""
+    chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
+    rate = agreement(m).low.value
+    if not chance >= rate / 3:
+        return None
+    return (
+        f"The vocabulary has {m.lm.d_vocab:,} tokens, the paper's {paper.D_VOCAB:,}: in the lower layers the same "
+        f"tokens in random pairs agree in {format_percent(chance)}, which is "
+        f"{format_percent(chance / max(rate, 1e-12))} of the rate. The rest is unexplained."
+    )
+
+
+def explain_predictive_upper(m: Measurements) -> str | None:
+    """Longer values have a larger largest probability, where nothing sets their scale."""
+    lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.n_layers)]
+    low, high = float(np.mean(lengths[: m.upper] or [0.0])), float(np.mean(lengths[m.upper :]))
+    if low <= 1.2 * high:
+        return None
+    return (
+        f"A value is read without a coefficient or norm, so that its length sets its largest probability, and values "
+        f"below layer {m.upper} are {format_number(low / high)} times as long as those above."
+    )
+
+
+QUANTITIES: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "agreement rises",
+        "The agreement rate is close to zero in the lower layers, and from layer 11 on it quickly rises to 3.5 %.",
+        where="Sec. 4.1, Fig. 4",
+        what="share of values whose first token follows their key's first trigger",
+        published="close to zero in layers 1 to 10, rising to 3.5 %",
+        test="Below 0.5 % in the lower layers (a seventh of 3.5 %), more in the upper ones, and above 1 % in the last; "
+        "exact binomial intervals over values.",
+        measure=agreement,
+        judge=lambda n: judged(
+            f"In the layers below {n.upper}, {percent(n.low)} of the values put first what follows their key's first "
+            f"trigger, in layer {n.upper} and above {percent(n.high)}, and in the last {percent(n.last)}.",
+            below(n.low, 0.005),
+            above(n.high, n.low.high),
+            above(n.last, 0.01),
+        ),
+        explain=explain_agreement,
+        rows=lambda n: (
+            Row(f"agreement rate, layers below {n.upper}", n.low, 0, "“close to zero” in layers 1 to 10 of 16"),
+            Row(f"agreement rate, layers from {n.upper} on", n.high, source="rising to 3.5 % (Sec. 4.1, Fig. 4)"),
+            Row("agreement rate, last layer", n.last, 3.5, "Sec. 4.1, Fig. 4"),
+        ),
+        references={
+            "fig4_agreement": (
+                Reference(
+                    "published",
+                    (0.0, 0.0, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035),
+                    at=paper.at(1, *range(10, 17)),
+                    series=0,
+                ),
+            )
+        },
+        origins=(
+            Origin("agreement rate", "close to zero in layers 1 to 10, then rising to 3.5 %", "Sec. 4.1, Fig. 4",
+                   SUMMARY),
+            Origin("agreement rate, layers 11 to 15", "1.0, 1.5, 2.0, 2.5, 3.0 %", "Fig. 4", READ_OFF),
+        ),
+    ),
+    Quantity(
+        "agreement above chance",
+        "The agreement rate is orders of magnitude higher than a random token's.",
+        where="Sec. 4.1",
+        what="agreement rate over that of a random token, and over random pairs of the same tokens",
+        published="3.5 % against 0.0004 %",
+        test="More than 100 times a random token and more than 10 times the same values and targets in random pairs: "
+        "in a small vocabulary frequent tokens meet by chance.",
+        measure=agreement,
+        judge=lambda n: judged(
+            f"{percent(n.whole)} of all values put first what follows their key's first trigger, "
+            f"{format_number(n.whole.value / n.one_token)} times a random token and "
+            f"{format_number(n.whole.value / n.by_chance if n.by_chance > 0 else float('inf'))} times the same tokens "
+            "in random pairs.",
+            above(n.whole, 100 * n.one_token),
+            above(n.whole, 10 * n.by_chance),
+        ),
+        rows=lambda n: (
+            Row("a random token", Measured(n.one_token, n.one_token, n.one_token, n.d_vocab), 0.0004, "Sec. 4.1"),
+        ),
+        origins=(Origin("agreement of a random token", "0.0004 %", "Sec. 4.1", SUMMARY),),
+    ),
+    Quantity(
+        "ranks improve",
+        "The rank of the trigger's next token in the value's distribution improves through the layers.",
+        where="Sec. 4.1, Fig. 5",
+        what="rank of the next token, by layer",
+        published="median rank about 10,000 to 15,000 in layers 1 to 7 and up to 2,000 in 14 to 16, of 267,744 "
+        "(by eye)",
+        test="The rank correlation with the layer over all keys is below 0, and the last layer's median is less than "
+        "half of the first's; bootstrap over keys.",
+        measure=next_ranks,
+        judge=lambda n: judged(
+            f"The median rank of the trigger's next token goes from {n.medians[0]:,.0f} in the first layer to "
+            f"{n.medians[-1]:,.0f} in the last, of {n.d_vocab:,} tokens; the rank correlation with the layer is "
+            f"{format_interval(n.trend)} over keys.",
+            below(n.trend, 0),
+            # A drift that leaves the rank as it was on a logarithmic scale is not an improvement.
+            bool(n.medians[-1] < n.medians[0] / 2),
+        ),
+        origins=(
+            Origin("rank of the next token", "medians of 10,000 to 15,000 in layers 1 to 7, to 2,000 in 14 to 16",
+                   "Fig. 5", READ_OFF),
+        ),
+    ),
+    Quantity(
+        "probability and agreement",
+        "Agreement increases with the value's maximum probability.",
+        where="Sec. 4.2, Fig. 6",
+        what="agreement rate in eight bins of the largest probability",
+        published="from near 0 to about 0.95 over the bins (by eye)",
+        test="The rank correlation over values is above 0, and the highest bin lies above every other; bootstrap over "
+        "values, exact binomial interval.",
+        measure=by_probability,
+        judge=lambda n: judged(
+            f"Of the eighth of the values with the lowest largest probability {percent(n.bins[0])} put first what "
+            f"follows their key's first trigger, of that with the highest {percent(n.bins[-1])}; the rank correlation "
+            f"is {format_interval(n.trend)} over values.",
+            above(n.trend, 0),
+            above(n.bins[-1], max(b.value for b in n.bins[:-1])),
+        ),
+        references={"fig6_max_probability": (Reference("published", (0.0, 0.95), at=(0.0, 1.0), series=0),)},
+        origins=(Origin("agreement by probability", "from near 0 to about 0.95", "Fig. 6", READ_OFF),),
+    ),
+    Quantity(
+        "predictive values are upper",
+        "97 of the 100 values with the highest maximum probability are in the upper layers.",
+        where="Sec. 4.2",
+        what="share of them in the layers as deep as 11 to 16 of 16",
+        published="97 of 100",
+        test="More than 75 % and more than by chance; exact binomial interval.",
+        measure=predictive,
+        judge=lambda n: judged(
+            f"Of the {n.n} most predictive values {percent(n.in_upper)} lie in layers from {n.upper} on, {n.even:.0%} "
+            "by chance.",
+            above(n.in_upper, max(n.even, 0.75)),
+        ),
+        explain=explain_predictive_upper,
+        rows=lambda n: (
+            Row(f"of the {n.n} most predictive values, in the upper layers", n.in_upper, 97, "Sec. 4.2"),
+        ),
+        origins=(
+            Origin("the 100 most predictive values", "97 in layers 11 to 16, 46 with an agreeing trigger", "Sec. 4.2",
+                   SUMMARY),
+        ),
+    ),
+    Quantity(
+        "predictive values agree",
+        "46 of these 100 values agree with at least one of their key's top-50 triggers.",
+        where="Sec. 4.2",
+        what="share of them whose first token follows at least one trigger",
+        published="46 of 100",
+        test="Between 31 and 61 %, fifteen points around the published share, and more than of all values; exact "
+        "binomial intervals.",
+        measure=predictive,
+        judge=lambda n: judged(
+            f"{percent(n.some)} of the most predictive values follow one of their triggers, {percent(n.usual)} of all "
+            "values.",
+            within(n.some, 0.31, 0.61),
+            above(n.some, n.usual.high),
+        ),
+        rows=lambda n: (
+            Row(f"of the {n.n}, with an agreeing trigger in the top {n.top}", n.some, 46, "Sec. 4.2"),
+            Row("of all values, with an agreeing trigger", n.usual),
+        ),
+    ),
+)  # fmt: skip
+
+
+def values_section(m: Measurements) -> Section:
+    """Whether values put first what follows their keys' triggers."""
+    a, bins = m.agreement, by_probability(m)
+    of_layers = {
+        "layer": range(m.n_layers),
+        "agreement": rates(a),
+        "by_chance": [a.by_chance(n) for n in range(m.n_layers)],
+        **boxes("rank", ranks(a)),
+    }
+    of_bins = {"bin": range(len(bins.bins)), "from": bins.ends[0], "to": bins.ends[1], "agreement": bins.bins}
+    top = m.triggers.top
+    scale = m.lm.d_vocab / paper.D_VOCAB
+    published_ranks = Reference(
+        "published, scaled to this vocabulary",
+        tuple(rank * scale for rank in (10_000, 10_000, 0, 0)),
+        tuple(rank * scale for rank in (15_000, 15_000, 2_000, 2_000)),
+        paper.at(1, 7, 14, 16),
+    )
+    return Section(
+        "Values represent distributions",
+        (
+            "Each value is read as a distribution, p = softmax(v E), without a coefficient or norm "
+            f"(basis “{m.options.values_basis}”). It agrees where its first token is the one that follows its key's "
+            "first trigger (the best one that is followed by a token). “By chance” pairs each value with the target "
+            "of a random key of its layer: the same tokens, no pairing.",
+        ),
+        (
+            exhibit("agreement", "Agreement of values with their keys' first triggers", of_layers, m.provenance,
+                    percent=("agreement", "by_chance")),
+            exhibit("max_probability", "Agreement by the largest probability", of_bins, m.provenance,
+                    percent=("agreement",)),
+            predictive_exhibit(
+                "predictive_values", "most predictive values", m, a, m.triggers,
+                f"Precision: the share of the key's top {top} triggers that are followed by the value's first token.",
+            ),
+        ),
+        (
+            by_layer("fig4_agreement", "Fig. 4: agreement rate", "agreement",
+                     {"agreement": "agreement", "by_chance": "by chance"}, "values", percent=True),
+            by_layer("fig5_rank", "Fig. 5: rank of the trigger's next token in the value's distribution", "agreement",
+                     {"rank": "rank"}, "rank", "box", references=(published_ranks,)),
+            Figure(
+                "fig6_max_probability", "Fig. 6: agreement by the value's largest probability", "bar",
+                "max_probability", "from", ("agreement",), ("agreement",), "largest probability, from", "values",
+                percent=True,
+            ),
+        ),
+    )  # fmt: skip
+
+
+def predictive_exhibit(
+    name: str, what: str, m: Measurements, a: Agreement, triggers: KeyTriggers, note: str
+) -> Exhibit:
+    """Table 2's form: the values (or negated ones) with the largest probability, and how often their triggers agree."""
+    order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
+    layers = np.searchsorted(a.bounds, order, side="right") - 1
+    followed = a.followed[order].tolist()
+    cells = {
+        "value": [m.lm.memory_name(int(n), int(row - a.bounds[n])) for row, n in zip(order, layers, strict=True)],
+        "token": m.lm.token_strings(a.top[order].tolist()),
+        "triggers": followed,
+        "max_probability": a.probability[order].tolist(),
+        "precision": [h / f if f else float("nan") for h, f in zip(a.hits[order].tolist(), followed, strict=True)],
+        "first_trigger_text": [m.prefix_text(p) for p in triggers.positions[order, 0].tolist()],
+    }
+    percent = ("max_probability", "precision")
+    return exhibit(name, f"The {len(order)} {what}", cells, m.provenance, note, percent=percent, folded=True)
+
+
+PARTS = (Part(values_section, QUANTITIES, "values_published", "Values: here and published"),)

@@ -1,0 +1,110 @@
+"""A study of a paper: its parts, and the one way in which all are run and become a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from unembed.corpus import Corpus, CorpusSource
+from unembed.document.model import Report
+from unembed.models.decoder import Decoder
+from unembed.reports.options import options_of
+from unembed.reports.published import Origin, published_section
+from unembed.reports.quantities import Judgement, Part, Quantity
+from unembed.reports.random_weights import control_judgements
+from unembed.reports.stages import Work
+from unembed.results import Provenance
+
+
+@runtime_checkable
+class StudyMeasurements(Protocol):
+    """What every study's measurements have."""
+
+    lm: Decoder
+
+    @property
+    def provenance(self) -> Provenance:
+        """Of every table."""
+        ...
+
+
+M = TypeVar("M", bound=StudyMeasurements)
+
+
+@dataclass(frozen=True)
+class Study(Generic[M]):
+    """A paper's experiments on a model.
+
+    Attributes:
+        name: as `unembed report` takes it.
+        title: heading of the page; `{model}` is the model's name.
+        subtitle: one sentence below it.
+        source: the paper, as a citation.
+        options: a dataclass; its `of_control` gives those of the control.
+        measure: runs the study's measurements on a model, a text and options.
+        parts: in reading order.
+        facts: what the numbers depend on, for the top of the page.
+        control_text: the text that the control is measured on.
+        origins: published values that no quantity has.
+        notes: on published values that contradict one another.
+    """
+
+    name: str
+    title: str
+    subtitle: str
+    source: str
+    options: type[Any]
+    measure: Callable[[Decoder, Any, Work, Any], M]
+    parts: tuple[Part[M], ...]
+    facts: Callable[[M], Mapping[str, Any]]
+    control_text: Callable[[M], Corpus]
+    origins: tuple[Origin, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def quantities(self) -> tuple[Quantity[M], ...]:
+        """Every quantity, in reading order."""
+        return tuple(quantity for part in self.parts for quantity in part.quantities)
+
+    def run(self, lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:
+        """The study as a report.
+
+        Raises:
+            InvalidInput: an option is wrong, or there is too little text.
+            Unsupported: the model lacks what the study requires.
+        """
+        chosen = options_of(self.options, self.name, options)
+        m = self.measure(lm, corpus, work, chosen)
+        control: dict[str, Judgement] = {}
+        if chosen.control:
+            small, text = chosen.of_control(), self.control_text(m)
+            settings = {**vars(small), "corpus": text.fingerprint, "seed": work.seed}
+            control = control_judgements(
+                self.name,
+                self.quantities,
+                lm,
+                work,
+                settings,
+                lambda random, own: self.measure(random, text, own, small),
+            )
+        return self.report(m, control)
+
+    def report(self, m: M, control: Mapping[str, Judgement]) -> Report:
+        """The measurements as a report.
+
+        Args:
+            control: judgements on random weights, by name of the quantity.
+        """
+        provenance = m.provenance
+        sections = (part.made(m, control, provenance) for part in self.parts)
+        origins = (*(origin for quantity in self.quantities for origin in quantity.origins), *self.origins)
+        return Report(
+            self.name,
+            self.title.format(model=m.lm.name),
+            self.subtitle,
+            self.source,
+            provenance,
+            (*(section for section in sections if section), published_section(origins, provenance, *self.notes)),
+            self.facts(m),
+        )
