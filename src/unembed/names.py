@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
+
+from unembed.errors import InvalidInput
 
 Point = Literal[
     "resid_pre",
@@ -139,3 +141,34 @@ def parse_memory(text: str) -> tuple[int, MemoryIndex] | None:
     if number is not None:
         return int(layer), int(number)
     return int(layer), (None, int(shared)) if shared is not None else (int(expert), int(index))
+
+
+class HeadAddress(NamedTuple):
+    """A head; written L0H3."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+
+def parse_head(text: str) -> HeadAddress:
+    """Layer and head of a head written L0H3 or 0.3.
+
+    Raises:
+        InvalidInput: the text is not of that form.
+    """
+    match = re.fullmatch(r"L?(\d{1,6})[.H](\d{1,6})", text.strip())
+    if match is None:
+        raise InvalidInput(f"{text!r} is not a head, such as L0H3")
+    return HeadAddress(int(match[1]), int(match[2]))
+
+
+def parse_heads(text: str) -> tuple[HeadAddress, ...]:
+    """Heads written L0H3,L1H2.
+
+    Raises:
+        InvalidInput: a part of the text is not a head.
+    """
+    return tuple(parse_head(part) for part in text.split(",") if part.strip())

@@ -10,8 +10,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from unembed.cli.commands import app
-from unembed.cli.help_text import EXAMPLES, commands
+from unembed.cli.help_text import commands, examples
 
+EXAMPLES = examples()
 ALL = dict(commands(get_command(app)))
 LEAVES = {words for words, command in ALL.items() if not hasattr(command, "commands")}
 

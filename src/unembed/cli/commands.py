@@ -29,6 +29,7 @@ from unembed.cli import (
     train,
     value,
 )
+from unembed.cli.analysis import add_analyses
 from unembed.cli.circuits import app as circuits_app
 from unembed.cli.index.command import app as index_app
 from unembed.cli.trace.command import trace
@@ -152,3 +153,6 @@ app.add_typer(index_app)
 app.add_typer(circuits_app)
 app.add_typer(toxicity.app, name="toxicity")
 app.add_typer(early_exit.app, name="early-exit")
+add_analyses(
+    app, {"circuits": circuits_app, "index": index_app, "early-exit": early_exit.app, "toxicity": toxicity.app}
+)

@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperOption
 
+from unembed.analyses import listings
+
 EXAMPLES = {
     "trace": 'unembed trace "The war lasted from 1861" --hide-unlearned',
     "lens": 'unembed lens "The war lasted from 1861" "He was born in the United" --csv',
@@ -43,7 +45,6 @@ EXAMPLES = {
     "index export": "unembed index export mine.index triggers.parquet --layer 4",
     "circuits heads": "unembed circuits heads --model wren",
     "circuits head": "unembed circuits head L1H0 --html head.html",
-    "circuits composition": "unembed circuits composition --kind k",
     "circuits skip-trigrams": "unembed circuits skip-trigrams L0H3 --check",
     "circuits expand": 'unembed circuits expand "The first month of the" --order 2',
     "circuits induction": "unembed circuits induction --model attn-2l",
@@ -62,7 +63,12 @@ EXAMPLES = {
     "early-exit evaluate": "unembed early-exit evaluate rule.npz --tradeoff",
     "early-exit generate": 'unembed early-exit generate rule.npz "Once upon a time" --new-tokens 40',
 }
-"""A line to try, by command. A test reads each as the command line would."""
+"""A line to try, by handwritten command; an analysis declares its own. A test reads each as the command line would."""
+
+
+def examples() -> dict[str, str]:
+    """A line to try, by command."""
+    return EXAMPLES | {listing.name: listing.example for listing in listings() if listing.example}
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -76,9 +82,10 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 def tidy(group: Any) -> None:
     """Give every command its example, and every parameter the same kind of word for its value."""
+    lines = examples()
     for words, command in [("", group), *commands(group)]:
-        if words in EXAMPLES:
-            command.epilog = f"Try: `{EXAMPLES[words]}`"
+        if words in lines:
+            command.epilog = f"Try: `{lines[words]}`"
         command.format_help = _without_trailing_spaces(command.format_help)
         shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
         for parameter in [shown, *command.params]:

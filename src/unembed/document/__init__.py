@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unembed.document.files import reopen as reopen
 from unembed.document.files import write as write
 from unembed.document.intervals import Measured as Measured
+from unembed.document.model import Answer as Answer
 from unembed.document.model import Exhibit as Exhibit
 from unembed.document.model import Figure as Figure
 from unembed.document.model import Finding as Finding

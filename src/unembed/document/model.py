@@ -313,6 +313,23 @@ class Report:
         return cls(name, title, subtitle, source, provenance, sections, stored["facts"])
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What an analysis answers where one table is not enough.
+
+    Attributes:
+        title: one line, with the model's name.
+        sections: in reading order.
+        provenance: of everything in it.
+        main: the name of the table that `--csv` writes; the first when empty.
+    """
+
+    title: str
+    sections: tuple[Section, ...]
+    provenance: Provenance
+    main: str = ""
+
+
 def _figure(stored: Mapping[str, Any]) -> Figure:
     references = tuple(Reference(**{k: _tuple(v) for k, v in r.items()}) for r in stored.get("references", ()))
     return Figure(**{k: _tuple(v) for k, v in stored.items() if k != "references"}, references=references)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unembed.attention.weights.composed_weights import require_ov
@@ -40,6 +40,21 @@ def missing_circuits(lm: Decoder, basis: HeadBasis) -> MissingCircuits:
             reading_weights(lm, layer, which, basis, grouped=True)
 
     return lm.once(("missing circuits", basis), lambda: MissingCircuits(_refused(lm, ov), _refused(lm, qk)))
+
+
+def layers_by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
+    """The layers of each reason."""
+    found: dict[str, list[int]] = {}
+    for layer, why in reasons.items():
+        found.setdefault(why, []).append(layer)
+    return found
+
+
+def layers_in_words(numbers: Sequence[int], lm: Decoder) -> str:
+    """Layers in words."""
+    if len(numbers) == len(lm.attention_layers):
+        return "any layer"
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _refused(lm: Decoder, read: Callable[[int], None]) -> dict[int, str]:

@@ -46,6 +46,10 @@ class ComposingHead:
     composition: float
 
 
+SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
+"""The paper that analyses of circuits follow, as a citation."""
+
+
 class HeadMatrices:
     """QK and OV of every head, what they copy and match, and how they compose.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unembed.cli import options
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
-from unembed.names import Mode
 
 if TYPE_CHECKING:
     from unembed.attention import Circuits
@@ -68,13 +67,13 @@ def deliver_sections(
     csv_table: str | None = None,
 ) -> None:
     """Write sections in the requested forms, as a separate report; with --csv one table, the first by default."""
-    from unembed.cli.circuits.output import deliver
-    from unembed.reports import Report
+    from unembed.analyses import Cost, Listing, Needs
+    from unembed.attention import SOURCE
+    from unembed.cli.answer import deliver
+    from unembed.document import Answer
 
-    lm = circuits.lm
-    source = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
-    facts = {"model": lm.name, "layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
-    deliver(Report("circuits", title, "", source, provenance, tuple(sections), facts), output, csv_table)
+    answer = Answer(title, tuple(sections), provenance, csv_table or "")
+    deliver(Listing("circuits", "", Needs.CIRCUITS, Cost.SECONDS, "", (), source=SOURCE), circuits.lm, answer, output)
 
 
 @app.command("heads")
@@ -128,31 +127,6 @@ def head(
     deliver_sections(circuits, title, made, provenance, output)
     if output.for_terminal:
         print_explorer_link(opening, "heads", head=f"L{layer}H{head}")
-
-
-@app.command("composition")
-@grouped
-def composition(
-    kind: Annotated[
-        Literal["q", "k", "v", "all"],
-        typer.Option("--kind", help="Which input of the reader: queries, keys or values."),
-    ] = "all",
-    basis: Basis = None,
-    top: Top = 15,
-    opening: Opening = Opening(model="attn-2l"),
-    seed: Annotated[int, typer.Option(help="Seed of the random circuits that serve as baseline.")] = 0,
-    output: Output = Output(),
-) -> None:
-    """List the pairs of heads in which the later one reads most of what the earlier one writes."""
-    circuits = opened_circuits(opening, seed)
-    chosen: str = circuits.known_basis(basis)
-    from unembed.reports import composition_section
-
-    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
-    modes: tuple[Mode, ...] = get_args(Mode) if kind == "all" else (kind,)
-    made = [composition_section(circuits, modes, top, chosen, seed, provenance)]
-    title = f"Composition in {circuits.lm.name}"
-    deliver_sections(circuits, title, made, provenance, output)
 
 
 @app.command("skip-trigrams", cls=options.OfOneHead)

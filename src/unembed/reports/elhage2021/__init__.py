@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from unembed.attention.weights.qk_ov import SOURCE
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.document.model import Report, Section
 from unembed.errors import Unsupported
@@ -27,8 +28,6 @@ from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import Work
-
-SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
 
 
 def run(lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:

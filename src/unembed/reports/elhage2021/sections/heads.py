@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,11 +16,12 @@ from unembed.attention.behaviour.in_context import TextScores
 from unembed.attention.behaviour.induction import InductionEvidence, induction_missing
 from unembed.attention.circuits import Circuits
 from unembed.attention.weights.composition import MODES
+from unembed.attention.weights.composition_answer import composition_section
+from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words
 from unembed.document.model import Exhibit, Figure, Section
 from unembed.document.numbers import as_written
 from unembed.errors import Unsupported
-from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis, Mode
+from unembed.names import HeadBasis
 from unembed.reports.elhage2021.measurements import ROLE, Measurements
 from unembed.reports.elhage2021.published import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER
 from unembed.reports.elhage2021.sections.prompt import effects_section, shown_entries
@@ -112,9 +112,9 @@ def heads_section(circuits: Circuits, scores: HeadScores, basis: HeadBasis, prov
             f"{', '.join(others)}."
         )
     absent = tuple(
-        f"{what}: not available in {_layers(of, circuits.lm)}, because {why}."
+        f"{what}: not available in {layers_in_words(of, circuits.lm)}, because {why}."
         for what, reasons in missing.items()
-        for why, of in _by_reason(reasons).items()
+        for why, of in layers_by_reason(reasons).items()
     )
     table = Table("What heads attend to on repeated random tokens", columns, provenance)
     logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
@@ -190,21 +190,6 @@ def _by_circuit(
     return columns, missing
 
 
-def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
-    """The layers of each reason."""
-    found: dict[str, list[int]] = {}
-    for layer, why in reasons.items():
-        found.setdefault(why, []).append(layer)
-    return found
-
-
-def _layers(numbers: Sequence[int], lm: Decoder) -> str:
-    """Layers in words."""
-    if len(numbers) == len(lm.attention_layers):
-        return "any layer"
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
 def eigenvalue_section(
     circuits: Circuits,
     heads: list[tuple[int, int]],
@@ -236,81 +221,6 @@ def eigenvalue_section(
         )  # fmt: skip
     text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)
     return Section(title, text, tuple(exhibits), tuple(figures))
-
-
-def composition_section(
-    circuits: Circuits, modes: Sequence[Mode], top: int, basis: HeadBasis, seed: int, provenance: Provenance
-) -> Section:
-    """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
-    chance, deviation = circuits.random_composition(seed), circuits.random_composition_deviation(seed)
-    exhibits, figures = [], []
-    heads = circuits.lm.n_heads
-    names = {"q": "Q-composition", "k": "K-composition", "v": "V-composition"}
-    missing = circuits.missing(basis)
-    absent: list[str] = []
-    refused: list[Unsupported] = []
-    for mode in modes:
-        absent += [
-            f"{names[mode]}: not available in {_layers(of, circuits.lm)}, because {why}."
-            for why, of in _by_reason({**missing.ov, **missing.of(mode)}).items()
-        ]
-        try:
-            found = circuits.composition(mode, basis=basis).nan_to_num(0.0)  # only pairs above 0 are listed
-        except Unsupported as error:
-            refused.append(error)
-            continue
-        best = found.flatten().topk(min(top, int((found > 0).sum())))
-        places = [_unravel(int(i), found.shape) for i in best.indices]
-        columns = {
-            "writer": [f"L{a}H{h}" for a, h, _, _ in places],
-            "reader": [f"L{b}H{k}" for _, _, b, k in places],
-            "ratio": best.values.tolist(),
-            "above_random": (best.values - chance).tolist(),
-            "z": circuits.composition_z(best.values, seed).tolist(),
-        }
-        beside = f"random circuits: {chance:.4f} ± {deviation:.4f}"
-        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
-        exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance), apart=(("z",),)))
-        if circuits.lm.n_layers == len(circuits.lm.attention_layers) == 2:
-            pairs = Table(
-                f"{names[mode]} of every pair",
-                {
-                    "writer": [h for h in range(heads) for _ in range(heads)],
-                    "reader": [k for _ in range(heads) for k in range(heads)],
-                    "above_random": (found[0, :, 1] - chance).flatten().tolist(),
-                },
-                provenance,
-            )
-            exhibits.append(Exhibit(f"{mode}_composition_pairs", pairs, folded=True))
-            figures.append(
-                Figure(
-                    f"{mode}_composition", f"{names[mode]} above random", "heat", f"{mode}_composition_pairs",
-                    "reader", ("above_random",), x_label="head of layer 1", y_label="head of layer 0", rows="writer",
-                    published=NO_NUMBERS,
-                )
-            )  # fmt: skip
-    if len(refused) == len(modes):
-        raise refused[0]
-    if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
-        absent.append(f"Layers without attention have no heads that compose: {', '.join(others)}.")
-    # One scale for the three pictures, so that their colours compare.
-    most = max((abs(v) for e in exhibits if e.folded for v in e.table.columns["above_random"]), default=0.0)
-    figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
-    text = (
-        "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
-        "(V) take up: the Frobenius norm of the product over the product of the norms, with the mean for random "
-        "Gaussian circuits of the same shapes, measured; z: in their standard deviations.",
-        *dict.fromkeys(absent),
-    )
-    return Section("Composition", text, tuple(exhibits), tuple(figures))
-
-
-def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
-    place = []
-    for size in reversed(shape):
-        index, at = divmod(index, size)
-        place.append(at)
-    return tuple(reversed(place))
 
 
 def induction_section(

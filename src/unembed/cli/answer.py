@@ -1,8 +1,9 @@
-"""The result of a circuits command as JSON, CSV, a page, or tables on the terminal."""
+"""What an analysis returned as JSON, CSV, a page, or tables on the terminal."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -14,57 +15,52 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from unembed.analyses import Listing
     from unembed.cli.option_groups import Output
-    from unembed.reports import Exhibit, Figure, Report
+    from unembed.document import Answer, Exhibit, Figure, Report
+    from unembed.models.decoder import Decoder
 
-SCHEMA = "unembed.circuits/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 _ROWS = 40
 _BAR = 8
 _PLOT_ROWS = 10
 """Rows of a plot on either side of its horizontal axis, at most."""
 _POINTS = "·•●"
 """One point, two, more."""
-_HYPHENATED = {
-    "attention": "atten- tion",
-    "composition": "compo- sition",
-    "copying": "copy- ing",
-    "destination": "desti- nation",
-    "duplicate": "dupli- cate",
-    "eigenvalues": "eigen- values",
-    "induction": "induc- tion",
-    "matching": "match- ing",
-    "positive": "posi- tive",
-    "previous": "previ- ous",
-    "resting": "rest- ing",
-}
-"""Where a heading may break when a table is wider than the terminal."""
+_STEM = re.compile(r"\b(\w{4,}(?=(?:ing|ous|ive|cate|values)\b)|\w{5,}(?=tion\b))")
+"""The part of a word before its ending: a heading may break there when a table is wider than the terminal."""
 
 
-def deliver(report: Report, output: Output, csv_table: str | None = None) -> None:
-    """Write the parts found in the requested forms; the terminal's when none was.
+def deliver(listing: Listing, lm: Decoder, answer: Any, output: Output) -> None:
+    """Write what an analysis returned in the requested forms; the terminal's when none was."""
+    from unembed.document import Answer
+    from unembed.results import Table
 
-    Args:
-        csv_table: the table that --csv writes; the first when None.
-    """
+    if isinstance(answer, Answer):
+        _deliver_sections(listing, lm, answer, output)
+    else:
+        output.deliver(answer if isinstance(answer, Table) else answer.to_table())
+
+
+def _deliver_sections(listing: Listing, lm: Decoder, answer: Answer, output: Output) -> None:
     from unembed.cli.output import show, write_page
+    from unembed.document import Report, page
 
+    group = listing.name.split()[0]
+    facts = {"model": lm.name, "layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
+    report = Report(group, answer.title, "", listing.source, answer.provenance, answer.sections, facts)
     if output.html is not None:
-        from unembed.reports import page
-
         write_page(output.html, page(report))
     if output.as_json:
-        tables = {name: exhibit.table.to_dict() for name, exhibit in report.exhibits.items()}
         view = {
-            "schema": SCHEMA,
+            "schema": f"unembed.{group}/1",
             "title": report.title,
             "provenance": report.provenance.to_dict(),
             "text": [text for section in report.sections for text in section.text],
-            "tables": tables,
+            "tables": {name: exhibit.table.to_dict() for name, exhibit in report.exhibits.items()},
         }
         sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
     elif output.csv:
-        exhibit = report.exhibits[csv_table or next(iter(report.exhibits))]
+        exhibit = report.exhibits[answer.main or next(iter(report.exhibits))]
         sys.stdout.write(exhibit.table.to_csv())
     elif output.html is None or output.plain:
         show(lambda width: _drawn(report, width, output.plain), plain=output.plain)
@@ -75,7 +71,7 @@ def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
     from rich.padding import Padding
     from rich.text import Text
 
-    from unembed.reports import as_written
+    from unembed.document import as_written
     from unembed.results import visible_rich
 
     parts: list[Any] = []
@@ -136,7 +132,7 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
     places = {n: _places(exhibit.table.columns[n][:_ROWS]) for n in names}
     cells = [{n: _cell(n, row, exhibit, False, places[n]).plain for n in names} for row in rows]
     if _least(headings, cells, gap) > width:
-        headings = {n: " ".join(_HYPHENATED.get(word, word) for word in _word(n).split()) for n in names}
+        headings = {n: _STEM.sub(r"\1- ", _word(n)) for n in names}
         gap = 2 if _least(headings, cells, 2) <= width else 1
     left_out: list[str] = []
     while _least(headings, cells, gap) > width and len(headings) > 1:

@@ -1,0 +1,277 @@
+"""An analysis is declared once, beside its function; every surface is derived from the declaration.
+
+    def composition_answer(circuits: Circuits, kind: Kind = "all", *, top: Top = 15, seed: Seed = 0) -> Answer:
+        "List the pairs of heads in which the later one reads most of what the earlier one writes."
+
+    ANALYSIS = Analysis(
+        "circuits composition",
+        composition_answer,
+        Needs.CIRCUITS,
+        Cost.SECONDS,
+        example="unembed circuits composition --kind k",
+        model="attn-2l",
+    )
+
+**Add an analysis** in three steps: write the function and its `ANALYSIS` row in the room that it belongs to; add the
+module's name to `MODULES` below; run `python -m tools.analyses`, which writes `analyses.json` and
+`docs/cli-reference.md`. From this follow the command `unembed circuits composition` with `--help`, `--json`, `--csv`,
+`--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`.
+
+**The function** takes first what it needs (`Needs`): the model, its circuits, or an index. Every further parameter is
+an option:
+
+- its annotation is one of the types below (`Top`, `Prompt`, `Seed` ...), or `Annotated[int, Option("What it means.")]`
+  for an option that no other analysis has. A name means the same in all analyses; a test compares their help texts;
+- a parameter without a default is an argument of the command, and so is one with `Option(argument=True)`;
+- `int`, `float`, `str`, `bool`, `Path` and `Literal[...]`, each also as `... | None` or `list[...]`, need nothing more.
+  Any other type needs `Option(parse=...)`: a function that reads it from text and raises `InvalidInput`;
+- the docstring is the help: its first line in lists of commands, the text before `Args:` on the command's own page.
+
+It returns what all surfaces can draw: a `results.Table`; or a `document.Answer`, which has a title, sections of text,
+tables and figures, and provenance. It checks its arguments and raises the package's errors; it prints nothing.
+
+**A third party** adds an analysis by an entry point. In its `pyproject.toml`:
+
+    [project.entry-points."unembed.analyses"]
+    "circuits entropy" = "my_package.entropy:ANALYSIS"
+
+The command line reads `analyses.json`, so that `--help` imports neither torch nor the analyses. A third party's module
+is imported for the help of its commands: one that imports torch inside its function keeps them fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from pkgutil import resolve_name
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from unembed.errors import InvalidInput
+from unembed.names import HeadAddress, HeadBasis, parse_head, parse_heads
+
+MODULES = ("unembed.attention.weights.composition_answer",)
+"""Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
+GROUP = "unembed.analyses"
+"""The group of entry points by which other packages add theirs."""
+MANIFEST = Path(__file__).with_name("analyses.json")
+
+
+class Needs(StrEnum):
+    """What the function of an analysis takes first."""
+
+    MODEL = "model"
+    CIRCUITS = "circuits"
+    INDEX = "index"
+
+
+class Cost(StrEnum):
+    """About how long an analysis of a small model takes: whether a surface waits for it, and shows progress."""
+
+    INSTANT = "instant"
+    SECONDS = "seconds"
+    MINUTES = "minutes"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What surfaces say about a parameter of an analysis.
+
+    Attributes:
+        help: what it means, in one sentence.
+        letter: the short option, such as "k" for `-k`.
+        low: the smallest number allowed.
+        high: the largest number allowed.
+        metavar: the word for its value in help texts; chosen by type when empty.
+        argument: an argument of the command though it has a default.
+        parse: reads the value from text; raises `InvalidInput` where the text is not of the form.
+        aliases: former spellings, such as "--answer", that are still understood but shown nowhere.
+        off: the opposite of a switch that is on, such as "--as-written"; "--no-" and the name when empty.
+    """
+
+    help: str
+    letter: str = ""
+    low: int | float | None = None
+    high: int | float | None = None
+    metavar: str = ""
+    argument: bool = False
+    parse: Callable[[str], Any] | None = None
+    aliases: tuple[str, ...] = ()
+    off: str = ""
+
+
+Prompt = Annotated[str, Option("The text to run the model on.")]
+Top = Annotated[int, Option("Rows listed.", "k", low=1)]
+Position = Annotated[int, Option("Token position, from 0; negative from the end.", "p")]
+Token = Annotated[str | None, Option("The token whose logit is explained; default: the predicted one.", "t")]
+Corpus = Annotated[str | None, Option("Text file or folder; default: the shipped WikiText.", "c")]
+MaxTokens = Annotated[int, Option("Number of tokens of the corpus to run.", low=1)]
+Seed = Annotated[int, Option("Seed of all random choices.")]
+Head = Annotated[HeadAddress, Option("A head, such as L0H3 or 0.3.", parse=parse_head)]
+Without = Annotated[Sequence[HeadAddress], Option('Heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
+CircuitBasis = Annotated[
+    HeadBasis | None,
+    Option("raw: the weights alone, as in the paper; folded: with norm gains, the default where there are norms."),
+]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One option of an analysis, read from the function's signature.
+
+    Attributes:
+        kind: "int", "float", "str", "bool", "path", or "text" for what `Option.parse` reads.
+        required: there is no default.
+        repeated: takes a list of values.
+    """
+
+    name: str
+    kind: str
+    option: Option
+    required: bool = False
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    repeated: bool = False
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether a command takes it by its place, not by its name."""
+        return self.required or self.option.argument
+
+
+@dataclass(frozen=True)
+class Listing:
+    """An analysis without its function: what a surface knows before it imports anything."""
+
+    name: str
+    where: str
+    needs: Needs
+    cost: Cost
+    help: str
+    parameters: tuple[Parameter, ...]
+    example: str = ""
+    model: str = "wren"
+    source: str = ""
+    screen: str = ""
+
+    def load(self) -> Analysis:
+        """The analysis, its module imported."""
+        return next(one for one in analyses_of(self.where) if one.name == self.name)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One question that can be put to a model, declared for every surface; the module's docstring is the manual.
+
+    Attributes:
+        name: the words of the command, such as "circuits composition".
+        function: takes what it `needs`, then the options.
+        needs: what the function takes first.
+        cost: about how long it takes.
+        example: a command line to try.
+        model: the model where none is named.
+        source: the paper that it follows, as a citation.
+        screen: the explorer's screen that shows the same, with options in braces: "heads?head={head}".
+    """
+
+    name: str
+    function: Callable[..., Any]
+    needs: Needs
+    cost: Cost
+    example: str = ""
+    model: str = "wren"
+    source: str = ""
+    screen: str = ""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The options, in the order of the signature."""
+        _, *rest = inspect.signature(self.function).parameters.values()
+        return tuple(parameter_of(one, self.function) for one in rest)
+
+    def listing(self, where: str) -> Listing:
+        """What the manifest holds of it; `where` is its module."""
+        text = inspect.getdoc(self.function) or ""
+        shown = text.split("\n\nArgs:")[0].split("\n\nRaises:")[0].split("\n\nReturns:")[0].split("\n\nSource:")[0]
+        own = (self.example, self.model, self.source, self.screen)
+        return Listing(self.name, where, self.needs, self.cost, shown, self.parameters, *own)
+
+
+def analyses_of(module: str) -> tuple[Analysis, ...]:
+    """The analyses that a module declares."""
+    found = importlib.import_module(module)
+    return getattr(found, "ANALYSES", None) or (found.ANALYSIS,)
+
+
+@cache
+def listings() -> tuple[Listing, ...]:
+    """Every analysis of this package, from the manifest, and of the others that are installed."""
+    own = tuple(_from_json(one) for one in json.loads(MANIFEST.read_text(encoding="utf-8")))
+    return own + tuple(_of_third_party(point) for point in entry_points(group=GROUP))
+
+
+def manifest() -> str:
+    """The text of `analyses.json`: what the package's modules declare."""
+    made = [_to_json(one.listing(module)) for module in MODULES for one in analyses_of(module)]
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def _of_third_party(point: EntryPoint) -> Listing:
+    declared = point.load()
+    if not isinstance(declared, Analysis):
+        raise InvalidInput(f"entry point {point.name!r} of {GROUP}", why=f"{point.value} is not an Analysis")
+    return declared.listing(point.module)
+
+
+def _to_json(value: Any) -> Any:
+    """A declared value as JSON, without what is as by default; a function by its name."""
+    if is_dataclass(value):
+        return {f.name: _to_json(own) for f in fields(value) if (own := getattr(value, f.name)) != f.default}
+    if isinstance(value, tuple):
+        return [_to_json(one) for one in value]
+    return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
+
+
+def _from_json(stored: dict[str, Any]) -> Listing:
+    def parameter(one: dict[str, Any]) -> Parameter:
+        option = one["option"] | {"aliases": tuple(one["option"].get("aliases", ()))}
+        if name := option.get("parse"):  # imported when there is a text to read
+            option["parse"] = lambda text: resolve_name(name)(text)
+        return Parameter(**(one | {"option": Option(**option), "choices": tuple(one.get("choices", ()))}))
+
+    given: dict[str, Any] = {"needs": Needs(stored["needs"]), "cost": Cost(stored["cost"])}
+    given["parameters"] = tuple(map(parameter, stored["parameters"]))
+    return Listing(**(stored | given))
+
+
+def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
+    """A parameter of a function, with what its annotation says.
+
+    Raises:
+        TypeError: the annotation is none that the module's docstring names.
+    """
+    hint: Any = given.annotation  # text where the function's module postpones annotations
+    hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    kind, option = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    if not isinstance(option, Option):
+        raise TypeError(f"parameter {given.name!r} has no help: annotate it with Annotated[..., Option(...)]")
+    required = given.default is inspect.Parameter.empty
+    default = None if required else str(given.default) if isinstance(given.default, Path) else given.default
+    if option.parse is not None:
+        return Parameter(given.name, "text", option, required, default)
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (part for part in get_args(kind) if part is not type(None))
+    if repeated := get_origin(kind) is list:
+        (kind,) = get_args(kind)
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    words = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
+    if not choices and kind not in words:
+        raise TypeError(f"parameter {given.name!r} is {kind}: give Option a function that reads it from text, parse=")
+    return Parameter(given.name, words.get(kind, "str"), option, required, default, choices, repeated)
