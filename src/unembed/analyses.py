@@ -258,7 +258,7 @@ def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Para
         TypeError: the annotation is none that the module's docstring names.
     """
     hint: Any = given.annotation  # text where the function's module postpones annotations
-    hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    hint = eval(hint, inspect.unwrap(function).__globals__) if isinstance(hint, str) else hint
     kind, option = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
     if not isinstance(option, Option):
         raise TypeError(f"parameter {given.name!r} has no help: annotate it with Annotated[..., Option(...)]")
