@@ -53,13 +53,12 @@ export function architecture(el, { model, at = null, view = null }) {
       "aria-label": spokenLabel,
       "aria-current": here(n, part) && "true",
     };
-    const text = [h("span", { class: "what", data: { short: name[0] } }, dense ? name[0] : name), number(x)];
+    const text = [h("span.what", { data: { short: name[0] } }, dense ? name[0] : name), number(x)];
     return view
       ? h("button", { type: "button", onclick: () => turn({ layer: String(n), stage, layers: "" }), ...props }, text)
       : h("span", { role: "img", ...props }, text);
   };
-  fill(
-    el,
+  fill(el, [
     h(
       "div",
       {
@@ -67,28 +66,21 @@ export function architecture(el, { model, at = null, view = null }) {
         role: "group",
         "aria-label": "Where in the model",
       },
-      h(
-        "div",
-        { class: "end", title: "token and position embeddings, and the bias of the final norm" },
-        "Embedding",
-        number(start),
-      ),
-      all.map((xs, n) =>
-        h(
-          "div",
-          { class: "block" },
-          parts[n].map((part, i) => box(n, part, xs[i])),
-          h("span", { class: "faint" }, dense && !view ? "" : String(n)),
+      [
+        h("div.end", { title: "token and position embeddings, and the bias of the final norm" }, [
+          "Embedding",
+          number(start),
+        ]),
+        all.map((xs, n) =>
+          h("div.block", [
+            parts[n].map((part, i) => box(n, part, xs[i])),
+            h("span.faint", dense && !view ? "" : String(n)),
+          ]),
         ),
-      ),
-      h(
-        "div",
-        { class: "end" },
-        "Unembedding",
-        view && !dense && h("small", {}, `= ${fixed(view.attributions[0].total, digits)}`),
-      ),
+        h("div.end", "Unembedding", view && !dense && h("small", `= ${fixed(view.attributions[0].total, digits)}`)),
+      ],
     ),
-  );
+  ]);
   // In a narrow window the blocks scroll in their own box: bring the selected one into view.
   const chosen = innerWidth < 640 && /** @type {HTMLElement | null} */ (el.querySelector(".on"));
   if (chosen) el.firstChild.scrollLeft = chosen.offsetLeft - el.clientWidth / 2;

@@ -36,19 +36,14 @@ export function contexts(box, rows, first, quantity = "coefficient") {
   const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);
   let shown = first;
   box.draw = () =>
-    fill(
-      box,
+    fill(box, [
       rows.slice(0, shown).map((r) => {
         const last = r.tokens.length - 1;
         const from = Math.max(0, Math.min(last - Number(length), (r.source ?? last) - 2));
         const title = (i) => (i in r.coefficients ? `${quantity} ${r.coefficients[i].toPrecision(4)}` : undefined);
-        return h(
-          "div",
-          { class: "trigger" },
-          h("span", { class: "value", title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
-          h(
-            "div",
-            { class: "context", dir: "auto" },
+        return h("div.trigger", [
+          h("span.value", { title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
+          h("div.context", { dir: "auto" }, [
             from > 0 && "… ",
             r.tokens.slice(from).map((t, k) =>
               h(
@@ -62,21 +57,15 @@ export function contexts(box, rows, first, quantity = "coefficient") {
                         : shade(r.coefficients[from + k] || 0, most),
                   title: title(from + k),
                 },
-                t.replace(/\s+/g, " "),
+                [t.replace(/\s+/g, " ")],
               ),
             ),
-            h(
-              "span",
-              { class: "next", title: "the token that follows in the corpus" },
-              ` ${visible(r.next_token || "")}`,
-            ),
-            h(
-              "small",
-              { class: "faint" },
+            h("span.next", { title: "the token that follows in the corpus" }, ` ${visible(r.next_token || "")}`),
+            h("small.faint", [
               ` document ${r.document}`,
               r.weight !== undefined && [", reads ", token(r.tokens[r.source]), ` (${percent(r.weight)})`],
-            ),
-          ),
+            ]),
+          ]),
           r.prompt !== null &&
             button(
               "use",
@@ -90,10 +79,10 @@ export function contexts(box, rows, first, quantity = "coefficient") {
                 }),
               { class: "quiet", title: "Use the whole passage as prompt", "aria-label": "Use this text as the prompt" },
             ),
-        );
+        ]);
       }),
       shown < rows.length && button(`Show all ${rows.length}`, () => ((shown = 99), box.draw()), { class: "quiet" }),
-    );
+    ]);
   dropDetached();
   drawn.add(box);
   box.draw();

@@ -58,11 +58,7 @@ export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
 
 /** One icon of the small set, which is a file of its own. */
 export const icon = (name) =>
-  s(
-    "svg",
-    { class: "icon", "aria-hidden": "true" },
-    s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }),
-  );
+  s("svg.icon", { "aria-hidden": "true" }, s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }));
 
 /** A button with a text. */
 export function button(text, onclick, props = {}) {
@@ -77,27 +73,20 @@ export const textBox = (label, props = {}) => h("input", { type: "text", "aria-l
 export const numberBox = (label, value, props = {}) =>
   h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
 export const tickBox = (text, checked, ontick) =>
-  h(
-    "label",
-    { class: "check" },
-    h("input", { type: "checkbox", checked, onchange: (e) => ontick(e.target.checked) }),
-    text,
-  );
+  h("label.check", h("input", { type: "checkbox", checked, onchange: (e) => ontick(e.target.checked) }), text);
 
 /** A list to choose from: [value, text] each. */
 export const selectBox = (label, options, chosen, props = {}) =>
-  h(
-    "select",
-    { "aria-label": label, ...props },
+  h("select", { "aria-label": label, ...props }, [
     options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
-  );
+  ]);
 
 /** A control with its label. */
-export const worded = (text, ...control) => h("label", { class: "row faint" }, text, control);
+export const worded = (text, ...control) => h("label.row.faint", text, control);
 
 /** One choice among few, as a row of radio-like buttons. */
 export function segmented(label, options, chosen, onchoose) {
-  const group = h("div", { class: "segmented", role: "radiogroup", "aria-label": label });
+  const group = h("div.segmented", { role: "radiogroup", "aria-label": label });
   const draw = (value) => {
     for (const el of group.children) {
       const on = el.dataset.value === value;
@@ -132,7 +121,7 @@ export function segmented(label, options, chosen, onchoose) {
 
 /** A dialog over the page, open until it is closed. */
 export function modal(props, ...body) {
-  const dialog = h("dialog", { ...props, onclose: () => dialog.remove() }, h("div", { class: "stack" }, body));
+  const dialog = h("dialog", { ...props, onclose: () => dialog.remove() }, h("div.stack", body));
   document.body.append(dialog);
   dialog.showModal();
   return dialog;

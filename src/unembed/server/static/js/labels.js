@@ -17,27 +17,23 @@ function buildCommands(model) {
 /** The message of a pane that needs an index: the commands that build one, with their cost. */
 export async function noIndex(box, text) {
   const [model] = (await api.get("/models")).models;
-  const cost = h("p", { class: "faint" }, model.can.text ? "Estimating its cost …" : "");
-  fill(
-    box,
-    h(
-      "div",
-      { class: "note stack" },
-      h("p", {}, text),
-      h("p", {}, "No index is open. Build one, then serve it:"),
-      buildCommands(model).map((command) => h("code", {}, command)),
+  const cost = h("p.faint", model.can.text ? "Estimating its cost …" : "");
+  fill(box, [
+    h("div.note.stack", [
+      h("p", text),
+      h("p", "No index is open. Build one, then serve it:"),
+      buildCommands(model).map((command) => h("code", command)),
       cost,
-    ),
-  );
+    ]),
+  ]);
   if (!model.can.text) return;
   await pane(cost, async () => {
     const found = await api.get("/index/estimate", {}, { what: "Estimating" });
     const minutes = Math.ceil(found.seconds_busy / 60);
-    fill(
-      cost,
+    fill(cost, [
       `About ${many(minutes, "minute")} and ${num(found.bytes / 1e6)} MB on disk, for the ` +
         `${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
-    );
+    ]);
   });
 }
 
@@ -52,20 +48,18 @@ export async function exportLabels() {
  * was saved or withdrawn.
  */
 export function labels(box, named, { layer, index, of = "memory" }, written) {
-  if (!names.indexed())
-    return fill(box, h("p", { class: "faint" }, "Labels are stored in an index, and none is open."));
+  if (!names.indexed()) return fill(box, h("p.faint", "Labels are stored in an index, and none is open."));
   const all = (name) =>
     of === "head" ? { screen: "search", query: `name:"${name}"` } : { screen: "search", path: ["concept", name] };
   return pane(box, async () => {
     const rows = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows.filter(
       (row) => row.kind !== "random value",
     );
-    fill(
-      named,
+    fill(named, [
       [...new Set(rows.map((row) => row.label))].map((name) =>
         button(name, () => go(all(name)), { class: "tag", title: "All of this name" }),
       ),
-    );
+    ]);
     const again = async () => {
       api.forget("/memories/search");
       await names.load().catch(api.fail);
@@ -94,32 +88,23 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
     };
     const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && save() });
     const who = names.authorBox();
-    const sure = h(
-      "select",
-      { "aria-label": "Confidence" },
+    const sure = h("select", { "aria-label": "Confidence" }, [
       h("option", { value: "" }, "confidence"),
       [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)),
-    );
-    const verdict = h(
-      "select",
-      { "aria-label": "Verdict" },
+    ]);
+    const verdict = h("select", { "aria-label": "Verdict" }, [
       ["", "clear", "mixed", "unclear"].map((v) => h("option", { value: v }, v || "verdict")),
-    );
+    ]);
     const [tags, note] = [
       ["Tags", "tags, with commas"],
       ["Note", "a note"],
     ].map(([name, placeholder]) => textBox(name, { placeholder }));
-    fill(
-      box,
+    fill(box, [
       rows.map((row) =>
-        h(
-          "p",
-          { class: "row" },
-          h("b", {}, row.label),
-          row.notes.tags?.map((t) => h("span", { class: "tag" }, t)),
-          h(
-            "span",
-            { class: "faint" },
+        h("p.row", [
+          h("b", row.label),
+          row.notes.tags?.map((t) => h("span.tag", t)),
+          h("span.faint", [
             [
               row.author || "someone",
               row.made.slice(0, 10),
@@ -129,11 +114,11 @@ export function labels(box, named, { layer, index, of = "memory" }, written) {
             ]
               .filter(Boolean)
               .join(", "),
-          ),
+          ]),
           button("withdraw", () => names.withdraw([row.id], who.value || "someone").then(again), { class: "quiet" }),
-        ),
+        ]),
       ),
-      h("div", { class: "row" }, label, who, sure, verdict, tags, note, button("Save", save, { class: "btn" })),
-    );
+      h("div.row", label, who, sure, verdict, tags, note, button("Save", save, { class: "btn" })),
+    ]);
   });
 }

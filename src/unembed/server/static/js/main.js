@@ -48,11 +48,11 @@ async function start() {
     readWith((found, unknown) => readable(found, unknown, page.model, screens));
     page.isShipped = page.model.name === "wren";
   } catch (error) {
-    fill(main, h("div", { class: "empty" }, h("h1", {}, error.message), h("p", {}, error.fix || error.why || "")));
+    fill(main, h("div.empty", h("h1", error.message), h("p", error.fix || error.why || "")));
     return;
   }
   page.ready();
-  document.querySelector(".model-chip").replaceChildren(h("b", {}, page.model.name), ` ${sizes(page.model)}`);
+  document.querySelector(".model-chip").replaceChildren(h("b", page.model.name), ` ${sizes(page.model)}`);
   await Promise.all([
     page.model.can.index && names.load().catch(api.fail),
     page.model.can.memories && names.loadDescriptions().catch(api.fail),
@@ -109,26 +109,15 @@ function crumbs() {
     ]);
   if (prompt && position !== "")
     list.push([
-      h("span", {}, `position ${position} `, page.tokens?.[position] !== undefined && token(page.tokens[position])),
+      h("span", `position ${position} `, page.tokens?.[position] !== undefined && token(page.tokens[position])),
       { screen: "trace", layer: "", layers: "", only: "" },
     ]);
   if (layer !== "") list.push([layers ? `L${layers.replace("-", " to ")}` : `L${layer}`, { screen: "layer" }]);
   if (screen === "memory" && memory) list.push([[`${memory} `, names.at(memory)], { screen }]);
   if (screen === "heads" && head) list.push([[`${head} `, names.at(head)], { screen }]);
-  fill(
-    document.getElementById("crumbs"),
-    h(
-      "ol",
-      {},
-      list.map(([text, change]) =>
-        h(
-          "li",
-          {},
-          button(text, () => go(change), { class: "quiet" }),
-        ),
-      ),
-    ),
-  );
+  fill(document.getElementById("crumbs"), [
+    h("ol", [list.map(([text, change]) => h("li", [button(text, () => go(change), { class: "quiet" })]))]),
+  ]);
 }
 page.crumbs = crumbs;
 
@@ -152,10 +141,9 @@ page.warnOther = warnOther;
 function warnOther(linked, here = mark(page.model)) {
   const close = () => note.remove();
   const note = h(
-    "div",
-    { class: "warn row", role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } },
-    `This was made with ${linked}; what you see comes from ${here}.`,
-    button("Dismiss", close, { class: "quiet" }),
+    "div.warn.row",
+    { role: "alert", style: { "grid-area": "main", "align-self": "start", "z-index": 5 } },
+    [`This was made with ${linked}; what you see comes from ${here}.`, button("Dismiss", close, { class: "quiet" })],
   );
   main.before(note);
 }
@@ -223,28 +211,23 @@ function draw() {
     "aria-label": "Search memories",
     onkeydown: (event) => event.key === "Enter" && jump(search.value),
   });
-  fill(
-    document.getElementById("top"),
-    h(
-      "a",
-      { class: "brand", href: "#/trace", onclick: (e) => (e.preventDefault(), go({ screen: "trace" })) },
+  fill(document.getElementById("top"), [
+    h("a.brand", { href: "#/trace", onclick: (e) => (e.preventDefault(), go({ screen: "trace" })) }, [
       h("img", { src: document.querySelector("link[rel=icon]").getAttribute("href"), alt: "" }),
       "unembed",
-    ),
-    h("span", { class: "model-chip" }),
+    ]),
+    h("span.model-chip"),
     h("nav", { id: "crumbs", "aria-label": "Where you are" }),
-    h("span", { class: "spacer" }),
+    h("span.spacer"),
     search,
     iconButton("share", "Copy or export", "x", (e) => shareMenu(e.currentTarget, page, () => shown), {
       "aria-haspopup": "menu",
     }),
     iconButton("theme", "Light or dark", "", flip),
     iconButton("help", "Help and keys", "?", help),
-  );
+  ]);
   const items = SCREENS.map(([name, title]) =>
-    h(
-      "li",
-      {},
+    h("li", [
       h(
         "a",
         {
@@ -256,12 +239,11 @@ function draw() {
             go({ screen: name });
           },
         },
-        icon(name),
-        title,
+        [icon(name), title],
       ),
-    ),
+    ]),
   );
-  fill(document.getElementById("rail"), h("ul", {}, items));
+  fill(document.getElementById("rail"), h("ul", items));
   const status = document.getElementById("status");
   let trouble = null;
   let busy = [];
@@ -272,15 +254,14 @@ function draw() {
   const seconds = () => Math.floor((performance.now() - since) / 1000);
   const drawStatus = () =>
     differ(drawn, (drawn = [busy[0], trouble, page.model, busy.length && seconds()]), 0, 1, 2, 3) &&
-    fill(
-      status,
+    fill(status, [
       busy.length > 0 && [
-        h("span", { class: "run" }, `◌ ${busy[0]} …${seconds() ? ` ${seconds()} s` : ""}`),
+        h("span.run", `◌ ${busy[0]} …${seconds() ? ` ${seconds()} s` : ""}`),
         button("Cancel", () => api.cancel(), { class: "quiet" }),
       ],
       trouble
         ? [
-            h("span", { class: "bad" }, [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")),
+            h("span.bad", [trouble.message, trouble.why, trouble.fix].filter(Boolean).join(". ")),
             button(
               "Copy details",
               () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message })),
@@ -289,10 +270,10 @@ function draw() {
             button("Dismiss", () => ((trouble = null), drawStatus()), { class: "quiet" }),
           ]
         : !busy.length && "Ready",
-      h("span", { class: "spacer" }),
-      page.model && h("span", { class: "running" }, running(page.model)),
-      h("span", {}, "Press ", h("kbd", {}, "?"), " for keys"),
-    );
+      h("span.spacer"),
+      page.model && h("span.running", running(page.model)),
+      h("span", "Press ", h("kbd", "?"), " for keys"),
+    ]);
   // A failure stays until it is dismissed, even if later requests succeed.
   api.listen(({ running, error }) => {
     if (!busy.length) since = performance.now();
@@ -329,31 +310,22 @@ function flip() {
 
 async function help() {
   const { help: paragraphs, keys } = await api.file("about");
-  const dialog = modal(
-    { "aria-labelledby": "help-title" },
+  const dialog = modal({ "aria-labelledby": "help-title" }, [
     h("h1", { id: "help-title" }, "How to read this"),
-    paragraphs.map((text) => h("p", {}, text)),
-    h(
-      "table",
-      {},
-      h("caption", {}, "Keys"),
-      h(
-        "tbody",
-        {},
-        keys.map(([k, what]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, what))),
-      ),
-    ),
-    page.model && h("p", { class: "faint" }, `${page.mark()} · ${running(page.model)}`),
+    paragraphs.map((text) => h("p", text)),
+    h("table", [
+      h("caption", "Keys"),
+      h("tbody", [keys.map(([k, what]) => h("tr", h("th", { scope: "row" }, k), h("td", what)))]),
+    ]),
+    page.model && h("p.faint", `${page.mark()} · ${running(page.model)}`),
     tickBox("Switch single-letter keys off", localStorage.getItem("keys") === "off", (on) =>
       localStorage.setItem("keys", on ? "off" : "on"),
     ),
-    h(
-      "div",
-      { class: "row" },
+    h("div.row", [
       button("Close", () => dialog.close(), { class: "btn main" }),
       button("Take the six-step tour", () => (dialog.close(), tour.begin()), { class: "btn" }),
-    ),
-  );
+    ]),
+  ]);
 }
 
 function palette() {
@@ -374,16 +346,11 @@ function palette() {
   let matching = commands;
   let at = 0;
   const drawList = () =>
-    fill(
-      list,
+    fill(list, [
       matching.map(([title, run], i) =>
-        h(
-          "li",
-          {},
-          button(title, () => (dialog.close(), run()), { class: i === at ? "on" : "", tabindex: "-1" }),
-        ),
+        h("li", [button(title, () => (dialog.close(), run()), { class: i === at ? "on" : "", tabindex: "-1" })]),
       ),
-    );
+    ]);
   const input = h("input", {
     type: "text",
     placeholder: "A command, or L4M17, or a word to search",

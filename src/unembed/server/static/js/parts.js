@@ -21,13 +21,10 @@ export function candidates(list, { before = null, from = null, onpick = null, ra
         : old === undefined
           ? "new"
           : `${old > i + 1 ? "▲" : "▼"}${Math.abs(old - i - 1).toLocaleString("en")}`;
-    return h(
-      "li",
-      {},
+    return h("li", [
       h(
-        "button",
+        "button.cand",
         {
-          class: "cand",
           type: "button",
           data: { id: c.id },
           style: { "--p": `${Math.max(1, c.probability * 100)}%` },
@@ -36,17 +33,11 @@ export function candidates(list, { before = null, from = null, onpick = null, ra
           onpointerenter: () => same(c.id, true),
           onpointerleave: () => same(c.id, false),
         },
-        h("span", {}, token(c.token), " ", moved && h("span", { class: "delta" }, moved)),
-        h("small", {}, percent(c.probability)),
+        [h("span", token(c.token), " ", moved && h("span.delta", moved)), h("small", percent(c.probability))],
       ),
-    );
+    ]);
   });
-  return h(
-    "div",
-    {},
-    h("ol", {}, rows),
-    rank === null ? null : h("p", { class: "faint" }, `target at rank ${shownRank(rank)}`),
-  );
+  return h("div", h("ol", rows), rank === null ? null : h("p.faint", `target at rank ${shownRank(rank)}`));
 }
 
 function same(id, on) {
@@ -79,7 +70,7 @@ export function attribution(el, a, tokens = []) {
     label:
       row.source === null || !tokens[row.source]
         ? writer(row)
-        : h("span", {}, writer(row), " ", token(tokens[row.source].token)),
+        : h("span", writer(row), " ", token(tokens[row.source].token)),
     value: row.contribution,
     text: fixed(row.contribution, digits, true),
     row,
@@ -96,17 +87,14 @@ export function attribution(el, a, tokens = []) {
   const list = h("div");
   bars.mount(list, { rows, signed: true }, { onpick: ({ row }) => follow(row) });
   const of =
-    a.against === null ? [h("span", {}, "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
-  fill(
-    el,
+    a.against === null ? [h("span", "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
+  fill(el, [
     list,
-    h(
-      "p",
-      { class: "row soft" },
-      h("span", {}, "Sum ", h("b", {}, num(a.total)), " = ", ...of, ` ${num(a.logit)} logits`),
-      h("span", { class: "faint" }, `relative error ${a.error.toExponential(1)}`),
-    ),
-  );
+    h("p.row.soft", [
+      h("span", "Sum ", h("b", num(a.total)), " = ", ...of, ` ${num(a.logit)} logits`),
+      h("span.faint", `relative error ${a.error.toExponential(1)}`),
+    ]),
+  ]);
 }
 
 /** Direct and total effects of writers, as `with_effects` returns them. */
@@ -115,8 +103,8 @@ export const effectsTable = (rows) =>
     ["writer", "direct effect", "total effect", "where they differ"],
     rows.map((row) => [
       row.writer,
-      h("td", { class: "n" }, signed(row.direct_effect)),
-      h("td", { class: "n" }, row.total_effect === null ? "" : signed(row.total_effect)),
+      h("td.n", signed(row.direct_effect)),
+      h("td.n", row.total_effect === null ? "" : signed(row.total_effect)),
       row.note,
     ]),
     "Direct and total effects",
@@ -132,12 +120,7 @@ function follow(row) {
 /** A titled card of a screen; `controls` are in its header. */
 export function card(title, controls, ...body) {
   const id = `card${++cards}`;
-  return h(
-    "section",
-    { class: "card", "aria-labelledby": id },
-    h("header", {}, h("h2", { id }, title), controls, saver()),
-    body,
-  );
+  return h("section.card", { "aria-labelledby": id }, h("header", h("h2", { id }, title), controls, saver()), body);
 }
 let cards = 0;
 
@@ -157,34 +140,18 @@ const numeric = (x) => typeof x === "number" || !!x?.classList?.contains("n");
 export function table(head, rows, caption = "") {
   const cell = (x) =>
     typeof x === "number"
-      ? h("td", { class: "n" }, Number.isInteger(x) ? x.toLocaleString("en") : num(x))
+      ? h("td.n", Number.isInteger(x) ? x.toLocaleString("en") : num(x))
       : x?.tagName === "TD"
         ? x
-        : h("td", {}, x);
-  return h(
-    "div",
-    // a scrolling box takes the focus
-    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption || "Table" },
-    h(
-      "table",
-      {},
-      caption && h("caption", {}, caption),
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          head.map((t, i) => h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map((row) => h("tr", {}, row.map(cell))),
-      ),
-    ),
-  );
+        : h("td", x);
+  // a scrolling box takes the focus
+  return h("div.scroll", { tabindex: 0, role: "group", "aria-label": caption || "Table" }, [
+    h("table", [
+      caption && h("caption", caption),
+      h("thead", [h("tr", [head.map((t, i) => h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t))])]),
+      h("tbody", [rows.map((row) => h("tr", row.map(cell)))]),
+    ]),
+  ]);
 }
 
 /** The numbers of a chart as a folded table, built when it is opened; a click on a column's name sorts by it. */
@@ -209,12 +176,10 @@ export function asTable(title, head, rows) {
     draw(rows().sort((a, b) => sign * compared(a[i], b[i])));
     body.querySelectorAll("th button")[i].focus();
   }
-  return h(
-    "details",
-    { ontoggle: (e) => e.target.open && !body.firstChild && draw(rows()) },
-    h("summary", {}, title),
+  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && draw(rows()) }, [
+    h("summary", title),
     body,
-  );
+  ]);
 }
 
 /** A link to the card of a memory or a head (`kind`), and its name; Shift-click compares it with the open memory. */
@@ -233,12 +198,8 @@ export function link(one, kind, props = {}) {
   };
   const name = nameOf(one, kind);
   return [
-    h(
-      "a",
-      { class: "tok", href: head ? `#/heads?head=${id}` : `#/memory?memory=${id}`, onclick: follow, ...props },
-      id,
-    ),
-    name && h("span", { class: "tag", dir: "auto", title: "label" }, name),
+    h("a.tok", { href: head ? `#/heads?head=${id}` : `#/memory?memory=${id}`, onclick: follow, ...props }, id),
+    name && h("span.tag", { dir: "auto", title: "label" }, name),
   ];
 }
 
@@ -264,7 +225,7 @@ export function tokenLists(lists, options) {
       id: r.id,
     }));
     bars.mount(box, { rows: each, signed: false, least }, options);
-    return h("div", {}, h("h3", {}, title), box);
+    return h("div", h("h3", title), box);
   });
 }
 
@@ -279,11 +240,7 @@ export async function pane(el, work) {
 
 /** A skeleton of so many grey lines, which appears only after a short delay. */
 export const loading = (what, lines = 4) =>
-  h(
-    "div",
-    { class: "skeleton", role: "status", "aria-label": what },
-    Array.from({ length: lines }, () => h("i")),
-  );
+  h("div.skeleton", { role: "status", "aria-label": what }, [Array.from({ length: lines }, () => h("i"))]);
 
 /** Dim old content, after a short delay, until the returned function is called. */
 export function waiting(...els) {
@@ -310,21 +267,17 @@ function dropped(error) {
 export function failure(el, error, again) {
   if (error.code === "superseded" || dropped(error)) return;
   if (!error.code) console.error(error);
-  fill(
-    el,
-    h(
-      "div",
-      { class: "warn stack" },
-      h("p", {}, h("b", {}, error.message), error.why ? `: ${error.why}` : ""),
-      error.fix && h("p", { class: "soft" }, error.fix),
-      again && error.code !== "unsupported" && h("div", {}, button("Try again", again, { class: "btn small" })),
-    ),
-  );
+  fill(el, [
+    h("div.warn.stack", [
+      h("p", h("b", error.message), error.why ? `: ${error.why}` : ""),
+      error.fix && h("p.soft", error.fix),
+      again && error.code !== "unsupported" && h("div", button("Try again", again, { class: "btn small" })),
+    ]),
+  ]);
 }
 
 /** The message of an empty pane. */
-export const empty = (title, text, ...more) =>
-  h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
+export const empty = (title, text, ...more) => h("div.empty", h("h2", title), h("p", text), ...more);
 
 /** The message of a screen that has nothing to show for this model. */
 export function noMemories(root) {
@@ -340,13 +293,11 @@ export function written(el, name) {
 
 /** The help of a pane: a text by its name, loaded when it is opened. */
 export function about(name) {
-  const aboutText = h("p", { class: "why" });
-  return h(
-    "details",
-    { ontoggle: () => written(aboutText, name) },
-    h("summary", { class: "faint" }, "What am I looking at?"),
+  const aboutText = h("p.why");
+  return h("details", { ontoggle: () => written(aboutText, name) }, [
+    h("summary.faint", "What am I looking at?"),
     aboutText,
-  );
+  ]);
 }
 
 /** The selected layer or position; the last one by default. */

@@ -11,20 +11,17 @@ export function presets(page) {
     placeholder: "a name for these edits",
     onkeydown: (e) => e.key === "Enter" && save(),
   });
-  const list = h("ul", { class: "runs" });
-  const note = h("p", { class: "faint" });
+  const list = h("ul.runs");
+  const note = h("p.faint");
 
   const read = () =>
     pane(list, async () => {
       const { presets: savedPresets, persistent } = await api.get("/presets", {}, { fresh: true });
-      fill(
-        list,
+      fill(list, [
         savedPresets.map((one) =>
-          h(
-            "li",
-            {},
+          h("li", [
             button(
-              [h("b", { dir: "auto" }, one.name), h("span", { class: "faint" }, ` ${editsInWords(one.edits)}`)],
+              [h("b", { dir: "auto" }, one.name), h("span.faint", ` ${editsInWords(one.edits)}`)],
               () => load(one),
               { title: "Put these edits into the tray" },
             ),
@@ -32,14 +29,13 @@ export function presets(page) {
               class: "btn small",
               "aria-label": `Delete ${one.name}`,
             }),
-          ),
+          ]),
         ),
-      );
-      fill(
-        note,
+      ]);
+      fill(note, [
         !savedPresets.length && "None is saved yet. ",
         !persistent && "Without an index they last until the server stops.",
-      );
+      ]);
     });
 
   const write = (request) => request.then(read, api.fail);
@@ -56,12 +52,10 @@ export function presets(page) {
     focused.focus(); // the list has moved to the tray
   }
 
-  return h(
-    "details",
-    { class: "presets", ontoggle: (e) => e.target.open && read() },
-    h("summary", {}, "Presets"),
-    h("div", { class: "row" }, name, button("Save the edits", save, { class: "btn small" })),
+  return h("details.presets", { ontoggle: (e) => e.target.open && read() }, [
+    h("summary", "Presets"),
+    h("div.row", name, button("Save the edits", save, { class: "btn small" })),
     list,
     note,
-  );
+  ]);
 }

@@ -34,7 +34,7 @@ export async function oneToken(text) {
 
 /** Two lists, for the target and its rival. `draw(view)` fills them with the candidates of a position. */
 export function questionPicker() {
-  const el = h("div", { class: "row question", role: "group", "aria-label": "Target and runner-up" });
+  const el = h("div.row.question", { role: "group", "aria-label": "Target and runner-up" });
 
   /** A list of tokens, with an entry for any other one. */
   function choice(label, chosen, options, on) {
@@ -53,11 +53,7 @@ export function questionPicker() {
           if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();
         },
       });
-      fill(
-        box,
-        input,
-        button("Use", () => other(input), { class: "btn small" }),
-      );
+      fill(box, [input, button("Use", () => other(input), { class: "btn small" })]);
       input.focus();
     };
     const list = selectBox(label, [...options, [OTHER, "another token …"]], chosen, {
@@ -74,9 +70,8 @@ export function questionPicker() {
     const runnerUp = listed.find((c) => c.id !== target.id);
     const named = (c, more = "") => [`#${c.id}`, `${visible(c.token)}${more}`];
     const withOne = (one, list) => (one && !list.some(([id]) => id === `#${one.id}`) ? [named(one), ...list] : list);
-    fill(
-      el,
-      h("span", { class: "soft" }, "Why"),
+    fill(el, [
+      h("span.soft", "Why"),
       choice(
         "Target",
         `#${target.id}`,
@@ -86,7 +81,7 @@ export function questionPicker() {
         ),
         (id) => turn({ token: id === `#${first.id}` ? "" : id, ...(id === state().against && { against: "" }) }),
       ),
-      h("span", { class: "soft" }, "rather than"),
+      h("span.soft", "rather than"),
       choice(
         "Runner-up",
         against ? `#${against.id}` : "none",
@@ -104,7 +99,7 @@ export function questionPicker() {
               : { single: "", against: runnerUp && id === `#${runnerUp.id}` ? "" : id },
           ),
       ),
-    );
+    ]);
   }
   return { el, draw };
 }

@@ -193,9 +193,8 @@ function openMenu(anchor, items) {
   };
   const outside = (event) => !menu.contains(event.target) && close();
   const menu = h(
-    "div",
+    "div.menu",
     {
-      class: "menu",
       role: "menu",
       onkeydown: (event) => {
         const all = [...menu.children];
@@ -208,9 +207,11 @@ function openMenu(anchor, items) {
         event.stopPropagation();
       },
     },
-    items.map(([text, run]) =>
-      button(text, async () => (close(), await Promise.resolve(run()).catch(api.fail)), { role: "menuitem" }),
-    ),
+    [
+      items.map(([text, run]) =>
+        button(text, async () => (close(), await Promise.resolve(run()).catch(api.fail)), { role: "menuitem" }),
+      ),
+    ],
   );
   const box = anchor.getBoundingClientRect();
   menu.style.top = `${box.bottom + scrollY + 6}px`;
@@ -260,7 +261,7 @@ async function asPng({ text, width, height, description, title }) {
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   await image.decode();
   const scale = Math.min(2, 16_000 / Math.max(width, height), Math.sqrt(120e6 / (width * height)));
-  const canvas = h("canvas", {});
+  const canvas = h("canvas");
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);

@@ -49,14 +49,13 @@ export function panel(table) {
       limits[name],
     ];
   });
-  const dialog = modal(
-    { "aria-label": "Timings" },
-    h("h1", {}, "Timings"),
+  const dialog = modal({ "aria-label": "Timings" }, [
+    h("h1", "Timings"),
     table(
       ["interaction", "times", "median (ms)", "p95", "most", "limit"],
       rows,
       "From the event to the frame after it, on this page.",
     ),
     button("Close", () => dialog.close(), { class: "btn main" }),
-  );
+  ]);
 }

@@ -45,22 +45,19 @@ export function mount() {
     if (card.hidden) return;
     const [title, text] = (await api.file("about")).tour[n - 1];
     if (n !== at()) return;
-    fill(
-      card,
-      h("p", { class: "faint" }, `${n} of ${STEPS.length}`),
+    fill(card, [
+      h("p.faint", `${n} of ${STEPS.length}`),
       h("h2", { id: "tour-title" }, title),
-      h("p", {}, text),
-      h(
-        "div",
-        { class: "row" },
+      h("p", text),
+      h("div.row", [
         button("End", end, { class: "quiet" }),
-        h("span", { class: "spacer" }),
+        h("span.spacer"),
         n > 1 && button("Back", () => step(n - 1), { class: "btn small" }),
         button(n < STEPS.length ? "Next" : "Done", () => (n < STEPS.length ? step(n + 1) : end()), {
           class: "btn small main",
         }),
-      ),
-    );
+      ]),
+    ]);
     card.focus({ preventScroll: true });
     point(STEPS[n - 1]);
   }

@@ -51,27 +51,22 @@ export const undoButtons = () => [
 
 /** `compare` runs both sides of the comparison; `more` is appended after the buttons. */
 export function mount(el, state, compare, more) {
-  const note = h("p", { class: "faint", role: "status" });
+  const note = h("p.faint", { role: "status" });
   const draw = () => {
     const list = edits();
     later(note, list).catch(api.fail);
     el.hidden = !list.length;
     if (!list.length) return;
     const any = list.some((e) => e.on);
-    fill(
-      el,
-      h(
-        "div",
-        { class: "tray-head" },
-        h("h2", {}, `${list.length} edit${list.length > 1 ? "s" : ""}`),
+    fill(el, [
+      h("div.tray-head", [
+        h("h2", `${list.length} edit${list.length > 1 ? "s" : ""}`),
         list.map((e, i) =>
-          h(
-            "span",
-            { class: e.on ? "chip" : "chip off" },
-            h("b", {}, name(e)),
+          h("span", { class: e.on ? "chip" : "chip off" }, [
+            h("b", name(e)),
             nameOf(e, e.target),
-            h("span", { class: "verb" }, verb(e)),
-            h("span", { class: "faint" }, scope(e)),
+            h("span.verb", verb(e)),
+            h("span.faint", scope(e)),
             button(e.on ? "●" : "○", () => change(i, { on: !e.on }), {
               "aria-label": e.on ? "Switch this edit off" : "Switch this edit on",
               title: "On or off",
@@ -80,18 +75,18 @@ export function mount(el, state, compare, more) {
               "aria-label": "Remove this edit",
               title: "Remove",
             }),
-          ),
+          ]),
         ),
-        h("span", { class: "spacer" }),
+        h("span.spacer"),
         undoButtons(),
         button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), {
           class: "btn small",
         }),
         button("Run and compare", compare, { class: "btn small main" }),
         more,
-      ),
+      ]),
       note,
-    );
+    ]);
   };
   const change = (i, part) => setEdits(edits().map((e, j) => (i === j ? { ...e, ...part } : e)));
   shown = state;
@@ -116,11 +111,10 @@ async function later(note, list) {
   const n = (await api.get("/tokenize", { text: prompt() }, { channel: "tray" })).ids.length;
   const after = placed.filter((e) => e.positions.some((p) => p >= n));
   if (after.length)
-    fill(
-      note,
+    fill(note, [
       `Beyond the prompt’s ${many(n, "token")} an edit acts in the continuation only: ` +
         `${after.map((e) => `${name(e)} ${scope(e)}`).join(", ")}.`,
-    );
+    ]);
 }
 
 /** Add an edit, or replace the one of the same place. */

@@ -57,7 +57,7 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
       "its name where it has one, and the tokens that it promotes: with a negative coefficient, the tokens at the value's " +
         "other end",
     ],
-    [h("span", { class: "hidden" }, "Edit"), ""],
+    [h("span.hidden", "Edit"), ""],
   ];
   const line = (largest) => (u) => {
     const head = isHead(u);
@@ -65,29 +65,21 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
     const id = idOf(u, head ? "head" : "memory");
     const name = nameOf(u, head ? "head" : "memory");
     const tokens = u.coefficient < 0 ? u.bottom_tokens : u.top_tokens;
-    const row = h(
-      "tr",
-      { class: "sub-update" },
-      h("td", { class: "writer" }, link(u, head ? "head" : "memory")[0]),
-      h("td", { class: "n wide-only" }, head ? "" : fixed(u.coefficient, digits.coefficient)),
-      h("td", { class: "n wide-only" }, percent(u.share)),
-      h("td", { class: "n effect" }, fixed(e, digits.effect, true)),
-      h(
-        "td",
-        { class: "meter-cell", "aria-hidden": "true" },
-        h(
-          "span",
-          { class: "meter" },
+    const row = h("tr.sub-update", [
+      h("td.writer", link(u, head ? "head" : "memory")[0]),
+      h("td.n.wide-only", head ? "" : fixed(u.coefficient, digits.coefficient)),
+      h("td.n.wide-only", percent(u.share)),
+      h("td.n.effect", fixed(e, digits.effect, true)),
+      h("td.meter-cell", { "aria-hidden": "true" }, [
+        h("span.meter", [
           h("span", {
             class: e < 0 ? "bar minus" : "bar plus",
             style: { width: `${Math.max(1, (Math.abs(e) / largest) * 50)}%`, [e < 0 ? "right" : "left"]: "50%" },
           }),
-        ),
-      ),
-      h("td", { class: "toks" }, name && h("span", { class: "name", dir: "auto", title: name }, name), toks(tokens, 8)),
-      h(
-        "td",
-        { class: "acts" },
+        ]),
+      ]),
+      h("td.toks", name && h("span.name", { dir: "auto", title: name }, name), toks(tokens, 8)),
+      h("td.acts", [
         !head &&
           button("⋯", (event) => opened(event.currentTarget, row, u), {
             class: "quiet",
@@ -100,51 +92,37 @@ export function updatesTable(el, rows, view, { order = "effect", after = [] } = 
           title: `Add to the edits: switch this ${head ? "head" : "memory"} off`,
           "aria-label": `Switch ${id} off`,
         }),
-      ),
-    );
+      ]),
+    ]);
     return row;
   };
   const table = (list) =>
     h(
-      "table",
-      {
-        class: "updates",
-        style: { "--longest": Math.max(6, ...list.map((u) => idOf(u, isHead(u) ? "head" : "memory").length)) },
-      },
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          columns.map(([text, cls, title]) => h("th", { scope: "col", class: cls, title }, text)),
-        ),
-      ),
-      h("tbody", {}, list.map(line(Math.max(...list.map((u) => Math.abs(effect(u))), 1e-9)))),
+      "table.updates",
+      { style: { "--longest": Math.max(6, ...list.map((u) => idOf(u, isHead(u) ? "head" : "memory").length)) } },
+      [
+        h("thead", [
+          h("tr", [columns.map(([text, cls, title]) => h("th", { scope: "col", class: cls, title }, text))]),
+        ]),
+        h("tbody", list.map(line(Math.max(...list.map((u) => Math.abs(effect(u))), 1e-9)))),
+      ],
     );
-  fill(
-    el,
-    h("div", { class: "updates-box" }, table(listed)),
-    after.map(([text, value]) =>
-      h("p", { class: "faint" }, text, value === null ? "" : `: ${fixed(value, digits.effect, true)}`),
-    ),
+  fill(el, [
+    h("div.updates-box", table(listed)),
+    after.map(([text, value]) => h("p.faint", text, value === null ? "" : `: ${fixed(value, digits.effect, true)}`)),
     always.length > 0 &&
-      h(
-        "details",
-        { class: "always-on" },
-        h(
-          "summary",
-          {},
-          h("span", { class: "tag" }, "always on"),
+      h("details.always-on", [
+        h("summary", [
+          h("span.tag", "always on"),
           ` ${always.length} ${always.length === 1 ? "memory fires" : "memories fire"} on nearly every token: ${fixed(
             always.reduce((sum, u) => sum + effect(u), 0),
             digits.effect,
             true,
           )}`,
-        ),
-        h("div", { class: "updates-box" }, table(always)),
-      ),
-  );
+        ]),
+        h("div.updates-box", table(always)),
+      ]),
+  ]);
 }
 
 /** A short card of a memory, opened in the row below its own. */
@@ -152,38 +130,34 @@ function opened(control, row, u) {
   const open = control.getAttribute("aria-expanded") === "true";
   control.setAttribute("aria-expanded", String(!open));
   if (open) return row.nextSibling.remove();
-  const body = h("div", { class: "stack" });
+  const body = h("div.stack");
   // A narrow table hides some columns, and a cell that spans hidden ones would widen it.
   const columns = [...row.cells].filter((cell) => cell.offsetParent).length;
-  row.after(h("tr", { class: "more" }, h("td", { colspan: columns }, body)));
+  row.after(h("tr.more", h("td", { colspan: columns }, body)));
   return pane(body, async () => {
     const name = nameOf(u);
-    fill(
-      body,
-      name && h("p", {}, h("b", {}, name)),
+    fill(body, [
+      name && h("p", h("b", name)),
       [
         ["promotes", u.top_tokens.slice(0, 10)],
         ["suppresses", u.bottom_tokens.slice(0, 10)],
-      ].map(([end, list]) => h("p", {}, h("span", { class: "soft" }, `${end} `), toks(list, 10))),
-    );
+      ].map(([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10))),
+    ]);
     if (!indexed()) return;
     const { rows } = await api.get(
       `/memories/${u.layer}/${u.index}/triggers`,
       { top: 2, context: 16 },
       { channel: `more ${u.layer}.${u.index}` },
     );
-    append(
-      body,
+    append(body, [
       rows.map((found) =>
-        h(
-          "p",
-          { dir: "auto" },
-          h("span", { class: "faint" }, `${fixed(found.coefficient, 2)} `),
+        h("p", { dir: "auto" }, [
+          h("span.faint", `${fixed(found.coefficient, 2)} `),
           found.prefix.replace(/\s+/g, " "),
-          h("mark", {}, found.token),
-        ),
+          h("mark", found.token),
+        ]),
       ),
-    );
+    ]);
   });
 }
 

@@ -41,7 +41,7 @@ export function mount(el, data, options = {}) {
       s(
         "path",
         { d: path, class: value < 0 ? "arc minus" : "arc plus", "stroke-width": (0.8 + 7 * share).toFixed(2) },
-        s("title", {}, `from ${visible(tokens[i])} (${i}): ${data.format(value)}`),
+        [s("title", `from ${visible(tokens[i])} (${i}): ${data.format(value)}`)],
       ),
     );
   });
@@ -49,18 +49,12 @@ export function mount(el, data, options = {}) {
     svg.append(
       s(
         "text",
-        {
-          x,
-          y: TALL + 16,
-          "text-anchor": "middle",
-          class: i === from ? "on" : "",
-          onclick: () => options.onpick?.(i),
-        },
+        { x, y: TALL + 16, "text-anchor": "middle", class: i === from ? "on" : "", onclick: () => options.onpick?.(i) },
         name,
       ),
     );
   });
-  const box = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, svg);
+  const box = h("div.scroll", { tabindex: 0, role: "group", "aria-label": label }, svg);
   fill(el, box);
   box.scrollLeft = at; // in a long text, show its end, where the destination token is
 }

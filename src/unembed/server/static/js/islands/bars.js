@@ -14,24 +14,22 @@ export function mount(el, data, options = {}) {
       const live = options.onpick && row.pick !== false;
       const minus = row.value < 0;
       const width = `${(Math.abs(row.value) / most) * (signed ? 50 : 100)}%`;
-      return h(
-        "li",
-        { class: row.cls },
+      return h("li", { class: row.cls }, [
         h(
           live ? "button" : "div",
           { class: "bar-row", type: live && "button", title: row.title, onclick: () => live && options.onpick(row, i) },
-          h("span", { class: "bar-label" }, row.label),
-          h(
-            "span",
-            { class: "bar-track" },
-            h("span", {
-              class: minus ? "bar minus" : "bar plus",
-              style: { width, ...(signed && { [minus ? "right" : "left"]: "50%" }) },
-            }),
-          ),
-          h("span", { class: "bar-number" }, row.text),
+          [
+            h("span.bar-label", row.label),
+            h("span.bar-track", [
+              h("span", {
+                class: minus ? "bar minus" : "bar plus",
+                style: { width, ...(signed && { [minus ? "right" : "left"]: "50%" }) },
+              }),
+            ]),
+            h("span.bar-number", row.text),
+          ],
         ),
-      );
+      ]);
     });
     fill(el, h("ol", { class: signed ? "bars signed" : "bars" }, drawn));
   };

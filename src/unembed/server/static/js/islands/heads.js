@@ -21,9 +21,7 @@ export function matrix(el, data, options = {}) {
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", `Heads by ${data.definition}`);
   const lines = data.scores.map((row, layer) =>
-    h(
-      "div",
-      { class: "line", role: "row" },
+    h("div.line", { role: "row" }, [
       h("span", { role: "rowheader" }, `L${layer}`),
       row.every((score) => score === null) && h("em", { role: "gridcell" }, data.mixers?.[layer] || "none"),
       row.map((score, head) => {
@@ -49,20 +47,22 @@ export function matrix(el, data, options = {}) {
             "aria-label": title,
             onclick: () => options.onpick?.(layer, head),
           },
-          !shown
-            ? ""
-            : score
-                .toFixed(2)
-                .replace(/^-(?=0\.00$)/, "")
-                .replace("0.", ".")
-                .replace("-", "−"),
+          [
+            !shown
+              ? ""
+              : score
+                  .toFixed(2)
+                  .replace(/^-(?=0\.00$)/, "")
+                  .replace("0.", ".")
+                  .replace("-", "−"),
+          ],
         );
       }),
-    ),
+    ]),
   );
   const widest = Math.max(...data.scores.map((row) => row.length));
   const columns = Array.from({ length: widest }, (_, head) => h("span", { role: "columnheader" }, `H${head}`));
-  fill(el, h("div", { class: "line", role: "row" }, h("span", {}), columns), lines.reverse());
+  fill(el, h("div.line", { role: "row" }, h("span"), columns), lines.reverse());
   el.onkeydown = moveFocus;
 }
 
@@ -75,18 +75,15 @@ export function thumbnails(el, data, options = {}) {
   if (!el.isConnected) return; // another screen is open now, and elements outside the page have no computed colours
   const { patterns, side, chosen } = data;
   el.className = Math.max(...patterns.map((heads) => heads.length)) > 12 ? "thumbs small" : "thumbs";
-  const probe = h("span", { class: "map-0", hidden: true });
+  const probe = h("span.map-0", { hidden: true });
   fill(el, probe);
   const [r, g, b] = getComputedStyle(probe).backgroundColor.match(/\d+/g).map(Number);
-  fill(
-    el,
+  fill(el, [
     patterns
       .map((heads, layer) =>
-        h(
-          "div",
-          { class: "line" },
-          h("span", {}, `L${layer}`),
-          !heads.length && h("em", {}, data.mixers?.[layer] || "none"),
+        h("div.line", [
+          h("span", `L${layer}`),
+          !heads.length && h("em", data.mixers?.[layer] || "none"),
           heads.map((packed, head) => {
             const canvas = h("canvas", { width: side, height: side, "aria-hidden": "true" });
             const pen = canvas.getContext("2d");
@@ -107,14 +104,13 @@ export function thumbnails(el, data, options = {}) {
                 title: `L${layer}H${head}${name ? `, ${name}` : ""}`,
                 onclick: () => options.onpick?.(layer, head),
               },
-              canvas,
-              h("small", {}, name || `H${head}`),
+              [canvas, h("small", name || `H${head}`)],
             );
           }),
-        ),
+        ]),
       )
       .reverse(),
-  );
+  ]);
 }
 
 export function pattern(el, data) {
@@ -150,12 +146,12 @@ export function pattern(el, data) {
             rx: 1.5,
             class: `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}`,
           },
-          s(
-            "title",
-            {},
-            `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ` +
-              (data.format || ((x) => `${(100 * x).toFixed(1)} %`))(w),
-          ),
+          [
+            s("title", [
+              `${visible(data.tokens[dst])} reads ${visible(data.tokens[src])}: ` +
+                (data.format || ((x) => `${(100 * x).toFixed(1)} %`))(w),
+            ]),
+          ],
         ),
       );
     });

@@ -24,7 +24,7 @@ export function mount(el, data) {
           s(
             "rect",
             { x: x(edges[i]), y: 78 - height, width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5), height },
-            s("title", {}, `${n} from ${shown(edges[i])} to ${shown(edges[i + 1])}`),
+            [s("title", `${n} from ${shown(edges[i])} to ${shown(edges[i + 1])}`)],
           ),
         );
     });

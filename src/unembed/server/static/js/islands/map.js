@@ -17,8 +17,8 @@ const MOST = 64;
 
 export function mount(el, data, options = {}) {
   const n = data.x.length;
-  const canvas = h("canvas", { class: "map-canvas", tabindex: 0, role: "application", "aria-label": data.label });
-  const box = h("div", { class: "map-brush", hidden: true });
+  const canvas = h("canvas.map-canvas", { tabindex: 0, role: "application", "aria-label": data.label });
+  const box = h("div.map-brush", { hidden: true });
   fill(el, canvas, box);
   el.classList.add("map");
   const pen = canvas.getContext("2d");

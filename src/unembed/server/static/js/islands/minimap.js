@@ -8,7 +8,7 @@ import { fill, s } from "./nodes.js";
 const ROW = 5;
 
 export function mount(el, data, options = {}) {
-  let frame = s("rect", {});
+  let frame = s("rect");
   const update = ({ rows }) => {
     const n = rows[0]?.cells.length ?? 0;
     const svg = s("svg", {

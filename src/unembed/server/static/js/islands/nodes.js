@@ -1,22 +1,24 @@
 /** Elements of the page and of every drawing, built without HTML: text is always inserted as text. */
 
 /**
- * An element. `props`: `class`, `text`, `on<event>`, `style` (an object), `data` (an object), properties and
- * attributes.
- * @param {string} tag @param {Record<string, any>} [props] @param {...any} children @returns {any}
+ * An element. `selector`: its tag and classes, as in "p.faint"; `props`: `class`, `text`, `on<event>`, `style` (an
+ * object), `data` (an object), properties and attributes; children are nodes, texts and arrays of them.
+ * @param {string} selector @param {...any} rest the properties, if any, and the children
+ * @returns {any}
  */
-export function h(tag, props = {}, ...children) {
-  return made(document.createElement(tag), props, children);
-}
+export const h = (selector, ...rest) => made((tag) => document.createElement(tag), selector, rest);
 
-/** The same for SVG. @returns {any} */
-export function s(tag, props = {}, ...children) {
-  return made(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
-}
+/** The same for SVG. @param {string} selector @param {...any} rest @returns {any} */
+export const s = (selector, ...rest) =>
+  made((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag), selector, rest);
 
-function made(el, props, children) {
+function made(create, selector, rest) {
+  const [tag, ...classes] = selector.split(".");
+  const el = create(tag);
+  if (classes.length) el.setAttribute("class", classes.join(" "));
+  const props = rest[0]?.constructor === Object ? rest.shift() : {};
   for (const [name, value] of Object.entries(props)) set(el, name, value);
-  return append(el, children);
+  return append(el, rest);
 }
 
 function set(el, name, value) {
@@ -30,7 +32,7 @@ function set(el, name, value) {
 }
 
 export function append(el, children) {
-  for (const child of children.flat(3)) {
+  for (const child of children.flat(Infinity)) {
     if ((child ?? false) === false) continue;
     el.append(child);
   }

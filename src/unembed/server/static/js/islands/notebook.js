@@ -21,7 +21,7 @@ export function draw(el, data, chosen) {
 /** A drawing with a line of text under it. */
 function noted(el, text) {
   const host = h("div");
-  const note = h("p", { class: "bar-number" }, text);
+  const note = h("p.bar-number", text);
   fill(el, host, note);
   return { host, note };
 }
@@ -134,7 +134,7 @@ function memory(el, data, chosen) {
       { rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), r })) },
       { onpick: ({ r }) => chosen?.({ id: r.id, token: r.token }) },
     );
-    return h("div", {}, h("b", {}, title), box);
+    return h("div", h("b", title), box);
   });
   const { host } = noted(
     el,

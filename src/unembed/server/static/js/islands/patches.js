@@ -23,18 +23,14 @@ export function mount(el, data, options = {}) {
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", data.label);
   el.style.setProperty("--columns", String(columns.length));
-  const head = h(
-    "div",
-    { class: "line", role: "row" },
+  const head = h("div.line", { role: "row" }, [
     h("span", { role: "columnheader" }, ""),
     columns.map((column) =>
       h("span", { role: "columnheader", class: column.differs ? "differs" : "" }, token(column.text)),
     ),
-  );
+  ]);
   const lines = values.map((row, r) =>
-    h(
-      "div",
-      { class: "line", role: "row" },
+    h("div.line", { role: "row" }, [
       h("span", { role: "rowheader" }, rows[r]),
       row.map((x, c) => {
         const here = chosen?.[0] === r && chosen?.[1] === c;
@@ -52,10 +48,10 @@ export function mount(el, data, options = {}) {
             "aria-selected": String(here),
             onclick: () => options.onpick?.(r, c),
           },
-          numbered ? numbers[r][c].toFixed(2).replace("-0.00", "0.00").replace("-", "−") : "",
+          [numbered ? numbers[r][c].toFixed(2).replace("-0.00", "0.00").replace("-", "−") : ""],
         );
       }),
-    ),
+    ]),
   );
   fill(el, head, lines.reverse());
   el.onkeydown = moveFocus;

@@ -57,16 +57,12 @@ export function mount(el, data, options = {}) {
       svg.append(s("polyline", { points, class: `line line${k}` }));
       of(one).forEach((v, i) => {
         svg.append(
-          s(
-            "circle",
-            { cx: x(i), cy: y(v), r: 3, class: `dot line${k}` },
-            s(
-              "title",
-              {},
+          s("circle", { cx: x(i), cy: y(v), r: 3, class: `dot line${k}` }, [
+            s("title", [
               `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${asPercent(one.probabilities[i])}, ` +
                 `after layer ${next.layers[i]}`,
-            ),
-          ),
+            ]),
+          ]),
         );
       });
       ends.push([y(of(one)[n - 1]), one.name, k]);

@@ -32,17 +32,15 @@ export function drawing(el, { title, lines }) {
   const height = Math.ceil(top + box.height + 16 + captions.length * 15 + PAD);
   const words = (text, x, y, font, fill) => s("text", { x, y, ...font, fill: colour(fill).fill }, text);
   walk(el, body, { x: box.left - PAD, y: box.top - top, defs, shown: box });
-  const svg = s(
-    "svg",
-    { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" },
-    s("title", {}, title),
-    s("desc", {}, lines.join("\n")),
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" }, [
+    s("title", title),
+    s("desc", lines.join("\n")),
     defs,
     s("rect", { width, height, fill: colour(page.backgroundColor).fill }),
     words(title, PAD, PAD + 14, { ...fontOf(page, 16), "font-weight": 600 }, page.color),
     body,
     captions.map((line, i) => words(line, PAD, top + box.height + 26 + i * 15, small, page.color)),
-  );
+  ]);
   return svg;
 }
 

@@ -29,30 +29,25 @@ export function render(root, page) {
   let matched = null; // points found by the search
   let brushed = [];
   let hidden = new Set(); // kinds or layers that are off
-  const counted = h("p", { class: "soft", role: "status" });
+  const counted = h("p.soft", { role: "status" });
   const canvas = h("div");
   const pop = h("div", { id: "map-pop", class: "map-pop", hidden: true });
-  const legend = h("div", { class: "row map-legend" });
-  const panel = h("div", { class: "stack" });
+  const legend = h("div.row.map-legend");
+  const panel = h("div.stack");
   const best = h("div");
   const chosenCard = card("Selected memory", null, panel);
   const over = sheet(chosenCard);
-  const found = h("span", { class: "faint", role: "status" });
+  const found = h("span.faint", { role: "status" });
   const input = textBox("Search the map", {
     placeholder: 'a word, -word, "·token", *part*, /expression/, name:label',
     style: { flex: "1 1 220px" },
     onkeydown: (e) => e.key === "Enter" && turn({ query: input.value.trim() }),
     onchange: () => turn({ query: input.value.trim() }),
   });
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack" },
-      h("div", { class: "row" }, h("h1", {}, "Atlas of memories"), counted),
-      h(
-        "div",
-        { class: "atlas" },
+  fill(root, [
+    h("div.stack", [
+      h("div.row", h("h1", "Atlas of memories"), counted),
+      h("div.atlas", [
         card(
           "All values",
           [
@@ -67,22 +62,22 @@ export function render(root, page) {
               (v) => map?.brush(v === "brush"),
             ),
           ],
-          h(
-            "div",
-            { class: "row" },
-            input,
-            button("Search", () => turn({ query: input.value.trim() }), { class: "btn" }),
-            button("Clear", clear, { class: "quiet" }),
-            found,
-          ),
-          h("div", { class: "map-frame" }, canvas, pop, zoomers()),
-          legend,
-          about("atlas"),
+          [
+            h("div.row", [
+              input,
+              button("Search", () => turn({ query: input.value.trim() }), { class: "btn" }),
+              button("Clear", clear, { class: "quiet" }),
+              found,
+            ]),
+            h("div.map-frame", canvas, pop, zoomers()),
+            legend,
+            about("atlas"),
+          ],
         ),
-        h("div", { class: "stack atlas-side" }, chosenCard, card("Best memories", null, best)),
-      ),
-    ),
-  );
+        h("div.stack.atlas-side", chosenCard, card("Best memories", null, best)),
+      ]),
+    ]),
+  ]);
 
   function colour() {
     return COLOURS.some(([name]) => name === state().colour) ? state().colour : "kind";
@@ -90,13 +85,11 @@ export function render(root, page) {
 
   function zoomers() {
     const by = (text, label, run) => button(text, run, { class: "icon-btn", "aria-label": label, title: label });
-    return h(
-      "div",
-      { class: "map-zoom" },
+    return h("div.map-zoom", [
       by("+", "Zoom in", () => map?.zoom(1.6)),
       by("−", "Zoom out", () => map?.zoom(1 / 1.6)),
       by("⤢", "Show the whole map", () => map?.look({ x: 0.5, y: 0.5, zoom: 1 })),
-    );
+    ]);
   }
 
   function clear() {
@@ -123,15 +116,14 @@ export function render(root, page) {
       at = new Map(atlas.layer.map((layer, i) => [idOf({ layer, index: atlas.index[i] }), i]));
       const n = atlas.x.length;
       const [shown, all] = [n, atlas.n_values].map((count) => count.toLocaleString("en"));
-      fill(
-        counted,
+      fill(counted, [
         n < atlas.n_values
           ? `A sample: ${shown} of ${all} values, evenly spaced over all layers${
               atlas.best.length ? " and with the best memories" : ""
             }, `
           : `${all} values (FFN neurons) `,
         `on ${atlas.islands.length} islands of similar direction`,
-      );
+      ]);
       const [large] = [...atlas.islands].sort((a, b) => b.size - a.size);
       map = mount(
         canvas,
@@ -202,12 +194,11 @@ export function render(root, page) {
         const points = answer.memories.map(([layer, index]) => at.get(idOf({ layer, index })));
         matched = new Set(points.filter((i) => i !== undefined));
         const missing = answer.memories.length - matched.size;
-        fill(
-          found,
+        fill(found, [
           `${answer.memories.length.toLocaleString("en")} found`,
           missing > 0 && `, ${missing.toLocaleString("en")} of them not on the map`,
           answer.notes.map((note) => ` ${note}`),
-        );
+        ]);
       });
     paint();
     drawPanel();
@@ -256,13 +247,12 @@ export function render(root, page) {
       layer: (i) => `Layer ${i}`,
       density: (i) => (i ? `from ${percent(10 ** (4 * (i / STEPS - 1)))}` : "below 0.03 %"),
     }[by];
-    fill(
-      legend,
+    fill(legend, [
       classes.map(
         (name, i) =>
           counts[i] > 0 &&
           button(
-            [h("i", { class: name }), text(i), h("small", { class: "faint" }, ` ${counts[i].toLocaleString("en")}`)],
+            [h("i", { class: name }), text(i), h("small.faint", ` ${counts[i].toLocaleString("en")}`)],
             () => {
               if (!hidden.delete(i)) hidden.add(i);
               paint();
@@ -270,8 +260,8 @@ export function render(root, page) {
             { class: "quiet", "aria-pressed": String(!hidden.has(i)), title: "Show or hide" },
           ),
       ),
-      h("span", { class: "faint" }, "ringed: best memories"),
-    );
+      h("span.faint", "ringed: best memories"),
+    ]);
   }
 
   const density = (i) => (atlas.density ? `active on ${percent(atlas.density[i])} of tokens` : "");
@@ -282,13 +272,12 @@ export function render(root, page) {
     pop.hidden = !(i >= 0);
     if (pop.hidden) return;
     const described = bestOf(i)?.description;
-    fill(
-      pop,
-      h("b", {}, idAt(i), " ", names.at(idAt(i)) ?? ""),
-      h("div", {}, top(i)),
-      described && h("div", { class: "soft" }, described),
-      h("div", { class: "faint" }, density(i)),
-    );
+    fill(pop, [
+      h("b", idAt(i), " ", names.at(idAt(i)) ?? ""),
+      h("div", top(i)),
+      described && h("div.soft", described),
+      h("div.faint", density(i)),
+    ]);
     pop.style.left = `${Math.min(where[0] + 14, canvas.clientWidth - 190)}px`;
     pop.style.top = `${where[1] + 14}px`;
   }
@@ -299,12 +288,11 @@ export function render(root, page) {
     if (chosen !== undefined) return drawOne(chosen);
     const list = brushed.length ? brushed : matched ? [...matched] : [];
     if (!list.length)
-      return fill(
-        panel,
+      return fill(panel, [
         parseId(state().memory)
-          ? h("p", { class: "note" }, `${state().memory} is not on the map, which shows evenly spaced values.`)
-          : h("p", { class: "faint" }, "Click a point for its memory, or select several by dragging."),
-      );
+          ? h("p.note", `${state().memory} is not on the map, which shows evenly spaced values.`)
+          : h("p.faint", "Click a point for its memory, or select several by dragging."),
+      ]);
     const shared = new Map();
     for (const i of list) for (const id of atlas.top[i]) shared.set(id, (shared.get(id) || 0) + 1);
     const common = [...shared].filter(([, n]) => n > 1).sort((a, b) => b[1] - a[1]);
@@ -320,39 +308,34 @@ export function render(root, page) {
           on: true,
         })),
       ]);
-    return fill(
-      panel,
-      h(
-        "p",
-        { role: "status" },
-        h("b", {}, `${list.length.toLocaleString("en")} ${list.length === 1 ? "memory" : "memories"}`),
-      ),
+    return fill(panel, [
+      h("p", { role: "status" }, [
+        h("b", `${list.length.toLocaleString("en")} ${list.length === 1 ? "memory" : "memories"}`),
+      ]),
       common.length > 0 &&
-        h(
-          "p",
-          {},
-          h("span", { class: "faint" }, "Shared tokens "),
-          common.slice(0, 8).map(([id, n]) => [token(atlas.tokens[id]), h("small", { class: "faint" }, ` ${n} `)]),
-        ),
+        h("p", [
+          h("span.faint", "Shared tokens "),
+          common.slice(0, 8).map(([id, n]) => [token(atlas.tokens[id]), h("small.faint", ` ${n} `)]),
+        ]),
       list.length <= 200
-        ? h("div", {}, button("Switch all off", taken, { class: "btn small" }))
-        : h("p", { class: "faint" }, "Up to 200 can be switched off at once."),
+        ? h("div", button("Switch all off", taken, { class: "btn small" }))
+        : h("p.faint", "Up to 200 can be switched off at once."),
       table(
         ["memory", "density", "top tokens"],
-        list.slice(0, LISTED).map((i) => [
-          h(
-            "span",
-            {},
-            button(idAt(i), () => turn({ memory: idAt(i) }), { class: "quiet tok" }),
-            " ",
-            names.at(idAt(i)) ?? "",
-          ),
-          atlas.density ? percent(atlas.density[i]) : "",
-          top(i),
-        ]),
+        list
+          .slice(0, LISTED)
+          .map((i) => [
+            h("span", [
+              button(idAt(i), () => turn({ memory: idAt(i) }), { class: "quiet tok" }),
+              " ",
+              names.at(idAt(i)) ?? "",
+            ]),
+            atlas.density ? percent(atlas.density[i]) : "",
+            top(i),
+          ]),
         list.length > LISTED ? `the first ${LISTED}` : "",
       ),
-    );
+    ]);
   }
 
   function drawOne(i) {
@@ -362,83 +345,56 @@ export function render(root, page) {
       .flatMap((c, j) => (c === atlas.cluster[i] && j !== i ? [j] : []))
       .map((j) => [(atlas.x[j] - atlas.x[i]) ** 2 + (atlas.y[j] - atlas.y[i]) ** 2, j])
       .sort((a, b) => a[0] - b[0]);
-    fill(
-      panel,
+    fill(panel, [
       // The description has a line of its own.
-      h("h3", {}, described ? memoryLink(one(i)).slice(0, names.isLabelled(one(i)) ? 2 : 1) : memoryLink(one(i))),
-      described && h("p", {}, described.description, h("span", { class: "faint" }, ` best memory ${described.rank}`)),
-      h("p", {}, top(i)),
-      h(
-        "p",
-        { class: "faint" },
-        [`layer ${atlas.layer[i]}`, atlas.kinds[atlas.kind[i]], density(i)].filter(Boolean).join(" · "),
-      ),
-      h(
-        "div",
-        { class: "row" },
+      h("h3", described ? memoryLink(one(i)).slice(0, names.isLabelled(one(i)) ? 2 : 1) : memoryLink(one(i))),
+      described && h("p", described.description, h("span.faint", ` best memory ${described.rank}`)),
+      h("p", top(i)),
+      h("p.faint", [`layer ${atlas.layer[i]}`, atlas.kinds[atlas.kind[i]], density(i)].filter(Boolean).join(" · ")),
+      h("div.row", [
         button("Open its card", () => go({ screen: "memory", compared: "" }), { class: "btn main small" }),
         button("Switch off", () => tray.off(one(i)), { class: "btn small" }),
         button("Clear selection", () => (turn({ memory: "" }), over.hide()), { class: "quiet" }),
-      ),
-      h(
-        "p",
-        {},
-        h("span", { class: "faint" }, `Island of ${island.size.toLocaleString("en")}: `),
+      ]),
+      h("p", [
+        h("span.faint", `Island of ${island.size.toLocaleString("en")}: `),
         island.tokens.map((t) => [token(t), " "]),
-      ),
-      h("h3", {}, "Nearest on the map"),
-      h(
-        "ul",
-        { class: "stack tight" },
-        rest.slice(0, 6).map(([, j]) =>
-          h(
-            "li",
-            {},
-            button(idAt(j), () => turn({ memory: idAt(j) }), { class: "quiet tok" }),
-            " ",
-            top(j, 3),
+      ]),
+      h("h3", "Nearest on the map"),
+      h("ul.stack.tight", [
+        rest
+          .slice(0, 6)
+          .map(([, j]) =>
+            h("li", [button(idAt(j), () => turn({ memory: idAt(j) }), { class: "quiet tok" }), " ", top(j, 3)]),
           ),
-        ),
-      ),
-    );
+      ]),
+    ]);
   }
 
   /** The gallery; a click shows a memory on the map. */
   function drawBest() {
     if (!atlas.best.length)
-      return fill(
-        best,
-        h(
-          "p",
-          { class: "faint" },
-          "No gallery is saved for this model. ",
-          h("code", {}, "unembed memories"),
-          " ranks its memories.",
-        ),
-      );
+      return fill(best, [
+        h("p.faint", "No gallery is saved for this model. ", h("code", "unembed memories"), " ranks its memories."),
+      ]);
     const different = atlas.best.filter(({ listed }) => listed);
-    return fill(
-      best,
-      h("p", { class: "faint" }, "From the gallery, different ones first, as `unembed memories` lists them."),
-      h(
-        "ol",
-        { class: "best" },
+    return fill(best, [
+      h("p.faint", "From the gallery, different ones first, as `unembed memories` lists them."),
+      h("ol.best", [
         different.slice(0, 30).map((b) =>
-          h(
-            "li",
-            {},
+          h("li", [
             button(
-              [h("b", {}, idAt(b.point)), " ", b.description],
+              [h("b", idAt(b.point)), " ", b.description],
               () => {
                 turn({ memory: idAt(b.point) });
                 map.look({ x: atlas.x[b.point], y: atlas.y[b.point], zoom: Math.max(4, map.view().zoom) });
               },
               { class: "quiet", title: `score ${num(b.score)}` },
             ),
-          ),
+          ]),
         ),
-      ),
-    );
+      ]),
+    ]);
   }
 
   return {

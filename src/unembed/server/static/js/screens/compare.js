@@ -35,38 +35,27 @@ export function render(root, page) {
       }),
     ]),
   );
-  const both = h("div", { class: "two" });
+  const both = h("div.two");
   const difference = h("p", { role: "status" });
   const map = h("div");
-  const scale = h("p", { class: "faint" });
-  const cellSentence = h("p", { class: "soft", role: "status" });
+  const scale = h("p.faint");
+  const cellSentence = h("p.soft", { role: "status" });
   const mapTable = h("div");
-  const parts = h("div", { class: "stack" });
-  const texts3 = h("div", { class: "three" });
-  const statusLine = h("p", { class: "soft", role: "status" });
+  const parts = h("div.stack");
+  const texts3 = h("div.three");
+  const statusLine = h("p.soft", { role: "status" });
   const target = textBox("Target token", { size: 10, onchange: () => turn({ token: target.value }) });
   const rival = textBox("Compared with", { size: 10, onchange: () => turn({ against: rival.value }) });
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack bounded" },
-      h("h1", {}, "Compare two prompts"),
-      h(
-        "div",
-        { class: "two" },
-        SIDES.map(([side, name]) =>
-          h("label", { class: "stack tight" }, h("span", { class: "faint" }, name), texts[side]),
-        ),
-      ),
-      h(
-        "div",
-        { class: "row" },
+  fill(root, [
+    h("div.stack.bounded", [
+      h("h1", "Compare two prompts"),
+      h("div.two", [SIDES.map(([side, name]) => h("label.stack.tight", h("span.faint", name), texts[side]))]),
+      h("div.row", [
         button("Compare", submit, { class: "btn main", title: "Enter" }),
         button("Swap", () => go({ prompt: second(), other: first(), token: "", against: "", ...NOTHING_PICKED }), {
           class: "btn",
         }),
-      ),
+      ]),
       card("Next token", [worded("target", target), worded("against", rival)], both, difference),
       card(
         "Activation patching",
@@ -82,20 +71,14 @@ export function render(root, page) {
             (direction) => turn({ direction }),
           ),
         ],
-        map,
-        scale,
-        cellSentence,
-        about("patching"),
-        mapTable,
+        [map, scale, cellSentence, about("patching"), mapTable],
       ),
-      h(
-        "div",
-        { class: "two" },
+      h("div.two", [
         card("Heads and memories of the cell", null, parts),
         card("Continuations", button("Continue all three", run, { class: "btn small" }), statusLine, texts3),
-      ),
-    ),
-  );
+      ]),
+    ]),
+  ]);
 
   function submit() {
     const [prompt, other] = SIDES.map(([side]) => texts[side].value);
@@ -119,7 +102,7 @@ export function render(root, page) {
     if (!second()) {
       view = null;
       for (const el of [map, scale, cellSentence, mapTable, difference]) fill(el);
-      fill(both, h("p", { class: "note" }, "Write a second prompt: best one that differs in a word or two."));
+      fill(both, h("p.note", "Write a second prompt: best one that differs in a word or two."));
       return texts.corrupted.focus();
     }
     const settled = waiting(both, map);
@@ -137,18 +120,13 @@ export function render(root, page) {
     rival.value = other.token;
     const paired = { clean: new Map(view.pairs), corrupted: new Map(view.pairs.map(([a, c]) => [c, a])) };
     const ids = Object.fromEntries(SIDES.map(([side]) => [side, view[side].tokens.map((t) => t.id)]));
-    fill(
-      both,
+    fill(both, [
       SIDES.map(([side, name], i) => {
         const { tokens, prediction, logits } = view[side];
         const away = SIDES[1 - i][0];
-        return h(
-          "div",
-          { class: "stack tight" },
-          h("h3", {}, name),
-          h(
-            "p",
-            { class: "aligned" },
+        return h("div.stack.tight", [
+          h("h3", name),
+          h("p.aligned", [
             tokens.map((t, at) => {
               const there = paired[side].get(at);
               const same = there !== undefined && ids[away][there] === t.id;
@@ -159,35 +137,27 @@ export function render(root, page) {
                   class: same ? "common" : there === undefined ? "alone" : "differs",
                   title: `position ${at}: ${title}`,
                 },
-                token(t.token),
+                [token(t.token)],
               );
             }),
-          ),
+          ]),
           candidates(prediction, { n: 5, onpick: (c) => turn({ token: `#${c.id}`, against: "" }) }),
-          h(
-            "p",
-            { class: "faint" },
-            token(one.token),
-            ` logit ${num(logits[0])}, `,
-            token(other.token),
-            ` ${num(logits[1])}`,
-          ),
-        );
+          h("p.faint", token(one.token), ` logit ${num(logits[0])}, `, token(other.token), ` ${num(logits[1])}`),
+        ]);
       }),
-    );
+    ]);
     const [clean, corrupted] = SIDES.map(([side]) => view[side].logits[0] - view[side].logits[1]);
-    fill(
-      difference,
+    fill(difference, [
       "Logit of ",
       token(one.token),
       " minus ",
       token(other.token),
       ": ",
-      h("b", {}, signed(clean)),
+      h("b", signed(clean)),
       " with the clean prompt, ",
-      h("b", {}, signed(corrupted)),
+      h("b", signed(corrupted)),
       ` with the corrupted one. Alignment ${view.alignment}.`,
-    );
+    ]);
   }
 
   /** Whether the tokens of both prompts align one to one. */
@@ -239,29 +209,26 @@ export function render(root, page) {
       },
       { onpick: (n, c) => turn({ layer: String(n), position: String(positions[c]), patched: "" }) },
     );
-    fill(
-      scale,
+    fill(scale, [
       `Fraction recovered: 0 as with the ${into()} prompt, 1 as with the ${away === view.clean ? "clean" : "corrupted"} ` +
         "one, negative away from it.",
-    );
-    fill(
-      cellSentence,
+    ]);
+    fill(cellSentence, [
       at
         ? [
             `With ${what} ${at[0]} at `,
             token(tokens[at[1]]),
             ` patched, the logit difference is ${signed(values[at[0]][at[1]])}: `,
-            h("b", { class: "whole" }, percent100(recovered[at[0]][at[1]])),
+            h("b.whole", percent100(recovered[at[0]][at[1]])),
             " of the way to the other prompt.",
           ]
         : "Each cell is a run with one patched activation; choose one to see its heads and memories.",
-    );
-    fill(
-      mapTable,
+    ]);
+    fill(mapTable, [
       asTable("As a table", ["layer", "position", "token", "logit difference", "fraction recovered"], () =>
         recovered.flatMap((row, n) => row.map((x, c) => [n, positions[c], visible(tokens[c]), values[n][c], x])),
       ),
-    );
+    ]);
   }
 
   /** Heads and memories of the chosen layer, patched at the chosen position. */
@@ -269,7 +236,7 @@ export function render(root, page) {
     pane(parts, async () => {
       inside = null;
       const at = cell();
-      if (!at) return fill(parts, h("p", { class: "faint" }, "Choose a cell of the map."));
+      if (!at) return fill(parts, h("p.faint", "Choose a cell of the map."));
       const { direction } = state();
       const patchQuery = { ...query(), direction, position: found.positions[at[1]] };
       const kinds = [["z", "heads"], ...(model.can.memories ? [["coefficients", "memories"]] : [])];
@@ -299,15 +266,8 @@ export function render(root, page) {
         })) ?? [],
     };
     const picked = state().patched;
-    fill(
-      parts,
-      h(
-        "p",
-        { class: "soft" },
-        `Layer ${layer} at `,
-        token(found.tokens[column]),
-        ` (position ${found.positions[column]})`,
-      ),
+    fill(parts, [
+      h("p.soft", `Layer ${layer} at `, token(found.tokens[column]), ` (position ${found.positions[column]})`),
       Object.entries(rows).map(([name, list]) => {
         if (!list.length) return null;
         const box = h("div");
@@ -320,7 +280,7 @@ export function render(root, page) {
               .sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
               .slice(0, 8)
               .map((row) => ({
-                label: h("span", { class: "tok id" }, row.id),
+                label: h("span.tok.id", row.id),
                 value: row.value,
                 text: percent100(row.value),
                 title: `logit difference ${signed(row.of)} with it patched`,
@@ -330,15 +290,13 @@ export function render(root, page) {
           },
           { onpick: ({ row }) => turn({ patched: row.id }) },
         );
-        return h(
-          "div",
-          {},
-          h("h3", {}, name === "heads" ? "Heads" : "Memories (FFN neurons) whose sub-updates differ most"),
+        return h("div", [
+          h("h3", name === "heads" ? "Heads" : "Memories (FFN neurons) whose sub-updates differ most"),
           box,
-        );
+        ]);
       }),
       picked && chosen(rows),
-    );
+    ]);
   }
 
   function chosen(rows) {
@@ -346,10 +304,8 @@ export function render(root, page) {
     const one = parseId(state().patched);
     if (!row || !one) return null;
     const memory = one.kind === "memory";
-    return h(
-      "div",
-      { class: "row note" },
-      h("b", {}, row.id),
+    return h("div.row.note", [
+      h("b", row.id),
       button(
         "Open its card",
         () => go(memory ? { screen: "memory", memory: row.id } : { screen: "heads", head: row.id }),
@@ -372,7 +328,7 @@ export function render(root, page) {
           },
           { class: "btn small", title: "Adds an edit that sets the coefficient of the other prompt at this position" },
         ),
-    );
+    ]);
   }
 
   /** Continuations of both prompts and of the patched run. */
@@ -386,16 +342,11 @@ export function render(root, page) {
       corrupted: "Corrupted",
       patched: `Patched: ${picked ? state().patched : whole(at[0])}`,
     };
-    const boxes = Object.fromEntries(
-      Object.keys(names).map((side) => [side, h("div", { class: "text", data: { side } })]),
-    );
-    fill(
-      texts3,
-      Object.entries(names).map(([side, name]) => h("div", { class: "stack tight" }, h("h3", {}, name), boxes[side])),
-    );
-    fill(boxes.clean, h("span", { class: "given" }, view.clean.prompt));
-    fill(boxes.corrupted, h("span", { class: "given" }, view.corrupted.prompt));
-    fill(boxes.patched, h("span", { class: "given" }, view[into()].prompt));
+    const boxes = Object.fromEntries(Object.keys(names).map((side) => [side, h("div.text", { data: { side } })]));
+    fill(texts3, [Object.entries(names).map(([side, name]) => h("div.stack.tight", h("h3", name), boxes[side]))]);
+    fill(boxes.clean, h("span.given", view.clean.prompt));
+    fill(boxes.corrupted, h("span.given", view.corrupted.prompt));
+    fill(boxes.patched, h("span.given", view[into()].prompt));
     fill(statusLine);
     const point = picked ? (picked.kind === "head" ? "z" : "coefficients") : found.point;
     try {

@@ -15,7 +15,7 @@ const MODES = [
   ["v", "value"],
 ];
 
-const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
+const part = (title, ...body) => h("div", h("h3", title), body);
 
 /**
  * `own`: the text box. Returns `{el, title, named, open, anew}`; `anew` is for a new text, in which no position is
@@ -23,9 +23,9 @@ const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
  */
 export function headCard(t, own) {
   const { api } = t;
-  const el = h("div", { class: "stack" });
-  const title = h("span", {}, "Choose a head");
-  const named = h("div", { class: "row" });
+  const el = h("div.stack");
+  const title = h("span", "Choose a head");
+  const named = h("div.row");
   let chosen = null; // the destination position; null: that of the prompt
   let hideFirst = true;
   let measure = "weights";
@@ -59,33 +59,28 @@ export function headCard(t, own) {
   }
 
   function draw(found, circuit, at, best) {
-    const [sources, terms] = [h("div"), h("p", { class: "faint" })];
-    fill(
-      el,
-      h(
-        "div",
-        { class: "two" },
-        h(
-          "div",
-          { class: "stack" },
-          h("label", { class: "row faint" }, "text", h("span", { style: { flex: "1", display: "grid" } }, own)),
+    const [sources, terms] = [h("div"), h("p.faint")];
+    fill(el, [
+      h("div.two", [
+        h("div.stack", [
+          h("label.row.faint", "text", h("span", { style: { flex: "1", display: "grid" } }, own)),
           part(
             ["Attention from ", token(found.tokens[at]), ` (${at})`],
-            looks(found, at),
-            h(
-              "p",
-              { class: "faint" },
-              `Attends most to ${visible(found.tokens[best])} (${percent(found.weights[at][best])}). Orange: tokens ` +
-                "that it attends to; blue: later tokens that attend to it. Click a token to select it.",
-            ),
-            terms,
+            [
+              looks(found, at),
+              h("p.faint", [
+                `Attends most to ${visible(found.tokens[best])} (${percent(found.weights[at][best])}). Orange: tokens ` +
+                  "that it attends to; blue: later tokens that attend to it. Click a token to select it.",
+              ]),
+              terms,
+            ],
           ),
           weights(found),
           part("Contribution by source token", sources),
-        ),
-        h("div", { class: "stack" }, circuits(circuit)),
-      ),
-    );
+        ]),
+        h("div.stack", circuits(circuit)),
+      ]),
+    ]);
     drawSources(sources, found, at);
     drawTerms(terms, at, best);
   }
@@ -116,7 +111,7 @@ export function headCard(t, own) {
   /** The pattern as a triangle, by weight or by contribution. */
   function weights(found) {
     if (!found.norms) measure = "weights";
-    const [map, statusLine] = [h("div"), h("p", { class: "faint", role: "status" })];
+    const [map, statusLine] = [h("div"), h("p.faint", { role: "status" })];
     const drawMap = () => {
       const rows = found[measure];
       const norms = measure === "norms";
@@ -127,19 +122,16 @@ export function headCard(t, own) {
         hideFirst,
         format: norms ? (x) => `contribution ${num(x * unit)}` : undefined,
       });
-      fill(
-        statusLine,
+      fill(statusLine, [
         hideFirst &&
           "The first column is hidden; the last row gives it " +
             `${norms ? num(rows.at(-1)[0]) : percent(rows.at(-1)[0])}. `,
         norms && `Weight times the norm of the value as the head writes it; the darkest is ${num(unit)}.`,
-      );
+      ]);
     };
     drawMap();
     const named = (i) => `${i} ${visible(found.tokens[i])}`;
-    return h(
-      "div",
-      {},
+    return h("div", [
       segmented(
         "Shade by",
         [["weights", "Attention weight"], ...(found.norms ? [["norms", "Contribution"]] : [])],
@@ -152,7 +144,7 @@ export function headCard(t, own) {
       asTable("As a table", ["destination", "source", "weight", "contribution"], () =>
         found.weights.flatMap((r, d) => r.map((w, i) => [named(d), named(i), w, found.norms[d][i]])),
       ),
-    );
+    ]);
   }
 
   /** The attention score of the pair with the largest weight as a sum of terms; with edits there is no such sum. */
@@ -185,7 +177,7 @@ export function headCard(t, own) {
       const digits = places(contributions);
       const number = (x) => fixed(x, digits, true);
       const bow = h("div");
-      const note = h("p", { class: "faint" });
+      const note = h("p.faint");
       arcs.mount(
         bow,
         {
@@ -198,78 +190,70 @@ export function headCard(t, own) {
         { onpick: read },
       );
       const order = contributions.map((x, i) => [x, i]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
-      fill(
-        note,
+      fill(note, [
         `Adds ${number(contributions.reduce((sum, x) => sum + x, 0))} logits to `,
         inWords(answer),
         ": ",
         order.slice(0, 3).map(([x, i], n) => `${n ? ", " : ""}${number(x)} from ${visible(found.tokens[i])} (${i})`),
         ". Blue promotes the target, orange suppresses it.",
-      );
-      fill(
-        box,
+      ]);
+      fill(box, [
         bow,
         note,
         asTable("As a table", ["source", "contribution"], () =>
           contributions.map((x, i) => [`${i} ${visible(found.tokens[i])}`, x]),
         ),
-      );
+      ]);
     });
 
   /** From the weights alone: the OV and QK circuits, and composition with earlier heads. */
   function circuits(circuit) {
-    const lists = (pairs) =>
-      h("div", { class: "three" }, tokenLists(pairs.map(([name, rows]) => [name, rows.slice(0, 8)])));
+    const lists = (pairs) => h("div.three", tokenLists(pairs.map(([name, rows]) => [name, rows.slice(0, 8)])));
     const [layer, index] = t.chosen;
     return [
-      h(
-        "div",
-        { class: "row" },
+      h("div.row", [
         button("Knock out", () => tray.off({ layer, index }, "head"), { class: "btn small" }),
-        h("span", { class: "faint" }, "adds the edit: this head writes nothing"),
-      ),
+        h("span.faint", "adds the edit: this head writes nothing"),
+      ]),
       part(
         ["OV: output when attending to ", token(circuit.source)],
-        lists([
-          ["Promotes", circuit.raises],
-          ["Suppresses", circuit.lowers],
-        ]),
+        [
+          lists([
+            ["Promotes", circuit.raises],
+            ["Suppresses", circuit.lowers],
+          ]),
+        ],
       ),
       part(
         ["QK: tokens that ", token(circuit.destination), " attends to"],
-        circuit.looks_for.length
-          ? lists([
-              ["Attended to", circuit.looks_for],
-              ["Avoided", circuit.ignores],
-            ])
-          : h("p", { class: "note" }, circuit.notes.join(" ")),
+        [
+          circuit.looks_for.length
+            ? lists([
+                ["Attended to", circuit.looks_for],
+                ["Avoided", circuit.ignores],
+              ])
+            : h("p.note", circuit.notes.join(" ")),
+        ],
       ),
       circuit.partners.length > 0 &&
-        part(
-          "Composition with earlier heads",
+        part("Composition with earlier heads", [
           MODES.map(([mode, name]) => {
             const partners = circuit.partners.slice(0, 12).filter((p) => p.mode === mode);
             return (
               partners.length > 0 &&
-              h(
-                "div",
-                { class: "row" },
-                h("span", { class: "faint mode" }, name),
+              h("div.row", [
+                h("span.faint.mode", name),
                 partners.map((p) =>
-                  h("span", {}, link({ layer: p.layer, index: p.head }, "head"), ` ${fixed(p.composition, 3)}`),
+                  h("span", link({ layer: p.layer, index: p.head }, "head"), ` ${fixed(p.composition, 3)}`),
                 ),
-              )
+              ])
             );
           }),
-          h(
-            "p",
-            { class: "faint" },
-            "How much of an earlier head's output lies in what this head reads as query, key or value.",
-          ),
-        ),
+          h("p.faint", "How much of an earlier head's output lies in what this head reads as query, key or value."),
+        ]),
       circuit.notes.length > 0 &&
         circuit.looks_for.length > 0 &&
-        h("p", { class: "faint" }, `OV and QK from the weights alone: ${circuit.notes.join("; ")}.`),
+        h("p.faint", `OV and QK from the weights alone: ${circuit.notes.join("; ")}.`),
     ];
   }
 

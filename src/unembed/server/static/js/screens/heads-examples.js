@@ -7,7 +7,7 @@ import { about, asTable, card, pane } from "../parts.js";
 
 /** The repeated-token (induction) test. `{card, draw}` */
 export function repeatedTokens(t) {
-  const out = h("div", { class: "stack" });
+  const out = h("div.stack");
   const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange: () => draw() });
   const seed = numberBox("Seed of the random tokens", 0, { onchange: () => draw() });
   const text = textBox("Text to repeat", {
@@ -30,29 +30,24 @@ export function repeatedTokens(t) {
       const looked = new Map(found.stripe);
       pattern(map, { ...found, marked: (dst, src) => looked.get(dst) === src });
       const named = (i) => `${i} ${visible(found.tokens[i])}`;
-      fill(
-        out,
-        h(
-          "p",
-          { role: "status" },
-          h("b", {}, percent(found.score)),
+      fill(out, [
+        h("p", { role: "status" }, [
+          h("b", percent(found.score)),
           ` of the attention of ${t.id()} is on the outlined cells; uniform attention would give ` +
             `${percent(found.chance)}.`,
-        ),
+        ]),
         map,
         asTable("As a table", ["destination", "source", "weight"], () =>
           found.stripe.map(([dst, src]) => [named(dst), named(src), found.weights[dst][src]]),
         ),
-      );
+      ]);
     });
   return {
-    card: card(
-      "Repeated-token (induction) test",
-      null,
-      h("div", { class: "row" }, text, worded("length", length), worded("seed", seed)),
+    card: card("Repeated-token (induction) test", null, [
+      h("div.row", text, worded("length", length), worded("seed", seed)),
       out,
       about("twice"),
-    ),
+    ]),
     draw,
   };
 }
@@ -68,7 +63,7 @@ const UNASKED = 60;
  * `{card, draw(readNow)}`. With an index they are computed on arrival, unless that would take minutes.
  */
 export function topContexts(t) {
-  const texts = h("div", { class: "stack" });
+  const texts = h("div.stack");
   const read = new Set();
   const { n_layers, d_model, device, can } = t.model;
   const quick = device !== "cpu" || (12 * n_layers * d_model ** 2 * WINDOWS * LENGTH) / SPEED < UNASKED;
@@ -78,7 +73,7 @@ export function topContexts(t) {
       const [layer, head] = t.chosen;
       t.api.cancel("examples");
       start.hidden = readNow || read.has(layer);
-      if (!start.hidden) return fill(texts, h("p", { class: "faint" }, reason()));
+      if (!start.hidden) return fill(texts, h("p.faint", reason()));
       let found = null;
       try {
         await t.api.stream(
@@ -90,7 +85,7 @@ export function topContexts(t) {
       } catch (error) {
         start.hidden = false;
         if (error.code === "superseded" && t.chosen[0] === layer && t.chosen[1] === head)
-          return fill(texts, h("p", { class: "faint" }, "Cancelled before all windows were read."));
+          return fill(texts, h("p.faint", "Cancelled before all windows were read."));
         throw error;
       }
       read.add(layer);
@@ -101,13 +96,13 @@ export function topContexts(t) {
     can.index
       ? `Reading ${WINDOWS} windows of the corpus takes this model minutes on a processor.`
       : `Without an index, ${WINDOWS} windows of the text that comes with the package are read.`;
-  const progress = (line) => fill(texts, h("p", { class: "faint" }, `${line.done} of ${line.of} windows read`));
+  const progress = (line) => fill(texts, h("p.faint", `${line.done} of ${line.of} windows read`));
   function shown(found) {
     const list = h("div");
     const rows = found.examples.map((one) => ({ ...one, coefficient: one.value, coefficients: one.carried }));
     contexts(list, rows, 5, "carries");
     const tokens = `${found.windows} windows (${found.tokens.toLocaleString("en")} tokens) of ${found.corpus}`;
-    fill(texts, lengths(), list, h("p", { class: "faint" }, `${t.id()} in ${tokens}: ${found.measure}.`));
+    fill(texts, lengths(), list, h("p.faint", `${t.id()} in ${tokens}: ${found.measure}.`));
   }
   return { card: card("Top contexts in the corpus", start, texts, about("examples")), draw };
 }

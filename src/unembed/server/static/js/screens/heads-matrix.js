@@ -31,10 +31,10 @@ export function matrixPane(t) {
   const { model } = t;
   const total = model.n_heads * model.mixers.filter(attends).length;
   let kind = "induction";
-  const grid = h("div", {}, h("p", { class: "faint" }, "Scoring heads on repeated random tokens …"));
-  const noteLine = h("p", { class: "faint" });
+  const grid = h("div", h("p.faint", "Scoring heads on repeated random tokens …"));
+  const noteLine = h("p.faint");
   const table = h("div");
-  const many = h("span", {}, `${total} of ${total}`);
+  const many = h("span", `${total} of ${total}`);
   const few = h("input", {
     type: "range",
     min: 1,
@@ -48,22 +48,20 @@ export function matrixPane(t) {
     const of = ON_PROMPT.includes(kind) ? t.here : t.scores;
     if (!of) return;
     const rows = kind === "eigenvalues" ? of.eigenvalues : of.scores[kind];
-    if (!rows) return fill(grid, h("p", { class: "note" }, "This score is not defined for this model."));
+    if (!rows) return fill(grid, h("p.note", "This score is not defined for this model."));
     const definition = kind === "eigenvalues" ? EIGENVALUES : of.definitions[kind];
     const top = Number(few.value);
     fill(many, `${top} of ${total}`);
     const names = (layer, index) => nameOf({ layer, index }, "head");
     matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names, mixers: model.mixers }, { onpick: choose });
-    fill(
-      noteLine,
+    fill(noteLine, [
       top < total && `Top ${top} of ${total} heads: `,
       `${definition}. `,
       kind === "eigenvalues"
         ? "From the weights alone."
         : of === t.scores && `${of.n_sequences} sequences of 2 × ${of.length} random tokens, seed ${of.seed}.`,
-    );
-    fill(
-      table,
+    ]);
+    fill(table, [
       asTable("As a table", ["head", "score", "± 95 %"], () =>
         rows.flatMap((row, layer) =>
           row.flatMap((x, index) =>
@@ -79,12 +77,10 @@ export function matrixPane(t) {
           ),
         ),
       ),
-    );
+    ]);
   }
 
-  const el = h(
-    "div",
-    { class: "stack" },
+  const el = h("div.stack", [
     segmented("Score", KINDS, kind, (value) => ((kind = value), draw())),
     grid,
     worded("show top", h("span", { style: { flex: "1" } }, few), many),
@@ -92,19 +88,15 @@ export function matrixPane(t) {
     about("heads"),
     table,
     model.can.shared_keys &&
-      h(
-        "p",
-        { class: "note" },
-        `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`,
-      ),
-  );
+      h("p.note", `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`),
+  ]);
   return { el, grid, draw };
 }
 
 /** `{el, draw}`: thumbnails of all patterns on the text. */
 export function thumbnailPane(t) {
   const pictures = h("div");
-  const note = h("p", { class: "faint" });
+  const note = h("p.faint");
   const draw = () =>
     pane(pictures, async () => {
       const found = await t.api.post(
@@ -117,14 +109,13 @@ export function thumbnailPane(t) {
         { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers },
         { onpick: choose },
       );
-      fill(
-        note,
+      fill(note, [
         found.n_tokens > found.side &&
           `Each picture shows ${found.n_tokens} tokens in ${found.side} blocks by their largest weight. `,
         t.scores &&
           "A head is named by its largest score on repeated random tokens, where the lower end of the 95 % " +
             `interval is ${t.scores.role_threshold} or more.`,
-      );
+      ]);
     });
-  return { el: h("div", { class: "stack" }, pictures, note), draw };
+  return { el: h("div.stack", pictures, note), draw };
 }

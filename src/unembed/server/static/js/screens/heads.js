@@ -58,20 +58,17 @@ export function render(root, page) {
   const repeat = repeatedTokens(t);
   const examples = topContexts(t);
   const called = h("div");
-  const side = (...cards) => h("div", { class: "stack" }, cards);
+  const side = (...cards) => h("div.stack", cards);
   const wrong = h("div");
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack bounded" },
-      h("div", { class: "row" }, h("h1", {}, "Heads"), why.el),
+  fill(root, [
+    h("div.stack.bounded", [
+      h("div.row", h("h1", "Heads"), why.el),
       wrong,
-      h("div", { class: "two" }, card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),
+      h("div.two", card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),
       card(one.title, one.named, one.el),
-      h("div", { class: "two" }, side(repeat.card), side(examples.card, card("Labels", null, called))),
-    ),
-  );
+      h("div.two", side(repeat.card), side(examples.card, card("Labels", null, called))),
+    ]),
+  ]);
 
   /** Select the head in the address. */
   function wish() {

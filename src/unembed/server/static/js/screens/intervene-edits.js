@@ -27,8 +27,8 @@ const EXTREME = 10;
 /** `preview(edits)` is called while a slider moves; `generated()`: the number of new tokens. `{el, draw}` */
 export function editsPane(page, { preview, generated }) {
   const { api, model } = page;
-  const list = h("div", { class: "stack" });
-  const turns = h("span", { class: "row" });
+  const list = h("div.stack");
+  const turns = h("span.row");
 
   function addForm() {
     const kind = selectBox(
@@ -46,19 +46,15 @@ export function editsPane(page, { preview, generated }) {
       if (kind.value === "head") tray.off(at, "head");
       else tray.set(at);
     };
-    return h(
-      "details",
-      {},
-      h("summary", {}, "Add an edit"),
-      h(
-        "div",
-        { class: "edit-form" },
-        h("label", {}, "what", kind),
-        h("label", {}, "layer", layer),
-        h("label", {}, "index", index),
+    return h("details", [
+      h("summary", "Add an edit"),
+      h("div.edit-form", [
+        h("label", "what", kind),
+        h("label", "layer", layer),
+        h("label", "index", index),
         button("Add", add, { class: "btn" }),
-      ),
-    );
+      ]),
+    ]);
   }
 
   function draw() {
@@ -67,10 +63,7 @@ export function editsPane(page, { preview, generated }) {
     if (!all.length) return suggest();
     const fields = () => [...list.querySelectorAll("input, select")];
     const focused = fields().indexOf(document.activeElement);
-    fill(
-      list,
-      all.map((e, i) => editor(e, i, all)),
-    );
+    fill(list, [all.map((e, i) => editor(e, i, all))]);
     if (focused >= 0) fields()[focused]?.focus();
   }
 
@@ -129,9 +122,9 @@ export function editsPane(page, { preview, generated }) {
       numberBox("First position", e.positions[0], {
         onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber),
       });
-    const far = h("p", { class: "warn", hidden: true });
-    const ticks = h("span", { class: "ticks-row" });
-    const spots = h("span", { class: "row" });
+    const far = h("p.warn", { hidden: true });
+    const ticks = h("span.ticks-row");
+    const spots = h("span.row");
     const landmarks = async () => {
       const at = `/memories/${e.layer}/${e.index}`;
       const known = [
@@ -145,20 +138,18 @@ export function editsPane(page, { preview, generated }) {
       const draw = () => {
         limit = Math.max(limit, ...known.map(([, x]) => 1.2 * Math.abs(x)));
         slider.value = String(toSlider(number.valueAsNumber));
-        fill(
-          ticks,
+        fill(ticks, [
           e.action === "set" &&
             known.map(([, x]) => h("i", { style: { left: `calc(8px + (100% - 16px) * ${(1 + toSlider(x)) / 2})` } })),
-        );
-        fill(
-          spots,
+        ]);
+        fill(spots, [
           known.slice(1).map(([text, x, title]) =>
             button(`${text} ${num(x)}`, () => change({ action: "set", value: Number(x.toPrecision(4)) }), {
               class: "quiet",
               title: `set to ${title}`,
             }),
           ),
-        );
+        ]);
       };
       draw();
       if (!model.can.index) return;
@@ -177,23 +168,19 @@ export function editsPane(page, { preview, generated }) {
     };
     if (e.target !== "head") landmarks().catch(api.fail);
     const name = tray.name(e);
-    return h(
-      "div",
-      { class: "row" },
-      h(
-        "label",
-        { class: "check" },
+    return h("div.row", [
+      h("label.check", [
         h("input", {
           type: "checkbox",
           checked: e.on,
           "aria-label": `${name} on`,
           onchange: (event) => change({ on: event.target.checked }),
         }),
-      ),
+      ]),
       link(e, e.target),
       action,
       number,
-      h("span", { class: "slider" }, slider, ticks),
+      h("span.slider", slider, ticks),
       scope,
       from,
       button("Off", () => change({ action: "scale", value: 0 }), { class: "btn small" }),
@@ -208,7 +195,7 @@ export function editsPane(page, { preview, generated }) {
       }),
       spots,
       far,
-    );
+    ]);
   }
 
   /** The positions that a scope means for this prompt. */
@@ -221,7 +208,7 @@ export function editsPane(page, { preview, generated }) {
   }
 
   async function suggest() {
-    fill(list, h("p", { class: "soft" }, "Nothing is changed yet."));
+    fill(list, h("p.soft", "Nothing is changed yet."));
     await pane(list, async () => {
       const data = await api.trace(prompt(), [], { channel: "suggest" });
       if (!model.can.memories) return;
@@ -231,26 +218,17 @@ export function editsPane(page, { preview, generated }) {
         .flatMap((one) => one.sub_updates.slice(0, 2))
         .sort((a, b) => Math.abs(b.score) - Math.abs(a.score))
         .slice(0, 3);
-      fill(
-        list,
-        h(
-          "p",
-          { class: "soft" },
-          "Nothing is changed yet. Memories that move ",
-          token(found.target.token),
-          " most here:",
-        ),
-        h(
-          "div",
-          { class: "row" },
+      fill(list, [
+        h("p.soft", "Nothing is changed yet. Memories that move ", token(found.target.token), " most here:"),
+        h("div.row", [
           best.map((u) =>
             button(`Switch off ${idOf(u)} (${signed(u.score)})`, () => tray.off(u), {
               class: "btn small",
               title: u.top_tokens.slice(0, 8).join(" "),
             }),
           ),
-        ),
-      );
+        ]),
+      ]);
     });
   }
 

@@ -16,10 +16,10 @@ export function render(root, page) {
     onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), go({ prompt: box.value })),
   });
   const next = h("div");
-  const left = h("div", { class: "text", "aria-live": "off" });
-  const right = h("div", { class: "text" });
+  const left = h("div.text", { "aria-live": "off" });
+  const right = h("div.text");
   let shown = null; // the last generated texts
-  const summary = h("p", { class: "soft", role: "status" });
+  const summary = h("p.soft", { role: "status" });
   const newTokens = numberBox("New tokens", state().new_tokens || 30, {
     min: 1,
     max: 200,
@@ -36,31 +36,20 @@ export function render(root, page) {
   const generated = () => Math.max(1, Math.min(200, Number(newTokens.value) || 30));
   const edited = editsPane(page, { preview, generated });
   const runs = runsPane(api, restore);
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack bounded" },
-      h("section", { class: "prompt" }, box),
-      h(
-        "div",
-        { class: "two" },
+  fill(root, [
+    h("div.stack.bounded", [
+      h("section.prompt", box),
+      h("div.two", [
         card(
           "Continuations",
           [worded("new tokens", newTokens), worded("seed", seed), runButton, stop],
-          summary,
-          h(
-            "div",
-            { class: "pair" },
-            h("div", {}, h("h3", {}, "Baseline"), left),
-            h("div", {}, h("h3", {}, "With the edits"), right),
-          ),
+          [summary, h("div.pair", h("div", h("h3", "Baseline"), left), h("div", h("h3", "With the edits"), right))],
         ),
         edited.el,
-      ),
-      h("div", { class: "two" }, card("Next token", null, next), runs.el),
-    ),
-  );
+      ]),
+      h("div.two", card("Next token", null, next), runs.el),
+    ]),
+  ]);
 
   /** Only the newest value is sent; older requests are cancelled. */
   function preview(all = edits()) {
@@ -68,27 +57,23 @@ export function render(root, page) {
       const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
       const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
       const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
-      const bar = (p) =>
-        h("span", { class: "bar-track" }, h("span", { class: "bar plus", style: { width: `${(100 * p) / most}%` } }));
-      fill(
-        next,
+      const bar = (p) => h("span.bar-track", h("span.bar.plus", { style: { width: `${(100 * p) / most}%` } }));
+      fill(next, [
         table(
           ["token", "baseline", "", "edited", "", "change (percentage points)"],
           rows
             .slice(0, 10)
             .map((r) => [
               token(r.token),
-              h("td", { class: "n" }, percent(r.plain)),
+              h("td.n", percent(r.plain)),
               bar(r.plain),
-              h("td", { class: "n" }, percent(r.edited)),
+              h("td.n", percent(r.edited)),
               bar(r.edited),
-              h("td", { class: "n" }, fixed(100 * (r.edited - r.plain), 1, true)),
+              h("td.n", fixed(100 * (r.edited - r.plain), 1, true)),
             ]),
         ),
-        active.length
-          ? h("p", { class: "faint" }, `KL from the baseline: ${num(provenance.notes.divergence)} nats`)
-          : null,
-      );
+        active.length ? h("p.faint", `KL from the baseline: ${num(provenance.notes.divergence)} nats`) : null,
+      ]);
     });
   }
 
@@ -98,7 +83,7 @@ export function render(root, page) {
     stop.hidden = false;
     runButton.disabled = true;
     const text = prompt();
-    const given = () => h("span", { class: "given" }, text);
+    const given = () => h("span.given", text);
     fill(left, given());
     fill(right, given());
     const sides = { base: [], edit: [] };
@@ -120,7 +105,7 @@ export function render(root, page) {
       ...(seed.value === "" ? {} : { seed: Number(seed.value) }),
     };
     shown = { prompt: text, edits: body.edits, ...sides };
-    if (!body.edits.length) fill(right, h("span", { class: "faint" }, "No edit is on."));
+    if (!body.edits.length) fill(right, h("span.faint", "No edit is on."));
     fill(summary);
     try {
       await api.stream(
@@ -141,21 +126,20 @@ export function render(root, page) {
                   .map((c) => `${visible(c[1])} ${percent(c[2])}`)
                   .join(", ")}`,
               },
-              line.token,
+              [line.token],
             );
             pane.append(span);
             spans[line.side].push(span);
             sides[line.side].push({ id: line.id, token: line.token, probability: line.probability });
             compared(sides[line.side].length - 1);
           } else if (line.kind === "summary") {
-            fill(
-              summary,
+            fill(summary, [
               line.edits.length
                 ? line.diverges_at === null
                   ? "The continuations are the same."
                   : `Diverges at generated token ${line.diverges_at + 1}.`
                 : "",
-            );
+            ]);
             runs.draw();
           }
         },
@@ -187,7 +171,7 @@ export function render(root, page) {
       [left, "base"],
       [right, "edit"],
     ])
-      fill(pane, h("span", { class: "given" }, r.prompt), r.texts[side] ?? "");
+      fill(pane, h("span.given", r.prompt), r.texts[side] ?? "");
     shown = {
       prompt: r.prompt,
       edits: r.edits,

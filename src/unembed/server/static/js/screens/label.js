@@ -32,9 +32,9 @@ export function render(root, page) {
   const who = authorBox(() => restart());
   who.addEventListener("keydown", (e) => e.key === "Enter" && queueCard.focus()); // from now on keys are commands
   const seed = numberBox("Seed of the queue", 0, { onchange: () => restart() });
-  const progress = h("p", { class: "soft", role: "status" });
-  const note = h("p", { class: "warn", role: "alert", hidden: true });
-  const stage = h("div", { class: "stack" });
+  const progress = h("p.soft", { role: "status" });
+  const note = h("p.warn", { role: "alert", hidden: true });
+  const stage = h("div.stack");
   const agreed = h("div");
   const file = h("input", {
     type: "file",
@@ -48,24 +48,19 @@ export function render(root, page) {
     ["value", "Values"],
     ["key", "Keys"],
   ];
-  const queueCard = h("section", { class: "card", tabindex: "-1", onkeydown: onStageKey }, note, stage);
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack queue" },
-      h(
-        "div",
-        { class: "row" },
-        h("h1", {}, "Label"),
+  const queueCard = h("section.card", { tabindex: "-1", onkeydown: onStageKey }, note, stage);
+  fill(root, [
+    h("div.stack.queue", [
+      h("div.row", [
+        h("h1", "Label"),
         segmented("What", kinds, what, (value) => {
           what = value;
           restart();
         }),
-        h("span", { class: "spacer" }),
+        h("span.spacer"),
         worded("seed of the queue", seed),
         worded("annotator name", who),
-      ),
+      ]),
       progress,
       queueCard,
       card(
@@ -77,8 +72,8 @@ export function render(root, page) {
         ],
         agreed,
       ),
-    ),
-  );
+    ]),
+  ]);
 
   /** Start over for another queue or annotator. */
   function restart() {
@@ -136,7 +131,7 @@ export function render(root, page) {
   function draw() {
     const { rules } = queue;
     const things = item.tokens || item.prefixes;
-    const counter = h("span", { class: "faint" });
+    const counter = h("span.faint");
     const add = button("Add pattern", () => (addPattern(), draw()), { class: "btn" });
     const next = button("", store, { class: "btn main" });
     const changed = () => {
@@ -167,21 +162,16 @@ export function render(root, page) {
       }),
     );
     changed();
-    fill(
-      stage,
-      h(
-        "div",
-        { class: "row" },
-        h("h2", {}, `Item ${item.number + 1}`),
-        h("span", { class: "spacer" }),
+    fill(stage, [
+      h("div.row", [
+        h("h2", `Item ${item.number + 1}`),
+        h("span.spacer"),
         button("Skip (s)", skip, { class: "btn small" }),
         button("Undo last (u)", undo, { class: "btn small", disabled: !past.length }),
-      ),
-      h("p", { class: "why" }, rules.instruction),
+      ]),
+      h("p.why", rules.instruction),
       item.tokens ? ticks(boxes) : prefixes(boxes),
-      h(
-        "div",
-        { class: "row" },
+      h("div.row", [
         name,
         segmented(
           "Kind",
@@ -195,10 +185,10 @@ export function render(root, page) {
         worded("confidence", confidenceBox(changed)),
         add,
         counter,
-      ),
+      ]),
       draft.patterns.map((one, i) => patternLine(one, i)),
-      h("div", { class: "row" }, next, h("span", { class: "faint" }, "Enter · s skip · u undo · 1 to 5 confidence")),
-    );
+      h("div.row", next, h("span.faint", "Enter · s skip · u undo · 1 to 5 confidence")),
+    ]);
   }
 
   const confidenceBox = (changed) =>
@@ -208,42 +198,32 @@ export function render(root, page) {
     });
 
   const ticks = (boxes) =>
-    h(
-      "div",
-      { class: "ticks" },
+    h("div.ticks", [
       item.tokens.map((one, i) =>
-        h(
-          "label",
-          { title: one.description || "" },
+        h("label", { title: one.description || "" }, [
           boxes[i],
           token(one.token),
-          one.description ? h("span", { class: "faint" }, shortened(one.description)) : null,
-        ),
+          one.description ? h("span.faint", shortened(one.description)) : null,
+        ]),
       ),
-    );
+    ]);
 
   const prefixes = (boxes) =>
-    h(
-      "ol",
-      {},
+    h("ol", [
       item.prefixes.map((one, i) =>
-        h(
-          "li",
-          { class: "trigger" },
+        h("li.trigger", [
           boxes[i],
-          h("span", { class: "context", dir: "auto" }, one.prefix.slice(-260), h("mark", {}, one.token)),
-          h("span", {}),
-        ),
+          h("span.context", { dir: "auto" }, one.prefix.slice(-260), h("mark", one.token)),
+          h("span"),
+        ]),
       ),
-    );
+    ]);
 
   const patternLine = (one, i) =>
-    h(
-      "p",
-      { class: "row" },
-      h("span", { class: "tag" }, one.kind),
-      h("b", {}, one.label),
-      h("span", { class: "faint" }, `${one.members.length} members`),
+    h("p.row", [
+      h("span.tag", one.kind),
+      h("b", one.label),
+      h("span.faint", `${one.members.length} members`),
       button(
         "remove",
         () => {
@@ -253,7 +233,7 @@ export function render(root, page) {
         },
         { class: "quiet" },
       ),
-    );
+    ]);
 
   /** Store the item's patterns, with the one in the form; an incomplete one is not stored and stays in the form. */
   async function store() {
@@ -333,12 +313,11 @@ export function render(root, page) {
           .map(([both, kappa]) => `${both}: ${num(kappa)}`)
           .join("; "),
       ]);
-      fill(
-        agreed,
+      fill(agreed, [
         questions.some((one) => one.items)
           ? table(["question", "items", "Fleiss' kappa", "Cohen's kappa of two"], rows)
-          : h("p", { class: "faint" }, "Agreement appears when two people have annotated the same item."),
-      );
+          : h("p.faint", "Agreement appears when two people have annotated the same item."),
+      ]);
     });
 
   async function importLabels() {

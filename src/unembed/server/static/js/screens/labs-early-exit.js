@@ -25,32 +25,29 @@ export function render(root, page) {
     "aria-label": "Threshold",
     oninput: () => move(Number(slider.value)),
   });
-  const statusLine = h("p", { class: "soft", role: "status" });
+  const statusLine = h("p.soft", { role: "status" });
   const words = h("div");
   const curve = h("div");
   const rest = h("div");
-  fill(
-    root,
+  fill(root, [
     card(
       "Early exit by threshold",
       segmented("Rule", METHODS, method, (v) => ((method = v), load())),
-      h(
-        "div",
-        { class: "stack" },
-        h(
-          "label",
-          { class: "row" },
-          h("span", { class: "faint" }, "never exits early"),
-          h("span", { style: { flex: "1" } }, slider),
-          h("span", { class: "faint" }, "exits at once"),
-        ),
-        statusLine,
-        words,
-        h("div", { class: "two" }, curve, rest),
-        about("exit"),
-      ),
+      [
+        h("div.stack", [
+          h("label.row", [
+            h("span.faint", "never exits early"),
+            h("span", { style: { flex: "1" } }, slider),
+            h("span.faint", "exits at once"),
+          ]),
+          statusLine,
+          words,
+          h("div.two", curve, rest),
+          about("exit"),
+        ]),
+      ],
     ),
-  );
+  ]);
 
   /** The whole curve comes in one response; moving along it sends no request. */
   const load = () =>
@@ -69,16 +66,15 @@ export function render(root, page) {
     const exited = exits.map((e, i) => predictions[e][i]);
     slider.value = String(at);
     place();
-    fill(
-      statusLine,
+    fill(statusLine, [
       at === 0
         ? "Every token goes through all layers."
         : [
-            h("b", {}, `${num(row.saved_layers)} of ${layers} layers saved`),
+            h("b", `${num(row.saved_layers)} of ${layers} layers saved`),
             ` for each token on average; ${num(row.disagreement)} % of the tokens differ from the full model's. ` +
               "Saved layers are not measured speed.",
           ],
-    );
+    ]);
     const open = (i) => go({ screen: "trace", position: String(i), layer: String(exits[i]), token: "" });
     strip(
       words,
@@ -92,26 +88,23 @@ export function render(root, page) {
       { onpick: open },
     );
     const wrong = tokens.flatMap((_, i) => (exited[i] === final[i] ? [] : [i]));
-    fill(
-      rest,
-      h("h3", {}, `${wrong.length} of ${tokens.length} predictions change`),
-      h(
-        "ul",
-        {},
-        wrong.slice(0, 14).map((i) =>
-          h(
-            "li",
-            { class: "row" },
-            button("trace", () => open(i), { class: "quiet", "aria-label": `Trace position ${i}` }),
-            "after ",
-            token(tokens[i]),
-            " predicts ",
-            token(exited[i]),
-            " instead of ",
-            token(final[i]),
+    fill(rest, [
+      h("h3", `${wrong.length} of ${tokens.length} predictions change`),
+      h("ul", [
+        wrong
+          .slice(0, 14)
+          .map((i) =>
+            h("li.row", [
+              button("trace", () => open(i), { class: "quiet", "aria-label": `Trace position ${i}` }),
+              "after ",
+              token(tokens[i]),
+              " predicts ",
+              token(exited[i]),
+              " instead of ",
+              token(final[i]),
+            ]),
           ),
-        ),
-      ),
+      ]),
       asTable("As a table", ["position", "token", "exits after", "saturates at", "predicts", "full model"], () =>
         tokens.map((t, i) => [
           String(i),
@@ -122,7 +115,7 @@ export function render(root, page) {
           visible(final[i]),
         ]),
       ),
-    );
+    ]);
   }
 
   /** The curve, with a point on it to drag, or to move with the arrow keys. */
@@ -172,11 +165,13 @@ export function render(root, page) {
         onpointerdown: (e) => (svg.setPointerCapture(e.pointerId), near(e), point.focus(), e.preventDefault()),
         onpointermove: (e) => e.buttons && near(e),
       },
-      s("line", { x1: 40, x2: 340, y1: 160, y2: 160, class: "rule" }),
-      s("line", { x1: 40, x2: 40, y1: 20, y2: 160, class: "rule" }),
-      s("polyline", { class: "line line0", points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
-      steps.map((r) => s("circle", { cx: x(r), cy: y(r), r: 3, class: "dot line0" })),
-      point,
+      [
+        s("line", { x1: 40, x2: 340, y1: 160, y2: 160, class: "rule" }),
+        s("line", { x1: 40, x2: 40, y1: 20, y2: 160, class: "rule" }),
+        s("polyline.line.line0", { points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
+        steps.map((r) => s("circle", { cx: x(r), cy: y(r), r: 3, class: "dot line0" })),
+        point,
+      ],
     );
     place = () => {
       const r = steps[at];
@@ -196,11 +191,7 @@ export function render(root, page) {
     label(40, 176, "0 %", "middle");
     label(190, 190, "predictions that change", "middle");
     label(340, 176, `${num(most)} %`, "middle");
-    fill(
-      curve,
-      svg,
-      asTable("The curve as a table", CURVE, () => curveRows(steps)),
-    );
+    fill(curve, [svg, asTable("The curve as a table", CURVE, () => curveRows(steps))]);
   }
 
   load();

@@ -16,7 +16,7 @@ export function render(root, page) {
   let found = null;
   const samples = numberBox("Samples", 4, { min: 1, max: 16 });
   const seed = numberBox("Seed", 0);
-  const out = h("div", { class: "stack" });
+  const out = h("div.stack");
   const start = button("Sample and score", run, { class: "btn main" });
   const prompts = h("textarea", { rows: 2, "aria-label": "Prompts, one a line", spellcheck: "false" });
   prompts.value = prompt();
@@ -38,30 +38,15 @@ export function render(root, page) {
     "aria-label": "How much of each memory is left",
     oninput: () => drawDial(),
   });
-  const dialText = h("span", { class: "faint" });
-  const line = h(
-    "label",
-    { class: "row" },
-    h("span", { class: "faint" }, "off"),
-    h("span", { style: { flex: "1" } }, dial),
-    dialText,
-  );
-  fill(
-    root,
+  const dialText = h("span.faint");
+  const line = h("label.row", h("span.faint", "off"), h("span", { style: { flex: "1" } }, dial), dialText);
+  fill(root, [
     card(
       "Suppression and its cost",
       [worded("samples", samples), worded("seed", seed), start],
-      h(
-        "div",
-        { class: "stack" },
-        prompts,
-        h("div", { class: "row" }, worded("change", what)),
-        line,
-        out,
-        about("suppress"),
-      ),
+      [h("div.stack", prompts, h("div.row", worded("change", what)), line, out, about("suppress"))],
     ),
-  );
+  ]);
 
   function drawDial() {
     line.hidden = !what.value;
@@ -69,15 +54,12 @@ export function render(root, page) {
   }
   drawDial();
   if (!activeEdits().length)
-    fill(
-      out,
-      h(
-        "div",
-        { class: "note row" },
+    fill(out, [
+      h("div.note.row", [
         "No edit is on. Choose a concept, or find values that promote words.",
         button("Steer by words", () => go({ path: ["steer"] }), { class: "btn small" }),
-      ),
-    );
+      ]),
+    ]);
   if (model.can.index)
     api
       .get("/concepts", {}, { fresh: true })
@@ -110,11 +92,10 @@ export function render(root, page) {
 
   async function run() {
     start.disabled = true;
-    fill(out, h("p", { class: "faint" }, "Sampling both, then measuring perplexity …"));
+    fill(out, h("p.faint", "Sampling both, then measuring perplexity …"));
     await pane(out, async () => {
       const edits = await chosen();
-      if (!edits.length)
-        return fill(out, h("p", { class: "note" }, "No memory is changed: switch an edit on, or choose a concept."));
+      if (!edits.length) return fill(out, h("p.note", "No memory is changed: switch an edit on, or choose a concept."));
       const [first, ...further] = prompts.value.split("\n").filter((text) => text.trim());
       const pairs = [];
       await api
@@ -140,7 +121,7 @@ export function render(root, page) {
             : "nothing was measured";
           if (pairs.length) draw("–");
           else fill(out);
-          out.prepend(h("p", { class: "note", role: "status" }, `Cancelled: ${done}.`));
+          out.prepend(h("p.note", { role: "status" }, `Cancelled: ${done}.`));
         });
     });
     start.disabled = false;
@@ -157,34 +138,23 @@ export function render(root, page) {
     const texts = h("div");
     const all = (side) => found.prompts.flatMap((one) => one[side]);
     const drawTexts = () =>
-      fill(
-        texts,
+      fill(texts, [
         shown
-          ? h(
-              "div",
-              { class: "pair" },
+          ? h("div.pair", [
               SIDES.map(([side, name]) =>
-                h(
-                  "div",
-                  {},
-                  h("h3", {}, name),
-                  h(
-                    "ol",
-                    { class: "stack" },
-                    all(side).map((one) =>
-                      h("li", { dir: "auto" }, one.text, h("span", { class: "faint" }, ` ${num(one.score)}`)),
-                    ),
-                  ),
-                ),
+                h("div", [
+                  h("h3", name),
+                  h("ol.stack", [
+                    all(side).map((one) => h("li", { dir: "auto" }, one.text, h("span.faint", ` ${num(one.score)}`))),
+                  ]),
+                ]),
               ),
-            )
-          : h(
-              "div",
-              { class: "warn row" },
+            ])
+          : h("div.warn.row", [
               "The sampled texts may be offensive.",
               button("Show them", () => ((shown = true), drawTexts()), { class: "btn small" }),
-            ),
-      );
+            ]),
+      ]);
     const plot = s(
       "svg",
       {
@@ -193,20 +163,19 @@ export function render(root, page) {
         role: "img",
         "aria-label": "The score of every sample, from 0 to 1",
       },
-      SIDES.map(([side, name], lane) => [
-        s("text", { x: 4, y: 22 + 28 * lane }, name),
-        all(side).map((one) =>
-          s(
-            "circle",
-            { cx: PLOT + (432 - PLOT) * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` },
-            s("title", {}, num(one.score)),
+      [
+        SIDES.map(([side, name], lane) => [
+          s("text", { x: 4, y: 22 + 28 * lane }, name),
+          all(side).map((one) =>
+            s("circle", { cx: PLOT + (432 - PLOT) * one.score, cy: 18 + 28 * lane, r: 5, class: `dot line${lane}` }, [
+              s("title", num(one.score)),
+            ]),
           ),
-        ),
-      ]),
-      [0, 0.5, 1].map((x) => s("text", { x: PLOT + (432 - PLOT) * x, y: 70, "text-anchor": "middle" }, String(x))),
+        ]),
+        [0, 0.5, 1].map((x) => s("text", { x: PLOT + (432 - PLOT) * x, y: 70, "text-anchor": "middle" }, String(x))),
+      ],
     );
-    fill(
-      out,
+    fill(out, [
       table(
         ["", "mean toxicity", "perplexity"],
         [
@@ -216,7 +185,7 @@ export function render(root, page) {
         `Toxicity by the ${found.scorer} scorer, over ${all("plain").length} samples; perplexity on ` +
           `${many(found.cost_tokens, "token")} of WikiText`,
       ),
-      h("h3", {}, "Toxicity of every sample"),
+      h("h3", "Toxicity of every sample"),
       plot,
       found.prompts.length > 1 &&
         table(
@@ -225,7 +194,7 @@ export function render(root, page) {
           "Mean toxicity by prompt",
         ),
       texts,
-    );
+    ]);
     drawTexts();
   }
 

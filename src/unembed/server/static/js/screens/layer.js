@@ -51,38 +51,31 @@ export function render(root, page) {
   let data = null;
   let view = null;
   let wanted = 20;
-  const title = h("h1", {});
-  const between = h("span", {}, "Before and after");
-  const crumbs = h("div", { class: "soft" });
+  const title = h("h1");
+  const between = h("span", "Before and after");
+  const crumbs = h("div.soft");
   const tokens = h("div", { "aria-label": "Positions" });
-  const three = h("div", { class: "sandwich wide" });
+  const three = h("div.sandwich.wide");
   const list = h("div");
   const why = questionPicker();
   const where = h("div");
-  const listNote = h("p", { class: "faint" });
+  const listNote = h("p.faint");
   const attributionBox = h("div");
   const table = h("div");
   const move = (n) => turn({ layer: String(within(layer() + n, model.n_layers)) });
   const choice = (label, name, options) => segmented(label, options, state()[name], (value) => turn({ [name]: value }));
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack" },
-      h(
-        "div",
-        { class: "row" },
+  fill(root, [
+    h("div.stack", [
+      h("div.row", [
         title,
         crumbs,
-        h("span", { class: "spacer" }),
+        h("span.spacer"),
         button("Layer below", () => move(-1), { class: "btn small", title: "[" }),
         button("Layer above", () => move(1), { class: "btn small", title: "]" }),
-      ),
-      h("div", { class: "row" }, why.el, tokens),
+      ]),
+      h("div.row", why.el, tokens),
       where,
-      h(
-        "div",
-        { class: "layer-panes" },
+      h("div.layer-panes", [
         card(
           "Sub-updates and heads",
           [
@@ -97,20 +90,12 @@ export function render(root, page) {
               onchange: (e) => turn({ side: e.target.value }),
             }),
           ],
-          list,
-          listNote,
-          about("writers"),
-          table,
+          [list, listNote, about("writers"), table],
         ),
-        h(
-          "div",
-          { class: "stack" },
-          card(between, null, three, about("between")),
-          card("Logit attribution", null, attributionBox),
-        ),
-      ),
-    ),
-  );
+        h("div.stack", card(between, null, three, about("between")), card("Logit attribution", null, attributionBox)),
+      ]),
+    ]),
+  ]);
 
   const layer = () => layerHere(model.n_layers);
   const partOf = () => (model.can.memories ? state().part : "heads");
@@ -154,13 +139,12 @@ export function render(root, page) {
     page.crumbs();
     title.textContent = `Layer ${one.layer}`;
     between.textContent = one.middle ? `Before, after ${model.mixers[one.layer]}, after FFN` : "Before and after";
-    fill(
-      crumbs,
+    fill(crumbs, [
       "at ",
       token(data.tokens[view.position].token),
       ` position ${view.position}; effects on `,
       inWords(view),
-    );
+    ]);
     why.draw(view);
     architecture(where, {
       model,
@@ -173,16 +157,15 @@ export function render(root, page) {
       { onpick: (p) => turn({ position: String(p), token: "" }) },
     );
     const pick = (c) => turn({ token: `#${c.id}` });
-    fill(
-      three,
+    fill(three, [
       column("Before", one.before, null, one.rank_before),
       one.middle
         ? column(`After ${model.mixers[one.layer]}`, one.middle, one.middle_from, one.rank_middle)
-        : model.ffns[one.layer] && model.mixers[one.layer] && written(h("p", { class: "note" }), "parallel"),
+        : model.ffns[one.layer] && model.mixers[one.layer] && written(h("p.note"), "parallel"),
       column(`After ${lastUpdate(model, one.layer)}`, one.after, one.after_from, one.rank_after),
-    );
+    ]);
     function column(name, now, from, rank) {
-      return h("div", {}, h("h3", {}, name), candidates(now, { from, n: 10, onpick: pick, rank }));
+      return h("div", h("h3", name), candidates(now, { from, n: 10, onpick: pick, rank }));
     }
     drawList();
     if (view.attributions[0]) attribution(attributionBox, view.attributions[0], data.tokens);
@@ -214,10 +197,9 @@ export function render(root, page) {
           ]
         : [];
     updatesTable(list, shown, view, { order: sort, after });
-    if (!updates.length && part !== "heads") list.prepend(written(h("p", { class: "note" }), "unlisted"));
+    if (!updates.length && part !== "heads") list.prepend(written(h("p.note"), "unlisted"));
     done();
-    fill(
-      listNote,
+    fill(listNote, [
       `Ranked by ${ORDERS[sort][1]}. `,
       part !== "heads" &&
         updates.length > 0 && [
@@ -232,11 +214,8 @@ export function render(root, page) {
             class: "quiet",
           }),
         ],
-    );
-    fill(
-      table,
-      asTable("As a table", PLAIN_HEAD, () => plainRows(shown)),
-    );
+    ]);
+    fill(table, [asTable("As a table", PLAIN_HEAD, () => plainRows(shown))]);
   }
 
   return {

@@ -62,9 +62,9 @@ export function percentileText(share) {
 export function steering(api, memory) {
   const slider = h("input", { type: "range", "aria-label": "Coefficient to set", step: "any" });
   const box = numberBox("Coefficient", 0, { min: "", step: "any" });
-  const marks = h("div", { class: "row marks" });
+  const marks = h("div.row.marks");
   const result = h("div");
-  const note = h("p", { class: "faint" });
+  const note = h("p.faint");
   let timer = 0;
   let drawn = false;
 
@@ -94,39 +94,28 @@ export function steering(api, memory) {
         { channel: "next" },
       );
       const rows = answer.rows.slice(0, 6);
-      fill(
-        result,
-        h(
-          "table",
-          { class: "steered" },
-          h("caption", { class: "hidden" }, "The next token without and with this coefficient"),
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
+      fill(result, [
+        h("table.steered", [
+          h("caption.hidden", "The next token without and with this coefficient"),
+          h("thead", [
+            h("tr", [
               ["token", "without edits", "with them", "change (percentage points)"].map((t, i) =>
                 h("th", { scope: "col", class: i ? "n" : "" }, t),
               ),
-            ),
-          ),
-          h(
-            "tbody",
-            {},
+            ]),
+          ]),
+          h("tbody", [
             rows.map((row) =>
-              h(
-                "tr",
-                {},
-                h("td", {}, token(row.token)),
-                h("td", { class: "n" }, percent(row.plain)),
-                h("td", { class: "n" }, percent(row.edited)),
-                h("td", { class: "n" }, fixed(100 * (row.edited - row.plain), 1, true)),
-              ),
+              h("tr", [
+                h("td", token(row.token)),
+                h("td.n", percent(row.plain)),
+                h("td.n", percent(row.edited)),
+                h("td.n", fixed(100 * (row.edited - row.plain), 1, true)),
+              ]),
             ),
-          ),
-        ),
-      );
+          ]),
+        ]),
+      ]);
       const kl = answer.provenance.notes?.divergence;
       note.textContent =
         `Set to ${box.value} everywhere in the prompt` +
@@ -153,40 +142,29 @@ export function steering(api, memory) {
           ]
         : []),
     ];
-    fill(
-      marks,
+    fill(marks, [
       landmarks.map(([name, value]) =>
         button(`${name}${name === "off" || name === "3" ? "" : ` ${num(value)}`}`, () => set(value), {
           class: "btn small",
         }),
       ),
-    );
+    ]);
     if (!drawn) set(0);
     drawn = true;
   }
 
-  const el = h(
-    "div",
-    { class: "stack" },
-    h(
-      "div",
-      { class: "row" },
-      h("span", { class: "soft" }, "Set the coefficient to"),
-      box,
-      h("div", { class: "slider" }, slider),
-    ),
+  const el = h("div.stack", [
+    h("div.row", h("span.soft", "Set the coefficient to"), box, h("div.slider", slider)),
     marks,
     result,
     note,
-    h(
-      "div",
-      { class: "row" },
+    h("div.row", [
       button("Add to the edits", () => tray.set(memory, Number(box.value)), {
         class: "btn main small",
         title: "Then run and compare continuations",
       }),
-    ),
-  );
+    ]),
+  ]);
   return { el, draw };
 }
 

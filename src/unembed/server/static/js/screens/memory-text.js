@@ -7,7 +7,7 @@ import { state, turn } from "../state.js";
 
 /** The form and its result; `ontested` is given the largest coefficient. */
 export function textTest({ api }, { layer, index }, ontested) {
-  const out = h("div", { class: "stack" });
+  const out = h("div.stack");
   const input = textBox("Text to test", {
     value: state().text || prompt(),
     style: { flex: 1 },
@@ -30,19 +30,16 @@ export function textTest({ api }, { layer, index }, ontested) {
       });
       const best = coefficients.reduce((a, m, i) => (Math.abs(m) > Math.abs(coefficients[a]) ? i : a), 0);
       ontested(coefficients[best]);
-      fill(
-        out,
+      fill(out, [
         cells,
-        h(
-          "p",
-          { class: "faint" },
+        h("p.faint", [
           `largest ${signed(coefficients[best])} at `,
           token(tokens[best]),
           "; blue positive, orange negative",
-        ),
+        ]),
         asTable("As a table", ["token", "coefficient"], () => tokens.map((t, i) => [visible(t), coefficients[i]])),
-      );
+      ]);
     });
   run();
-  return [h("div", { class: "row" }, input, button("Test", run, { class: "btn" })), out];
+  return [h("div.row", input, button("Test", run, { class: "btn" })), out];
 }

@@ -5,49 +5,38 @@ import { about, link, pane, toks } from "../parts.js";
 
 /** Fill `box` with the connections of a memory. */
 export function wiring(box, api, { layer, index }) {
-  fill(box, h("p", { class: "faint" }, "Reading weights …"));
+  fill(box, h("p.faint", "Reading weights …"));
   return pane(box, async () => {
     const found = await api.get(`/memories/${layer}/${index}/connections`, {}, { channel: "connections" });
     const list = (title, rows, kind, chance, none) =>
-      h(
-        "div",
-        {},
-        h("h3", {}, title),
+      h("div", [
+        h("h3", title),
         rows.length
-          ? h(
-              "table",
-              { class: "wired" },
-              h("caption", { class: "hidden" }, title),
-              h(
-                "tbody",
-                {},
+          ? h("table.wired", [
+              h("caption.hidden", title),
+              h("tbody", [
                 rows.map((row) =>
-                  h(
-                    "tr",
-                    {},
-                    h("td", { class: "writer" }, link(row, kind)[0]),
+                  h("tr", [
+                    h("td.writer", link(row, kind)[0]),
                     h(
                       "td",
                       {
                         class: Math.abs(row.strength) > chance ? "n" : "n faint",
                         title: "grey: not stronger than chance",
                       },
-                      fixed(row.strength, 3, kind === "memory"),
+                      [fixed(row.strength, 3, kind === "memory")],
                     ),
-                    h(
-                      "td",
-                      { class: "toks" },
-                      nameOf(row, kind) && h("span", { class: "name" }, nameOf(row, kind)),
+                    h("td.toks", [
+                      nameOf(row, kind) && h("span.name", nameOf(row, kind)),
                       row.top_tokens && toks(row.top_tokens, 6),
-                    ),
-                  ),
+                    ]),
+                  ]),
                 ),
-              ),
-            )
-          : h("p", { class: "faint" }, none),
-      );
-    fill(
-      box,
+              ]),
+            ])
+          : h("p.faint", none),
+      ]);
+    fill(box, [
       list(
         "Heads that write to its key",
         found.heads,
@@ -70,6 +59,6 @@ export function wiring(box, api, { layer, index }) {
         "None: only the unembedding comes after it.",
       ),
       about("wiring"),
-    );
+    ]);
   });
 }

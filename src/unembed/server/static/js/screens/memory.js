@@ -36,7 +36,7 @@ const PROMPT_CHANGES = ["prompt", "position", "edits", "disabled", ...QUESTION];
 export function render(root, page) {
   const { api, model } = page;
   if (!model.can.memories) return noMemories(root);
-  const host = h("div", { class: "stack" });
+  const host = h("div.stack");
   fill(root, host);
   let view = null;
   let tried = null;
@@ -103,72 +103,53 @@ export function render(root, page) {
       const layer = layers[Math.floor((i * layers.length) / 6)];
       return { layer, index: (i * 137) % model.memories[layer] };
     });
-    fill(
-      host,
+    fill(host, [
       empty(
         "Choose a memory",
         `${missing ? `${missing} ` : ""}A memory (FFN neuron) is a layer (0 to ${model.n_layers - 1}) and an ` +
           `index (0 to ${Math.max(...model.memories) - 1}). Click one in Trace or Layer, search for a word, or write one here.`,
-        h("div", { class: "row" }, box, button("Open", open, { class: "btn main" })),
+        h("div.row", box, button("Open", open, { class: "btn main" })),
         described.length
-          ? h(
-              "ul",
-              { class: "described", "aria-label": "Memories with a description, the best first" },
-              described.map((id) => h("li", {}, memoryLink(parseId(id)))),
-            )
-          : h(
-              "div",
-              { class: "row" },
-              some.map((m) => memoryLink(m, { class: "btn small tok" })),
-            ),
+          ? h("ul.described", { "aria-label": "Memories with a description, the best first" }, [
+              described.map((id) => h("li", memoryLink(parseId(id)))),
+            ])
+          : h("div.row", [some.map((m) => memoryLink(m, { class: "btn small tok" }))]),
       ),
-    );
+    ]);
   }
 
   function draw(other) {
-    const names = h("div", { class: "row" });
+    const names = h("div.row");
     const at = trail.indexOf(idOf(view));
-    fill(
-      host,
-      h(
-        "div",
-        { class: "row" },
-        h("h1", {}, idOf(view), other && ` and ${idOf(other)}`),
+    fill(host, [
+      h("div.row", [
+        h("h1", idOf(view), other && ` and ${idOf(other)}`),
         !other && title(view),
         names,
-        h("span", { class: "spacer" }),
-        h(
-          "div",
-          { class: "row" },
+        h("span.spacer"),
+        h("div.row", [
           other
             ? button("One only", () => go({ compared: "" }), { class: "btn small" })
-            : h(
-                "label",
-                { class: "row faint" },
-                "compare with",
-                chosen("Compare with", (m) => go({ compared: m })),
-              ),
-          at >= 0 && h("span", { class: "faint" }, `${at + 1} of ${trail.length} found`),
+            : h("label.row.faint", ["compare with", chosen("Compare with", (m) => go({ compared: m }))]),
+          at >= 0 && h("span.faint", `${at + 1} of ${trail.length} found`),
           button("Previous", () => step(-1), { class: "btn small", title: "[" }),
           button("Next", () => step(1), { class: "btn small", title: "]" }),
           button("Switch off", () => tray.off(view), { class: "btn small", title: "Add to the edits (i)" }),
           button("Set to 3", () => tray.set(view), { class: "btn small", title: "Add to the edits" }),
-        ),
-      ),
+        ]),
+      ]),
       other ? both(other) : one(names),
-    );
+    ]);
   }
 
   /** The automatic description; labels follow it as tags. */
   const title = (v) =>
     descriptionOf(v) &&
-    h(
-      "span",
-      { class: "described-as", title: "made by rule from its triggers and promoted tokens" },
+    h("span.described-as", { title: "made by rule from its triggers and promoted tokens" }, [
       descriptionOf(v),
       " ",
-      h("small", { class: "faint" }, "automatic description"),
-    );
+      h("small.faint", "automatic description"),
+    ]);
 
   /** To the next memory of the search that led here, else of the layer. */
   function step(n) {
@@ -184,9 +165,7 @@ export function render(root, page) {
 
   function one(names) {
     const shown = view;
-    const [triggers, concepts, near, called, alike, wired] = Array.from({ length: 6 }, () =>
-      h("div", { class: "stack" }),
-    );
+    const [triggers, concepts, near, called, alike, wired] = Array.from({ length: 6 }, () => h("div.stack"));
     steer = steering(api, view);
     // The card is drawn first; its other panes are requested after that frame.
     afterPaint(() =>
@@ -208,67 +187,60 @@ export function render(root, page) {
     };
     return [
       figures(view),
-      h(
-        "div",
-        { class: "two memory" },
-        h(
-          "div",
-          { class: "stack" },
+      h("div.two.memory", [
+        h("div.stack", [
           card("Top activating examples", lengths(), triggers, bandsBox),
           card("Test on your own text", null, textTest(page, view, tested)),
           card("Activation distribution", null, usualBox),
           card("Connections by weights", null, wired),
-        ),
-        h(
-          "div",
-          { class: "stack" },
+        ]),
+        h("div.stack", [
           vocabulary(),
           card("Edit and steer", null, steer.el),
           card("Labels", null, called),
-          card("Nearest neighbours", h("span", { class: "faint" }, "Shift-click: side by side"), near),
+          card("Nearest neighbours", h("span.faint", "Shift-click: side by side"), near),
           card("Cluster", null, alike),
           card("Shared categories (WordNet)", null, concepts),
-        ),
-      ),
+        ]),
+      ]),
     ];
   }
 
   /** Both ends of the value's scores, and the scores of all tokens. */
   function vocabulary() {
     let more = false;
-    const lists = h("div", { class: "compact" });
+    const lists = h("div.compact");
     const copy = (end) =>
       navigator.clipboard.writeText(view[end].map((r) => r.token).join("\n")).then(() => announce("copied"), api.fail);
     const drawEnds = () =>
-      fill(
-        lists,
+      fill(lists, [
         ends(view, more ? TOP : 10),
-        h(
-          "p",
-          { class: "row" },
+        h("p.row", [
           button(more ? "Fewer" : `Show ${TOP}`, () => ((more = !more), drawEnds()), { class: "quiet" }),
           ["promoted", "suppressed"].map((end) => button(`Copy ${end}`, () => copy(end), { class: "quiet" })),
-        ),
-      );
+        ]),
+      ]);
     drawEnds();
     const scores = h("div");
     const counted = view.counts.reduce((a, b) => a + b, 0).toLocaleString("en");
     histogram.mount(scores, { ...view, marks: [], label: `Scores of all ${counted} tokens, heights logarithmic` });
     return card(
       "Effect of the value on the vocabulary",
-      h("span", { class: "faint" }, "projected by W_U, without the final norm; click a token to pin it in Trace"),
-      lists,
-      h("h3", {}, "Scores of all tokens"),
-      scores,
-      about("memory"),
-      asTable("All as a table", ["promoted", "score", "suppressed", "score"], () =>
-        view.promoted.map((p, i) => [
-          visible(p.token),
-          p.score,
-          visible(view.suppressed[i].token),
-          view.suppressed[i].score,
-        ]),
-      ),
+      h("span.faint", "projected by W_U, without the final norm; click a token to pin it in Trace"),
+      [
+        lists,
+        h("h3", "Scores of all tokens"),
+        scores,
+        about("memory"),
+        asTable("All as a table", ["promoted", "score", "suppressed", "score"], () =>
+          view.promoted.map((p, i) => [
+            visible(p.token),
+            p.score,
+            visible(view.suppressed[i].token),
+            view.suppressed[i].score,
+          ]),
+        ),
+      ],
     );
   }
 
@@ -286,19 +258,16 @@ export function render(root, page) {
     if (!here) return;
     const m = here.here.coefficient;
     const share = percentile(usual, m);
-    fill(
-      hereBox,
+    fill(hereBox, [
       num(m),
-      h(
-        "small",
-        { title: share === null ? "" : `of ${usual.sampled.toLocaleString("en")} sampled tokens` },
+      h("small", { title: share === null ? "" : `of ${usual.sampled.toLocaleString("en")} sampled tokens` }, [
         m === 0 ? " not active, " : share === null ? " " : ` ${percentileText(share)}, `,
         "at ",
         token(here.tokens[here.position]),
         ` (${here.position})`,
-      ),
-    );
-    fill(effectBox, effectOf(here), here.here.always_on && h("span", { class: "tag" }, "always on"));
+      ]),
+    ]);
+    fill(effectBox, effectOf(here), here.here.always_on && h("span.tag", "always on"));
     steer.draw(here, usual);
   }
 
@@ -312,43 +281,38 @@ export function render(root, page) {
       usual = found;
       distribution(usualBox, usual, tried);
       quantiles(bandsBox, usual);
-      const spark = h("span", { class: "spark" });
+      const spark = h("span.spark");
       histogram.sparkline(spark, usual.counts);
       fill(density, `${num(100 * usual.statistics.active_fraction)} %`, spark);
       drawHere();
     });
   }
   const withoutIndex = (box) =>
-    fill(box, h("p", { class: "faint" }, "The usual size of a coefficient is stored in an index, and none is open."));
+    fill(box, h("p.faint", "The usual size of a coefficient is stored in an index, and none is open."));
 
   /** Two memories in two columns, and what their lists have in common. */
   function both(other) {
     const shared = (end) => view[end].map((r) => r.token).filter((t) => other[end].some((r) => r.token === t));
-    const line = (name, list) =>
-      h("p", {}, h("span", { class: "soft" }, `Both ${name} ${list.length} of ${TOP}: `), toks(list, 24));
+    const line = (name, list) => h("p", h("span.soft", `Both ${name} ${list.length} of ${TOP}: `), toks(list, 24));
     return [
       card("Shared tokens", null, line("promote", shared("promoted")), line("suppress", shared("suppressed"))),
-      h(
-        "div",
-        { class: "two" },
+      h("div.two", [
         [view, other].map((v, i) => {
           const triggers = h("div");
           topExamples(triggers, page, v, i);
-          return h(
-            "div",
-            { class: "stack" },
-            card(idOf(v), null, h("div", { class: "stack" }, figures(v), ends(v))),
+          return h("div.stack", [
+            card(idOf(v), null, h("div.stack", figures(v), ends(v))),
             card("Top activating examples", null, triggers),
-          );
+          ]);
         }),
-      ),
+      ]),
     ];
   }
 
   /** The row of numbers; of two memories side by side only those from the weights. */
   function figures(v) {
     const alone = v === view && !state().compared;
-    const place = h("span", { class: "spark" });
+    const place = h("span.spark");
     architecture(place, { model, at: { layer: v.layer, part: "ffn" } });
     /** @type {[string, any, boolean][]} */
     const all = [
@@ -357,18 +321,14 @@ export function render(root, page) {
       ["activation density", density, alone && model.can.index],
       ["value norm", num(v.norm), true],
       ["cluster", clusterBox, alone && model.can.index],
-      ["layer", [v.layer, h("small", {}, ` (0 to ${model.n_layers - 1})`), place], true],
+      ["layer", [v.layer, h("small", ` (0 to ${model.n_layers - 1})`), place], true],
     ];
-    return h(
-      "dl",
-      { class: "figures" },
-      all.map(([name, value, on]) => on && h("div", {}, h("dt", {}, name), value.tagName ? value : h("dd", {}, value))),
-    );
+    return h("dl.figures", [
+      all.map(([name, value, on]) => on && h("div", h("dt", name), value.tagName ? value : h("dd", value))),
+    ]);
   }
   const ends = (v, n = 12) =>
-    h(
-      "div",
-      { class: "two" },
+    h("div.two", [
       tokenLists(
         [
           ["Promotes", v.promoted.slice(0, n)],
@@ -376,7 +336,7 @@ export function render(root, page) {
         ],
         { onpick: (r) => pin(r.id) },
       ),
-    );
+    ]);
 
   function pin(id) {
     const pins = state().pins.split(" ").filter(Boolean);

@@ -39,11 +39,11 @@ export function render(root, page) {
     onkeydown: (e) => e.key === "Enter" && submit(),
   });
   const title = h("h1");
-  const pieces = h("p", { class: "faint" });
-  const facets = h("div", { class: "row" });
-  const results = h("div", { class: "stack found" });
-  const bulk = h("div", { class: "row" });
-  const joined = h("p", { class: "soft", role: "status" });
+  const pieces = h("p.faint");
+  const facets = h("div.row");
+  const results = h("div.stack.found");
+  const bulk = h("div.row");
+  const joined = h("p.soft", { role: "status" });
   const known = h("datalist", { id: "known-concepts" });
   const concept = textBox("Concept", {
     placeholder: "a concept, old or new",
@@ -53,20 +53,17 @@ export function render(root, page) {
   });
   const who = names.authorBox();
   who.addEventListener("keydown", (e) => e.key === "Enter" && join());
-  fill(
-    root,
-    h(
-      "div",
-      { class: "stack bounded" },
+  fill(root, [
+    h("div.stack.bounded", [
       title,
-      h("div", { class: "row" }, input, button("Search", submit, { class: "btn main" })),
+      h("div.row", input, button("Search", submit, { class: "btn main" })),
       pieces,
       facets,
       bulk,
       joined,
       results,
-    ),
-  );
+    ]),
+  ]);
 
   let timer = 0;
   function typed() {
@@ -102,67 +99,53 @@ export function render(root, page) {
   }
 
   async function tips() {
-    const concepts = h("div", { class: "row" });
+    const concepts = h("div.row");
     found = null;
     if (!model.can.memories)
-      return void fill(
-        results,
+      return void fill(results, [
         empty("This model has no memories to search", "A head, such as L0H1, opens its card.", [
           button("L0H1", () => ((input.value = "L0H1"), submit()), { class: "btn small" }),
         ]),
-      );
-    fill(
-      results,
+      ]);
+    fill(results, [
       empty(
         "Find memories (FFN neurons) by words",
         written(h("span"), "words"),
-        h(
-          "div",
-          { class: "row" },
-          SAMPLES.map((q) => button(q, () => ((input.value = q), submit()), { class: "btn small" })),
-        ),
+        h("div.row", [SAMPLES.map((q) => button(q, () => ((input.value = q), submit()), { class: "btn small" }))]),
         concepts,
         !model.can.index &&
-          h(
-            "p",
-            { class: "faint" },
-            "No index is open: triggers and labels cannot be searched. unembed serve --index DIR",
-          ),
+          h("p.faint", "No index is open: triggers and labels cannot be searched. unembed serve --index DIR"),
       ),
-    );
+    ]);
     if (!model.can.index) return;
     await pane(concepts, async () => {
       const all = await listed();
       if (all.length)
-        fill(
-          concepts,
-          h("span", { class: "soft" }, "Concepts: "),
+        fill(concepts, [
+          h("span.soft", "Concepts: "),
           all
             .slice(0, 20)
             .map((one) =>
               button(`${one.name} (${one.members})`, () => go({ path: ["concept", one.name] }), { class: "btn small" }),
             ),
-        );
+        ]);
     });
   }
 
   function draw() {
-    fill(
-      pieces,
+    fill(pieces, [
       Object.entries(found.tokens).map(([word, parts]) => {
         const forms = found.forms[word];
         const split = [many(parts.length, "token"), ": ", parts.map(piece)];
-        return h(
-          "p",
-          {},
+        return h("p", [
           forms.length
             ? [`“${visible(word)}” is searched as `, forms.map(piece)]
             : [`No form of “${visible(word)}” is one token. It is `, split],
           forms.length > 0 && parts.length > 1 && ["; without a space before it, it is ", split],
           ".",
-        );
+        ]);
       }),
-    );
+    ]);
     drawFacets();
     rows();
   }
@@ -202,8 +185,7 @@ export function render(root, page) {
           show();
         },
       });
-    fill(
-      facets,
+    fill(facets, [
       signs(),
       all > 0 && [
         choice("Layer", "layer", [["", "All layers"], ...counted]),
@@ -222,7 +204,7 @@ export function render(root, page) {
         Object.values(filters).some(Boolean) &&
           button("Clear filters", () => (clearFilters(), show()), { class: "quiet" }),
       ],
-    );
+    ]);
   }
 
   function rows() {
@@ -230,16 +212,13 @@ export function render(root, page) {
     trail.splice(0, Infinity, ...hits.filter((x) => x.of !== "head").map((x) => idOf(x)));
     const digits = places(hits.map((x) => x.score));
     const what = hits.some((x) => x.of === "head") ? "memories and heads" : total === 1 ? "memory" : "memories";
-    fill(
-      results,
-      found.notes.map((n) => h("p", { class: "warn" }, n)),
+    fill(results, [
+      found.notes.map((n) => h("p.warn", n)),
       found.suggestions.length > 0 &&
-        h(
-          "p",
-          {},
+        h("p", [
           "Similar tokens: ",
           found.suggestions.map((text) => button([token(text)], () => lookUp(exactly(text)), { class: "btn small" })),
-        ),
+        ]),
       hits.length
         ? table(
             [
@@ -255,19 +234,17 @@ export function render(root, page) {
             hits.map((x) => [
               x.of === "head" ? "" : tick(x),
               link(x, x.of),
-              h("span", { class: "tag" }, WHY[x.why] ?? x.why),
-              h(
-                "span",
-                { class: "context", dir: "auto" },
+              h("span.tag", WHY[x.why] ?? x.why),
+              h("span.context", { dir: "auto" }, [
                 [x.found, ...x.also.slice(0, 3)].map((text, i) => [
                   i > 0 && " ",
                   x.why === "trigger" || x.why === "name" ? text : token(text),
                 ]),
-                x.also.length > 3 && h("span", { class: "faint" }, ` and ${x.also.length - 3} more`),
-              ),
+                x.also.length > 3 && h("span.faint", ` and ${x.also.length - 3} more`),
+              ]),
               x.rank ?? "",
-              Number.isFinite(x.score) ? h("td", { class: "n" }, fixed(x.score, digits)) : "",
-              x.density === null ? "" : h("td", { class: "n" }, percent(x.density)),
+              Number.isFinite(x.score) ? h("td.n", fixed(x.score, digits)) : "",
+              x.density === null ? "" : h("td.n", percent(x.density)),
               toks(x.top_tokens),
             ]),
             hits.length < total
@@ -277,19 +254,17 @@ export function render(root, page) {
         : empty(
             "Nothing found",
             NOTHING,
-            Object.values(filters).some(Boolean) && h("p", {}, "The filters may hide results."),
+            Object.values(filters).some(Boolean) && h("p", "The filters may hide results."),
           ),
       hits.some((x) => x.why === "promotes" || x.why === "suppresses") &&
-        h(
-          "p",
-          { class: "faint" },
+        h("p.faint", [
           hits.some((x) => x.rank !== null && x.why === "promotes")
             ? "Exact: every memory that has the token among the top tokens that the index lists."
             : "Exact: all values are scored, and the first 1,000 are listed.",
-        ),
+        ]),
       hits.length < total &&
         button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, { class: "btn", "aria-describedby": "shown" }),
-    );
+    ]);
     tools();
   }
 
@@ -313,34 +288,27 @@ export function render(root, page) {
     const { members, tokens, by_layer: counts, agreement } = found;
     const layers = h("div");
     bars.mount(layers, { rows: counts.map((n, i) => ({ label: `Layer ${i}`, value: n, text: String(n) })) });
-    fill(
-      results,
-      h(
-        "p",
-        { class: "soft" },
+    fill(results, [
+      h("p.soft", [
         agreement === null
           ? "No member has labels of several annotators."
           : `Agreement over the members with several annotators: ${percent(agreement)}.`,
-      ),
-      h(
-        "div",
-        { class: "two" },
-        card(
-          "Tokens that members share",
-          null,
+      ]),
+      h("div.two", [
+        card("Tokens that members share", null, [
           tokens.length
-            ? tokens.map(([t, n]) => [token(t), h("small", { class: "faint" }, ` ${n}  `)])
-            : h("p", { class: "faint" }, "None among their 30 top tokens."),
-        ),
+            ? tokens.map(([t, n]) => [token(t), h("small.faint", ` ${n}  `)])
+            : h("p.faint", "None among their 30 top tokens."),
+        ]),
         card("Over the layers", null, layers),
-      ),
+      ]),
       table(
         [tickAll(members), "memory", "labelled by", "annotators", "top tokens"],
         members.map((x) => [tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
         `${members.length} ${members.length === 1 ? "memory" : "memories"}`,
       ),
       about("concept"),
-    );
+    ]);
     tools();
   }
 
@@ -386,29 +354,21 @@ export function render(root, page) {
         })),
       ]);
     };
-    fill(
-      bulk,
+    fill(bulk, [
       chosen.size > 0 && [
-        h("span", { class: "soft" }, `${chosen.size} chosen`),
+        h("span.soft", `${chosen.size} chosen`),
         button("Switch off", () => all("scale", 0), { class: "btn small" }),
         button("Double", () => all("scale", 2), { class: "btn small" }),
         button("Set to 3", () => all("set", 3), { class: "btn small" }),
         model.can.index && [concept, known, who, button("Add to concept", join, { class: "btn small" })],
         button("Clear", () => (chosen.clear(), named() ? drawConcept() : rows()), { class: "quiet" }),
       ],
-    );
+    ]);
   }
 
   const listed = async () => (await api.get("/concepts", {}, { fresh: true })).concepts;
   function suggest() {
-    listed().then(
-      (all) =>
-        fill(
-          known,
-          all.map((one) => h("option", { value: one.name })),
-        ),
-      api.fail,
-    );
+    listed().then((all) => fill(known, [all.map((one) => h("option", { value: one.name }))]), api.fail);
   }
 
   /** Reload what shows labels, after some were written or withdrawn. */
@@ -430,8 +390,7 @@ export function render(root, page) {
         members: [...chosen.values()].map(({ layer: l, index }) => ({ layer: l, index })),
       });
       await relabelled();
-      fill(
-        joined,
+      fill(joined, [
         `${ids.length} added to ${name}${before ? `, ${before} were there` : ""}. `,
         button("Open", () => go({ path: ["concept", name] }), { class: "quiet" }),
         button("Export all labels", exportLabels, { class: "quiet" }),
@@ -445,7 +404,7 @@ export function render(root, page) {
             },
             { class: "quiet" },
           ),
-      );
+      ]);
     } catch (error) {
       api.fail(error);
     }

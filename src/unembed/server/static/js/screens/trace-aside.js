@@ -17,13 +17,11 @@ export function framed(inspector) {
     },
     { class: "quiet widen" },
   );
-  const away = h("a", {});
-  const el = h(
-    "aside",
-    { class: "card stack", "aria-label": "Selected cell" },
-    h("div", { class: "row" }, widen, h("span", { class: "spacer" }), away),
+  const away = h("a");
+  const el = h("aside.card.stack", { "aria-label": "Selected cell" }, [
+    h("div.row", widen, h("span.spacer"), away),
     inspector,
-  );
+  ]);
 
   /** Apply the width of the state and of this session; the link opens the same selection. */
   function place() {

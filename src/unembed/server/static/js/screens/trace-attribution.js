@@ -62,17 +62,14 @@ export function attributionPane(t, { api, live }) {
         { ...questionQuery(), token: `#${view.target.id}`, position: view.position, by: split, top: 14 },
         { channel: "attribution" },
       );
-      fill(
-        box,
+      fill(box, [
         effectsTable(rows),
-        h(
-          "p",
-          { class: "faint" },
+        h("p.faint", [
           "Direct effect: what the writer adds. Total effect: by how much ",
           inWords(view),
           " falls when that writer alone is set to 0 at this position and later layers react.",
-        ),
-      );
+        ]),
+      ]);
     });
   }
 
@@ -84,24 +81,19 @@ export function attributionPane(t, { api, live }) {
       order: state().sort,
       after: [[rest, state().sort === "effect" ? others_effect : null]],
     });
-    fill(
-      box,
+    fill(box, [
       list,
-      h(
-        "p",
-        { class: "row soft" },
-        h(
-          "span",
-          {},
+      h("p.row.soft", [
+        h("span", [
           "Sum ",
-          h("b", {}, num(total)),
+          h("b", num(total)),
           " of all memories; with the other writers ",
-          h("b", {}, num(whole.total)),
+          h("b", num(whole.total)),
           " = ",
           inWords(t.view),
-        ),
-      ),
-    );
+        ]),
+      ]),
+    ]);
   }
 
   return { el: card("Logit attribution", [by, order, totals], box), draw };

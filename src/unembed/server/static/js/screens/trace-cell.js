@@ -8,7 +8,7 @@ import { go, state, turn } from "../state.js";
 import { ORDERS, ranked, updatesTable } from "../updates.js";
 
 const pick = (c) => turn({ token: `#${c.id}` });
-const part = (title, ...body) => h("div", {}, h("h3", {}, title), body);
+const part = (title, ...body) => h("div", h("h3", title), body);
 const updates = (rows, view) => {
   const box = h("div");
   updatesTable(box, rows, view, { order: state().sort });
@@ -17,19 +17,15 @@ const updates = (rows, view) => {
 const byWhat = () => `by ${ORDERS[state().sort][0].toLowerCase()}`;
 
 function head({ data, view }, title) {
-  return h(
-    "div",
-    {},
-    h("h2", {}, title),
-    h(
-      "p",
-      { class: "soft" },
+  return h("div", [
+    h("h2", title),
+    h("p.soft", [
       "at ",
       token(data.tokens[view.position].token),
       ` position ${view.position}; effects on `,
       inWords(view),
-    ),
-  );
+    ]),
+  ]);
 }
 
 /** The joint update of several layers at the position. */
@@ -50,40 +46,32 @@ export function drawSpan(el, t, [a, b]) {
     ).slice(0, 8),
     ...all.filter((u) => u.always_on),
   ];
-  fill(
-    el,
+  fill(el, [
     head(t, `Layers ${a} to ${b}, together`),
-    h(
-      "div",
-      { class: "row" },
+    h("div.row", [
       tickBox("Only these layers in the grid", !!state().only, (on) => turn({ only: on ? "1" : "" })),
       button("One layer", () => turn({ layers: "", only: "" }), { class: "quiet", title: "Esc" }),
-    ),
-    h(
-      "div",
-      { class: "sandwich" },
+    ]),
+    h("div.sandwich", [
       part(`Before layer ${a}`, candidates(low.before, { onpick: pick, rank: low.rank_before })),
       part(`After layer ${b}`, candidates(high.after, { before: low.before, onpick: pick, rank: high.rank_after })),
-    ),
-    h(
-      "p",
-      {},
+    ]),
+    h("p", [
       "Of ",
-      h("b", {}, num(logit)),
+      h("b", num(logit)),
       ", ",
       inWords(view),
       `, their ${mixersOf(model) === "attention" ? "attention adds" : "mixers add"} ${signed(given(false))}, their FFNs ${signed(given(true))}`,
       others ? ", counting the writers listed." : ".",
-    ),
-    layers.flatMap((one) => one.events).map((e) => h("p", { class: "warn" }, e.sentence)),
+    ]),
+    layers.flatMap((one) => one.events).map((e) => h("p.warn", e.sentence)),
     strongest.length
-      ? part(
-          "Sub-updates of these layers",
+      ? part("Sub-updates of these layers", [
           updates(strongest, view),
-          h("p", { class: "faint" }, `${byWhat()}, among the first five of each layer`),
-        )
+          h("p.faint", `${byWhat()}, among the first five of each layer`),
+        ])
       : null,
-  );
+  ]);
 }
 
 /** One layer at the position: `mid` for its attention, else its FFN. */
@@ -92,37 +80,29 @@ export function drawCell(el, t, n, mid) {
   const one = view.layers[n];
   mid = mid && one.middle;
   const before = mid || !one.middle ? one.before : one.middle;
-  fill(
-    el,
+  fill(el, [
     head(t, `Layer ${one.layer}, ${mid ? model.mixers[one.layer] : lastUpdate(model, one.layer)}`),
-    h(
-      "div",
-      { class: "sandwich" },
-      part(
-        "Before",
+    h("div.sandwich", [
+      part("Before", [
         candidates(before, { onpick: pick, rank: mid ? one.rank_before : (one.rank_middle ?? one.rank_before) }),
-      ),
-      part(
-        "After",
+      ]),
+      part("After", [
         candidates(mid ? one.middle : one.after, {
           before,
           onpick: pick,
           rank: mid ? one.rank_middle : one.rank_after,
         }),
-      ),
-    ),
-    one.events.map((e) => h("p", { class: "warn" }, e.sentence)),
+      ]),
+    ]),
+    one.events.map((e) => h("p.warn", e.sentence)),
     one.sub_updates.length
-      ? part(
-          "Sub-updates of the FFN",
+      ? part("Sub-updates of the FFN", [
           updates(one.sub_updates, view),
-          h(
-            "p",
-            { class: "faint" },
+          h("p.faint", [
             `The first of ${many(model.memories[one.layer], "memory", "memories")} (FFN neurons), ${byWhat()}`,
-          ),
-        )
-      : model.can.events && h("p", { class: "note" }, "No sub-updates here."),
+          ]),
+        ])
+      : model.can.events && h("p.note", "No sub-updates here."),
     button(
       "Open this layer",
       () => go({ screen: "layer", layer: String(one.layer), position: String(view.position) }),
@@ -130,5 +110,5 @@ export function drawCell(el, t, n, mid) {
         class: "btn",
       },
     ),
-  );
+  ]);
 }

@@ -27,10 +27,10 @@ function pinColumn(c) {
 
 /** `pin(id)` pins or unpins a token; `onchosen()` is called when a cell is selected. */
 export function gridPane(t, { pin, onchosen }) {
-  const controls = h("div", { class: "row" });
+  const controls = h("div.row");
   const host = h("div");
   const overview = h("div");
-  const legend = h("div", { class: "legend" });
+  const legend = h("div.legend");
   const table = h("div");
   const pop = popover(pin);
   let rows = [];
@@ -84,8 +84,7 @@ export function gridPane(t, { pin, onchosen }) {
 
   function drawControls() {
     const box = (name, text) => tickBox(text, !!state()[name], (on) => turn({ [name]: on ? "1" : "" }));
-    fill(
-      controls,
+    fill(controls, [
       segmented("Shade by", METRICS, state().metric, (metric) => turn({ metric })),
       t.data.stages.length > 1 &&
         segmented(
@@ -104,7 +103,7 @@ export function gridPane(t, { pin, onchosen }) {
         title: "keep the selected column in view, or let it go (Shift and a click on its token)",
       }),
       t.plain && box("diff", "What the edits changed"),
-    );
+    ]);
   }
 
   function draw() {
@@ -143,8 +142,7 @@ export function gridPane(t, { pin, onchosen }) {
       greatest(t) !== null && `${state().metric} (nats)`,
       state().metric === "pinned" && t.followed && `probability of ${visible(t.followed.token)}`,
     ].filter(Boolean);
-    fill(
-      table,
+    fill(table, [
       asTable(
         "As a table",
         ["layer", "stage", "position", "token", "first", "probability", "rank of the final prediction", ...named],
@@ -162,15 +160,11 @@ export function gridPane(t, { pin, onchosen }) {
             ]),
           ),
       ),
-    );
+    ]);
   }
 
   function drawLegend() {
-    const ramp = h(
-      "i",
-      { "aria-hidden": "true" },
-      Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` })),
-    );
+    const ramp = h("i", { "aria-hidden": "true" }, [Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` }))]);
     const most = greatest(t);
     const { metric, events, diff } = state();
     const scale =
@@ -182,7 +176,7 @@ export function gridPane(t, { pin, onchosen }) {
               "0 %",
               ramp,
               "100 % (square root)",
-              metric === "pinned" && t.followed && h("span", {}, "of ", token(t.followed.token)),
+              metric === "pinned" && t.followed && h("span", "of ", token(t.followed.token)),
             ];
     /** @type {[string, string, boolean][]} */
     const signs = [
@@ -194,17 +188,14 @@ export function gridPane(t, { pin, onchosen }) {
       ["▣", "the edits change the token", diff && t.plain],
       ["▒", "the edits can reach it", diff && t.plain],
     ];
-    fill(
-      legend,
+    fill(legend, [
       scale,
-      signs.map(
-        ([sign, text, on]) => on && h("span", { class: "sign" }, h("b", { "aria-hidden": "true" }, sign), ` ${text}`),
-      ),
-    );
+      signs.map(([sign, text, on]) => on && h("span.sign", h("b", { "aria-hidden": "true" }, sign), ` ${text}`)),
+    ]);
   }
 
   return {
-    el: card("Logit lens", controls, host, overview, h("div", { class: "row" }, legend), about("grid"), table),
+    el: card("Logit lens", controls, host, overview, h("div.row", legend), about("grid"), table),
     host,
     legend,
     pop,

@@ -25,19 +25,15 @@ export function popover(onpick) {
     }));
     const body = h("div");
     bars.mount(body, { rows: list, signed: false }, { onpick: (row) => onpick(row.id) });
-    pop = h(
-      "div",
-      { id: "pop", role: "tooltip" },
-      h("h2", {}, `${title}, position ${c}`),
+    pop = h("div", { id: "pop", role: "tooltip" }, [
+      h("h2", `${title}, position ${c}`),
       body,
-      h(
-        "p",
-        { class: "faint" },
+      h("p.faint", [
         "final prediction ",
         token(data.texts[data.prediction[c]]),
         ` at rank ${shownRank(stage.rank_of_prediction[i][c])}`,
-      ),
-    );
+      ]),
+    ]);
     const box = cell.getBoundingClientRect();
     pop.style.left = `${Math.min(box.left, innerWidth - 262) + scrollX}px`;
     pop.style.top = `${box.bottom + scrollY + 6}px`;

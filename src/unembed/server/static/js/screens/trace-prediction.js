@@ -17,27 +17,24 @@ const follow = (one) =>
 
 /** `{el, draw, summary}`; `summary` is the line below it. */
 export function predictionPane(t) {
-  const likely = h("div", { class: "says", "aria-label": "Predictions of the next token" });
-  const found = h("ol", { class: "findings", "aria-label": "Findings" });
-  const described = h("ul", { class: "described", "aria-label": "Described memories behind the prediction" });
+  const likely = h("div.says", { "aria-label": "Predictions of the next token" });
+  const found = h("ol.findings", { "aria-label": "Findings" });
+  const described = h("ul.described", { "aria-label": "Described memories behind the prediction" });
   const why = questionPicker();
-  const summary = h("p", { class: "soft" });
+  const summary = h("p.soft");
 
   function draw() {
     const { view, data } = t;
     const shown = view.prediction.slice(0, 5);
-    fill(
-      likely,
-      h(
-        "span",
-        { class: "soft" },
+    fill(likely, [
+      h("span.soft", [
         "After ",
         token(data.tokens[view.position].token),
-        h("span", { class: "faint" }, ` (${view.position})`),
+        h("span.faint", ` (${view.position})`),
         " the model predicts",
-      ),
+      ]),
       shown.map((c) =>
-        button([token(c.token), h("small", {}, percent(c.probability))], () => turn({ token: `#${c.id}` }), {
+        button([token(c.token), h("small", percent(c.probability))], () => turn({ token: `#${c.id}` }), {
           title: `explain this token (logit ${c.logit.toFixed(2)})`,
           "aria-pressed": String(c.id === view.target.id),
         }),
@@ -46,45 +43,27 @@ export function predictionPane(t) {
         class: "quiet",
         title: "Add the first token to the prompt",
       }),
-    );
+    ]);
     why.draw(view);
-    fill(
-      described,
+    fill(described, [
       view.described.map((one) =>
-        h(
-          "li",
-          {},
+        h("li", [
           link(one, "memory")[0],
-          h("span", { class: "tag", dir: "auto" }, named(one)),
-          h(
-            "span",
-            { class: "effect", title: "what it adds to the target's logit over what it adds to the average token's" },
+          h("span.tag", { dir: "auto" }, named(one)),
+          h("span.effect", { title: "what it adds to the target's logit over what it adds to the average token's" }, [
             `${signed(one.effect)} to `,
             token(view.target.token),
-          ),
-        ),
+          ]),
+        ]),
       ),
-    );
-    fill(
-      found,
+    ]);
+    fill(found, [
       view.findings.map((one) =>
-        h(
-          "li",
-          {},
-          button(one.sentence, () => follow(one), { title: `${one.definition} ${num(one.nats)} nats.` }),
-        ),
+        h("li", [button(one.sentence, () => follow(one), { title: `${one.definition} ${num(one.nats)} nats.` })]),
       ),
-    );
+    ]);
   }
 
-  const el = h(
-    "section",
-    { class: "prediction", "aria-label": "Prediction" },
-    likely,
-    why.el,
-    found,
-    described,
-    summary,
-  );
+  const el = h("section.prediction", { "aria-label": "Prediction" }, likely, why.el, found, described, summary);
   return { el, draw, summary };
 }

@@ -27,9 +27,9 @@ export function promptPane(page, onsubmit) {
     oninput: typed,
     onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), submit()),
   });
-  const count = h("span", { class: "faint", role: "status" });
-  const tokens = h("div", { class: "typed" });
-  const start = h("div", { class: "start" });
+  const count = h("span.faint", { role: "status" });
+  const tokens = h("div.typed");
+  const start = h("div.start");
   let timer = 0;
 
   function typed() {
@@ -71,25 +71,21 @@ export function promptPane(page, onsubmit) {
 
   const counted = (n, limit) => `${n.toLocaleString("en")} token${n === 1 ? "" : "s"}${limit ? ` of ${limit}` : ""}`;
 
-  const el = h(
-    "section",
-    { class: "prompt", "aria-label": "Prompt" },
+  const el = h("section.prompt", { "aria-label": "Prompt" }, [
     start,
     box,
-    h("div", { class: "row" }, button("Trace", submit, { class: "btn main", title: "Enter" }), count),
-    h(
-      "div",
-      { class: "row examples" },
-      h("span", { class: "faint" }, "Examples"),
+    h("div.row", button("Trace", submit, { class: "btn main", title: "Enter" }), count),
+    h("div.row.examples", [
+      h("span.faint", "Examples"),
       EXAMPLES.map((text) =>
         button(text, () => go({ prompt: text, position: "", layer: "", token: "" }), {
           class: "btn small",
           "aria-label": `Example: ${text}`,
         }),
       ),
-    ),
+    ]),
     tokens,
-  );
+  ]);
 
   return {
     el,
@@ -101,22 +97,15 @@ export function promptPane(page, onsubmit) {
       const text = prompt();
       const free = anew || document.activeElement !== box || !before;
       if (box.value === before && before !== text && free) box.value = text;
-      fill(
-        start,
+      fill(start, [
         !state().prompt && [
-          h(
-            "p",
-            {},
+          h("p", [
             "See how the model builds its next-token prediction: which layers, heads and memories (FFN neurons) " +
               "promote it, and what changes when you edit them.",
-          ),
-          h(
-            "div",
-            { class: "row" },
-            TASKS.map(([title, change]) => button(title, () => go(change), { class: "btn small" })),
-          ),
+          ]),
+          h("div.row", [TASKS.map(([title, change]) => button(title, () => go(change), { class: "btn small" }))]),
         ],
-      );
+      ]);
     },
     /** Show the number of tokens of the trace. */
     showTokens(n, limit) {

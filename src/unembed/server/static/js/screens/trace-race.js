@@ -21,8 +21,8 @@ export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 /** `trajectories(ids)` returns the trajectories of tokens at the position, or a falsy value. */
 export function race(t, { layer, trajectories }) {
   const lines = h("div");
-  const lanes = h("div", { class: "lanes" });
-  const eventSentence = h("p", { class: "told soft" });
+  const lanes = h("div.lanes");
+  const eventSentence = h("p.told.soft");
   const notes = h("div");
   const scale = segmented(
     "Scale",
@@ -72,41 +72,35 @@ export function race(t, { layer, trajectories }) {
       view.moves,
     );
     const rival = view.against ?? view.prediction.find((c) => c.id !== view.target.id);
-    fill(
-      notes,
-      series.slice(1).map((other) => h("p", {}, crossing(series[0], other))),
-      h(
-        "div",
-        { class: "row" },
+    fill(notes, [
+      series.slice(1).map((other) => h("p", crossing(series[0], other))),
+      h("div.row", [
         pins.length
           ? button("Clear pins", () => turn({ pins: "" }), { class: "quiet" })
           : button(`Compare with ${visible(rival.token)}`, () => turn({ pins: String(rival.id) }), {
               class: "quiet",
               title: "Pin this token as well: the layer at which the two cross is marked",
             }),
-        h("span", { class: "faint" }, h("kbd", {}, "p"), " or Shift and a click pins a cell's token"),
-      ),
+        h("span.faint", h("kbd", "p"), " or Shift and a click pins a cell's token"),
+      ]),
       asTable(
         "As a table",
         ["layer", ...series.flatMap((one) => [`rank of ${visible(one.name)}`, "probability"])],
         () => view.layers.map((one, i) => [one.layer, ...series.flatMap((s) => [s.ranks[i], s.probabilities[i]])]),
       ),
-    );
+    ]);
   }
 
   /** One lane for each kind of event, aligned with the chart's layers; a marker shows its sentence. */
   function drawLanes(events, moves) {
     const showSentence = (e) => () => (eventSentence.textContent = e.sentence);
     const left = [...events, ...moves];
-    fill(
-      lanes,
+    fill(lanes, [
       LANES.map(([sign, name, of], i) => {
         const here = left.filter((e) => of(e) && LANES.findIndex((lane) => lane[2](e)) === i);
         return here.length
-          ? h(
-              "div",
-              { class: "lane", role: "group", "aria-label": name === "mixer" ? mixersOf(t.model) : name },
-              h("span", { class: "faint" }, name === "mixer" ? mixersOf(t.model) : name),
+          ? h("div.lane", { role: "group", "aria-label": name === "mixer" ? mixersOf(t.model) : name }, [
+              h("span.faint", name === "mixer" ? mixersOf(t.model) : name),
               here.map((e) =>
                 h(
                   "button",
@@ -120,13 +114,13 @@ export function race(t, { layer, trajectories }) {
                     onfocus: showSentence(e),
                     onpointerenter: showSentence(e),
                   },
-                  sign || (e.kind === "rise" ? "▲" : "▼"),
+                  [sign || (e.kind === "rise" ? "▲" : "▼")],
                 ),
               ),
-            )
+            ])
           : null;
       }),
-    );
+    ]);
     eventSentence.textContent = left.length
       ? left[0].sentence
       : t.model.can.events

@@ -29,7 +29,7 @@ export function render(root, page) {
   const promptBox = promptPane(page, run);
   const predicted = predictionPane(t);
   const model = h("div");
-  const inspector = h("div", { class: "stack" });
+  const inspector = h("div.stack");
   const aside = framed(inspector);
   const lens = gridPane(t, { pin, onchosen: aside.show });
   const attribution = attributionPane(t, { api, live });
@@ -43,22 +43,18 @@ export function render(root, page) {
         { channel: "trajectories" },
       ),
   });
-  const failed = h("div", { class: "failed" });
-  const whole = h(
-    "div",
-    { class: "trace" },
-    h(
-      "div",
-      { class: "stack" },
+  const failed = h("div.failed");
+  const whole = h("div.trace", [
+    h("div.stack", [
       promptBox.el,
       failed,
       predicted.el,
       card("Where in the model", null, model, about("architecture")),
       lens.el,
-      h("div", { class: "two" }, race.el, attribution.el),
-    ),
+      h("div.two", race.el, attribution.el),
+    ]),
     aside.el,
-  );
+  ]);
   fill(root, whole);
 
   function run(text) {
@@ -140,15 +136,12 @@ export function render(root, page) {
       button(`Keep the ${end} ${limit} of ${tokens.length} tokens`, () => go({ prompt: remaining.join("") }), {
         class: "btn",
       });
-    fill(
-      failed,
-      h(
-        "div",
-        { class: "warn stack" },
-        h("p", {}, h("b", {}, error.message), `: ${error.why}`),
-        h("div", { class: "row" }, Object.entries(windows).map(keep)),
-      ),
-    );
+    fill(failed, [
+      h("div.warn.stack", [
+        h("p", h("b", error.message), `: ${error.why}`),
+        h("div.row", Object.entries(windows).map(keep)),
+      ]),
+    ]);
     return true;
   }
 
@@ -167,8 +160,7 @@ export function render(root, page) {
     lens.draw();
     whole.classList.toggle("no-events", !!state().events);
     const changed = t.plain ? t.data.prediction.filter((id, p) => id !== t.plain.prediction[p]).length : 0;
-    fill(
-      predicted.summary,
+    fill(predicted.summary, [
       t.plain && `With these edits the prediction changes at ${changed} of ${t.data.tokens.length} positions.`,
       example && [
         "An example, traced with wren beforehand. ",
@@ -176,7 +168,7 @@ export function render(root, page) {
         " ",
         button("Take the six-step tour", tour.begin, { class: "quiet" }),
       ],
-    );
+    ]);
   }
 
   /** Replace the bundled example by a live trace; whether the example was shown. */
