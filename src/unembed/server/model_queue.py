@@ -100,6 +100,7 @@ class ModelQueue:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
+                await asyncio.sleep(0)  # each item is sent before the next is taken
         finally:
             job.cancelled = True  # also when the client has disconnected
 

@@ -77,13 +77,6 @@ class EditRequest(StrictModel):
         Literal["all", "last"] | Annotated[list[Annotated[int, Field(ge=-4096, le=65536)]], Field(max_length=4096)]
     ) = "all"
 
-    def edit(self) -> Edit:
-        """The library's edit."""
-        return Edit.from_dict(self.model_dump(include=_EDIT_FIELDS))
-
-
-_EDIT_FIELDS = {"target", "action", "layer", "index", "value", "positions"}
-
 
 class PromptRequest(StrictModel):
     """A prompt, with edits or without."""
@@ -93,7 +86,15 @@ class PromptRequest(StrictModel):
 
     def library_edits(self) -> list[Edit]:
         """The edits as the library takes them."""
-        return [edit.edit() for edit in self.edits]
+        return [Edit.from_dict(edit.model_dump()) for edit in self.edits]
+
+    def register(self, state: ServerState) -> str:
+        """Store the prompt and its edits, and return their id."""
+        return state.register_prompt(self.prompt, self.library_edits())
+
+    def trace(self, state: ServerState) -> Trace:
+        """The trace of the prompt under its edits; call it on the model's thread only."""
+        return state.trace(self.prompt, self.library_edits())
 
 
 class TraceRequest(PromptRequest):
@@ -125,10 +126,6 @@ class QuestionRequest(PromptRequest):
         token, against = parse_optional_token(self.token), parse_optional_token(self.against)
         return trace.question(token, against, self.position, alone=self.alone)
 
-    def key(self) -> str:
-        """What distinguishes two questions about a prompt."""
-        return str(self.model_dump(include={"position", "token", "against", "alone"}))
-
 
 class TwoPrompts(StrictModel):
     """A prompt with a behaviour and one without it, and the two tokens whose logits are compared."""
@@ -137,6 +134,10 @@ class TwoPrompts(StrictModel):
     corrupted: str = Field(min_length=1, max_length=4000)
     token: str | None = Field(None, max_length=200, description="null: the clean prompt's prediction")
     against: str | None = Field(None, max_length=200, description="null: the corrupted prompt's prediction")
+
+    def tokens(self) -> tuple[str | int | None, str | int | None]:
+        """The two tokens as the library takes them."""
+        return parse_optional_token(self.token), parse_optional_token(self.against)
 
 
 class PatchingRequest(TwoPrompts):

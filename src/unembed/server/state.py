@@ -121,6 +121,14 @@ class ServerState:
                 raise InvalidInput(f"trace {key}", why="this server does not have it", instead="Post the prompt again")
             return self._prompts[key]
 
+    def registered_trace(self, key: str) -> Trace:
+        """The trace of an id; call it on the model's thread only.
+
+        Raises:
+            InvalidInput: the id is unknown.
+        """
+        return self.trace(*self.registered_prompt(key))
+
     def trace(self, prompt: str, edits: Sequence[Edit] = ()) -> Trace:
         """The trace of a prompt, from the cache or new; call it on the model's thread only."""
         key = self.trace_id(prompt, edits)

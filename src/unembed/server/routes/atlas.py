@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 
 from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.server import requests as r
-from unembed.server.responses import json_response, ndjson_response
+from unembed.server.responses import ndjson_response
+from unembed.server.routing import Routes
 
-routes = APIRouter(tags=["atlas"])
+routes = Routes("atlas")
 
 
 @routes.post("/atlas", response_class=StreamingResponse)
@@ -29,15 +30,7 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
     return ndjson_response(state.stream_progress(work, client=client, channel="atlas"))
 
 
-@routes.get("/atlas/matches", responses={200: {"model": AtlasMatches}})
-async def get_matches(
-    request: Request, state: r.State, q: Annotated[str, Query(max_length=400)], client: r.Client = ""
-) -> Response:
+@routes.answer("GET /atlas/matches", "searching memories", depends_on=lambda state: state.label_version)
+def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> AtlasMatches:
     """All memories that a query of the search finds."""
-
-    def work() -> AtlasMatches:
-        return atlas_matches(state.lm, state.index, q)
-
-    key = f"atlas matches {q} {state.label_version}"
-    body = await state.body(key, work, what="searching memories", client=client, channel="atlas-search")
-    return json_response(request, body)
+    return atlas_matches(state.lm, state.index, q)

@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from unembed import steering
 from unembed.errors import NotFinite
 from unembed.server import requests as r
-from unembed.server.responses import json_response, ndjson_response
+from unembed.server.responses import ndjson_response
+from unembed.server.routing import Routes
 from unembed.server.state import MAX_RUNS, ServerState
+from unembed.stream import generate_steps
 
-if TYPE_CHECKING:
-    from unembed.stream.interventions import Edit
-
-routes = APIRouter(tags=["intervene"])
+routes = Routes("intervene")
 
 
-@routes.post("/next")
-async def post_next_token(request: Request, state: r.State, query: r.PromptRequest, client: r.Client = "") -> Response:
+@routes.answer("POST /next", "reading the next token")
+def post_next_token(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
     """The most likely next tokens with and without the edits: the first table of `unembed steer --json`."""
-    edits = query.library_edits()
-
-    def work() -> dict[str, Any]:
-        from unembed import steering
-
-        return steering.next_token_table(state.lm, query.prompt, edits, 10).to_dict()
-
-    key = f"next {state.trace_id(query.prompt, edits)}"
-    body = await state.body(key, work, what="reading the next token", client=client, channel="next")
-    return json_response(request, body)
+    return steering.next_token_table(state.lm, query.prompt, query.library_edits(), 10).to_dict()
 
 
 @routes.post("/compare")
 async def post_comparison(state: r.State, query: r.CompareRequest, client: r.Client = "") -> StreamingResponse:
     """Both continuations, token by token: lines with `side` base or edit, then a summary."""
-
-    async def items() -> AsyncGenerator[dict[str, Any]]:
-        both = partial(_continuations, state, query, query.library_edits())
-        async for item in state.queue.stream(both, what="generating", client=client, channel="compare"):
-            yield item
-            await asyncio.sleep(0)
-
-    return ndjson_response(items())
+    both = partial(_continuations, state, query)
+    return ndjson_response(state.queue.stream(both, what="generating", client=client, channel="compare"))
 
 
 @routes.get("/runs")
@@ -62,13 +45,12 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
     return {"removed": state.runs.pop(number, None) is not None}
 
 
-def _continuations(state: ServerState, query: r.CompareRequest, edits: Sequence[Edit]) -> Iterator[dict[str, Any]]:
+def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict[str, Any]]:
     """The new tokens of both sides alternately, then the summary, stored as a run; repeating it gives the same run.
 
     Where the numbers of one side overflow, the other is generated to its end before the error is raised.
     """
-    from unembed.stream import generate_steps
-
+    edits = query.library_edits()
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
     sides = {"base": generate_steps(state.lm, query.prompt, (), **options)}
     if edits:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 
 from unembed.attention import Progress, examples_of_heads
@@ -23,138 +23,72 @@ from unembed.schemas.prompt_head_scores import (
     score_view,
 )
 from unembed.server import requests as r
-from unembed.server.responses import json_response, ndjson_response, to_json
+from unembed.server.responses import ndjson_response, to_json
+from unembed.server.routing import Routes
 
-routes = APIRouter(tags=["heads"])
+routes = Routes("heads")
 
 
-@routes.get("/heads", responses={200: {"model": HeadsView}})
-async def get_heads(
-    request: Request,
+@routes.answer("GET /heads", "scoring heads", on="long")
+def get_heads(
     state: r.State,
     sequences: Annotated[int, Query(ge=2, le=64)] = 16,
     length: Annotated[int, Query(ge=2, le=64)] = 32,
     seed: r.Seed = 0,
-    client: r.Client = "",
-) -> Response:
+) -> HeadsView:
     """The scores of every head on random tokens repeated twice, with confidence intervals."""
-
-    def work() -> HeadsView:
-        return heads_view(state.circuits, sequences, length, seed)
-
-    key = f"heads {sequences} {length} {seed}"
-    body = await state.body(key, work, what="scoring heads", client=client, channel="heads", on="long")
-    return json_response(request, body)
+    return heads_view(state.circuits, sequences, length, seed)
 
 
-@routes.get("/heads/{layer}/{head}", responses={200: {"model": HeadView}})
-async def get_head(
-    request: Request,
+@routes.answer("GET /heads/{layer}/{head}", "reading a head", on="long")
+def get_head(
     state: r.State,
     layer: r.LayerNumber,
     head: r.Index,
     source: r.RequiredToken = " the",
     destination: r.RequiredToken = " the",
     top: r.Top = 12,
-    client: r.Client = "",
-) -> Response:
+) -> HeadView:
     """What a head writes when it attends to the source token, and which sources the destination token attends to."""
-
-    def work() -> HeadView:
-        return head_view(state.circuits, layer, head, r.parse_token(source), r.parse_token(destination), top)
-
-    key = f"head {layer} {head} {source} {destination} {top}"
-    body = await state.body(key, work, what="reading a head", client=client, channel="head", on="long")
-    return json_response(request, body)
+    return head_view(state.circuits, layer, head, r.parse_token(source), r.parse_token(destination), top)
 
 
-@routes.get("/heads/{layer}/{head}/induction", responses={200: {"model": InductionView}})
-async def get_induction(
-    request: Request,
+@routes.answer("GET /heads/{layer}/{head}/induction", "repeating tokens")
+def get_induction(
     state: r.State,
     layer: r.LayerNumber,
     head: r.Index,
     length: Annotated[int, Query(ge=2, le=64)] = 16,
     seed: r.Seed = 0,
     text: Annotated[str, Query(max_length=2000)] = "",
-    client: r.Client = "",
-) -> Response:
+) -> InductionView:
     """The repeated-token (induction) test: a head's pattern on random tokens, or a text, followed by themselves."""
-
-    def work() -> InductionView:
-        return induction_view(state.circuits, layer, head, length, seed, text)
-
-    key = f"induction {layer} {head} {length} {seed} {text}"
-    body = await state.body(key, work, what="repeating tokens", client=client, channel="induction")
-    return json_response(request, body)
+    return induction_view(state.circuits, layer, head, length, seed, text)
 
 
-@routes.get("/traces/{trace_id}/attention/{layer}/{head}", responses={200: {"model": PatternView}})
-async def get_pattern(
-    request: Request,
-    state: r.State,
-    trace_id: r.TraceId,
-    layer: r.LayerNumber,
-    head: r.Index,
-    client: r.Client = "",
-) -> Response:
+@routes.answer("GET /traces/{trace_id}/attention/{layer}/{head}", "reading attention", channel="pattern")
+def get_pattern(state: r.State, trace_id: r.TraceId, layer: r.LayerNumber, head: r.Index) -> PatternView:
     """The attention weights of a head on a prompt, by destination and source, and the contribution of each."""
-    prompt, edits = state.registered_prompt(trace_id)
-
-    def work() -> PatternView:
-        return pattern_view(state.lm, state.trace(prompt, edits), layer, head)
-
-    key = f"pattern {trace_id} {layer} {head}"
-    body = await state.body(key, work, what="reading attention", client=client, channel="pattern")
-    return json_response(request, body)
+    return pattern_view(state.lm, state.registered_trace(trace_id), layer, head)
 
 
-@routes.post("/heads/{layer}/{head}/attention", responses={200: {"model": PatternView}})
-async def post_pattern(
-    request: Request,
-    state: r.State,
-    layer: r.LayerNumber,
-    head: r.Index,
-    query: r.PromptRequest,
-    client: r.Client = "",
-) -> Response:
+@routes.answer("POST /heads/{layer}/{head}/attention", "reading attention", channel="pattern")
+def post_pattern(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.PromptRequest) -> PatternView:
     """The same on any text, which need not be traced first."""
-    key = state.register_prompt(query.prompt, query.library_edits())
-    return await get_pattern(request, state, key, layer, head, client)
+    return pattern_view(state.lm, query.trace(state), layer, head)
 
 
-@routes.post("/heads/patterns", responses={200: {"model": PatternsView}})
-async def post_patterns(request: Request, state: r.State, query: r.PromptRequest, client: r.Client = "") -> Response:
+@routes.answer("POST /heads/patterns", "reading attention")
+def post_patterns(state: r.State, query: r.PromptRequest) -> PatternsView:
     """The patterns of all heads on a prompt, small: what their pictures are drawn from."""
-    edits = query.library_edits()
-
-    def work() -> PatternsView:
-        return patterns_view(state.lm, state.trace(query.prompt, edits))
-
-    key = f"patterns {state.register_prompt(query.prompt, edits)}"
-    body = await state.body(key, work, what="reading attention", client=client, channel="patterns")
-    return json_response(request, body)
+    return patterns_view(state.lm, query.trace(state))
 
 
-@routes.post("/heads/{layer}/{head}/sources", responses={200: {"model": HeadSourcesView}})
-async def post_sources(
-    request: Request,
-    state: r.State,
-    layer: r.LayerNumber,
-    head: r.Index,
-    query: r.QuestionRequest,
-    client: r.Client = "",
-) -> Response:
+@routes.answer("POST /heads/{layer}/{head}/sources", "reading a head")
+def post_sources(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.QuestionRequest) -> HeadSourcesView:
     """What a head adds to a question's logits at a position, by the token that it attends to."""
-    edits = query.library_edits()
-
-    def work() -> HeadSourcesView:
-        trace = state.trace(query.prompt, edits)
-        return head_sources_view(state.lm, trace, layer, head, query.question(trace), query.position)
-
-    key = f"sources {state.register_prompt(query.prompt, edits)} {layer} {head} {query.key()}"
-    body = await state.body(key, work, what="reading a head", client=client, channel="sources")
-    return json_response(request, body)
+    trace = query.trace(state)
+    return head_sources_view(state.lm, trace, layer, head, query.question(trace), query.position)
 
 
 @routes.post("/heads/{layer}/{head}/examples")
@@ -189,36 +123,14 @@ async def post_examples(
     return ndjson_response(items())
 
 
-@routes.post("/heads/{layer}/{head}/terms")
-async def post_score_terms(
-    request: Request,
-    state: r.State,
-    layer: r.LayerNumber,
-    head: r.Index,
-    query: r.ScoreTermsRequest,
-    client: r.Client = "",
-) -> Response:
+@routes.answer("POST /heads/{layer}/{head}/terms", "reading a score")
+def post_score_terms(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.ScoreTermsRequest) -> dict[str, Any]:
     """The attention score of one pair of positions as a sum of terms: content, position and biases."""
-
-    def work() -> dict[str, Any]:
-        return score_view(state.circuits, query.prompt, layer, head, query.destination, query.source)
-
-    key = f"terms {layer} {head} {query.destination} {query.source} {state.trace_id(query.prompt, ())}"
-    body = await state.body(key, work, what="reading a score", client=client, channel="terms")
-    return json_response(request, body)
+    return score_view(state.circuits, query.prompt, layer, head, query.destination, query.source)
 
 
-@routes.post("/heads/prompt", responses={200: {"model": PromptHeadsView}})
-async def post_prompt_heads(
-    request: Request, state: r.State, query: r.QuestionRequest, client: r.Client = ""
-) -> Response:
+@routes.answer("POST /heads/prompt", "reading heads")
+def post_prompt_heads(state: r.State, query: r.QuestionRequest) -> PromptHeadsView:
     """Every head on a prompt: its contribution to the question's logits, and the shape of its pattern."""
-    edits = query.library_edits()
-
-    def work() -> PromptHeadsView:
-        trace = state.trace(query.prompt, edits)
-        return prompt_heads_view(state.lm, trace, query.question(trace), query.position)
-
-    key = f"prompt heads {state.register_prompt(query.prompt, edits)} {query.key()}"
-    body = await state.body(key, work, what="reading heads", client=client, channel="prompt-heads")
-    return json_response(request, body)
+    trace = query.trace(state)
+    return prompt_heads_view(state.lm, trace, query.question(trace), query.position)

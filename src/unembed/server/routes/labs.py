@@ -7,18 +7,20 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+import numpy as np
 from fastapi.responses import StreamingResponse
 
+from unembed import early_exit, steering, toxicity
 from unembed.schemas.numbers import numbers
 from unembed.server import requests as r
-from unembed.server.responses import json_response, ndjson_response, to_json
+from unembed.server.responses import ndjson_response, to_json
+from unembed.server.routing import Routes
 from unembed.server.state import ServerState
 
 MAX_POSITIONS = 96
 """Positions of a prompt that the early-exit laboratory reads."""
 
-routes = APIRouter(tags=["labs"])
+routes = Routes("labs")
 
 
 @routes.post("/labs/suppress", response_class=StreamingResponse)
@@ -42,40 +44,19 @@ async def post_suppression(state: r.State, query: r.SuppressRequest, client: r.C
     return ndjson_response(items())
 
 
-@routes.post("/labs/early-exit")
-async def post_early_exit(
-    request: Request, state: r.State, query: r.EarlyExitRequest, client: r.Client = ""
-) -> Response:
-    """The layer at which each position of a prompt exits, whether the prediction stays, and the trade-off curve."""
-    key = f"early-exit {query.model_dump_json()}"
-    work = partial(_early_exit, state, query)
-    body = await state.body(key, work, what="finding exits", client=client, channel="early-exit")
-    return json_response(request, body)
-
-
-@routes.post("/labs/promoters")
-async def post_promoters(request: Request, state: r.State, query: r.WordsRequest, client: r.Client = "") -> Response:
+@routes.answer("POST /labs/promoters", "finding values", on="long")
+def post_promoters(state: r.State, query: r.WordsRequest) -> dict[str, Any]:
     """Values by the words that they promote, as `unembed steer --promote` finds them, and the edits that they make."""
-
-    def work() -> dict[str, Any]:
-        from unembed import steering
-
-        found = [
-            steering.promoting(state.lm, steering.words_of(text), query.values) if text.strip(" ,") else []
-            for text in (query.promote, query.suppress)
-        ]
-        edits = steering.chosen_edits(found[0], found[1], to=query.to, by=query.by)
-        table = steering.ranked_values_table(state.lm, [*found[0], *found[1]]).to_dict()
-        return {**table, "edits": [dataclasses.asdict(edit) for edit in edits]}
-
-    key = f"promoters {query.model_dump_json()}"
-    body = await state.body(key, work, what="finding values", client=client, channel="promoters", on="long")
-    return json_response(request, body)
+    found = [
+        steering.promoting(state.lm, steering.words_of(text), query.values) if text.strip(" ,") else []
+        for text in (query.promote, query.suppress)
+    ]
+    edits = steering.chosen_edits(found[0], found[1], to=query.to, by=query.by)
+    table = steering.ranked_values_table(state.lm, [*found[0], *found[1]]).to_dict()
+    return {**table, "edits": [dataclasses.asdict(edit) for edit in edits]}
 
 
 def _suppress(state: ServerState, query: r.SuppressRequest, report: Callable[[object], None]) -> None:
-    from unembed import steering, toxicity
-
     scorer = toxicity.open_scorer("linear")
 
     def scored(texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -109,11 +90,9 @@ def _suppress(state: ServerState, query: r.SuppressRequest, report: Callable[[ob
             report(to_json({"kind": "suppressed", **measured, "prompts": pairs, **perplexities}))
 
 
-def _early_exit(state: ServerState, query: r.EarlyExitRequest) -> dict[str, Any]:
-    import numpy as np
-
-    from unembed import early_exit
-
+@routes.answer("POST /labs/early-exit", "finding exits")
+def post_early_exit(state: r.State, query: r.EarlyExitRequest) -> dict[str, Any]:
+    """The layer at which each position of a prompt exits, whether the prediction stays, and the trade-off curve."""
     lm = state.lm
     lm.feed_forward(0)
     ids = lm.encode(query.prompt)[0][:MAX_POSITIONS]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 import unembed
@@ -21,36 +19,50 @@ from unembed.schemas.patching import (
     patching_view,
 )
 from unembed.server import requests as r
-from unembed.server.responses import json_response, ndjson_response
-from unembed.server.state import ServerState
+from unembed.server.responses import ndjson_response
+from unembed.server.routing import Routes
+from unembed.stream import generate_steps
 
-routes = APIRouter(tags=["compare"])
+routes = Routes("compare")
 
 
-@routes.post("/comparison", responses={200: {"model": ComparisonView}})
-async def post_prompts(request: Request, state: r.State, query: r.TwoPrompts, client: r.Client = "") -> Response:
+@routes.answer("POST /comparison", "comparing prompts")
+def post_prompts(state: r.State, query: r.TwoPrompts) -> ComparisonView:
     """Two prompts, which of their tokens correspond, and the logit difference in each."""
-
-    def work() -> ComparisonView:
-        clean, corrupted = (state.trace(text, ()) for text in (query.clean, query.corrupted))
-        tokens = (r.parse_optional_token(query.token), r.parse_optional_token(query.against))
-        return comparison_view(state.lm, clean, corrupted, (query.clean, query.corrupted), *tokens)
-
-    key = f"comparison {query.model_dump_json()}"
-    body = await state.body(key, work, what="comparing prompts", client=client, channel="comparison")
-    return json_response(request, body)
+    clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
+    return comparison_view(state.lm, clean, corrupted, (query.clean, query.corrupted), *query.tokens())
 
 
-@routes.post("/patching", responses={200: {"model": PatchingView}})
-async def post_patching(request: Request, state: r.State, query: r.PatchingRequest, client: r.Client = "") -> Response:
+@routes.answer("POST /patching", "patching", channel="patching {query.point}")
+def post_patching(state: r.State, query: r.PatchingRequest) -> PatchingView:
     """Every activation of a kind patched by itself: what `unembed patch --json` computes."""
-
-    def work() -> PatchingView:
-        return _patched(state, query)
-
-    key = f"patching {query.model_dump_json()}"
-    body = await state.body(key, work, what="patching", client=client, channel=f"patching {query.point}")
-    return json_response(request, body)
+    lm = state.lm
+    clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
+    target, other = compared_tokens(lm, clean, corrupted, *query.tokens())
+    alignment = alignment_of(clean, corrupted)
+    found = lm.patch(
+        query.clean,
+        query.corrupted,
+        query.point,
+        unembed.logit_difference(target, other),
+        positions=None if query.position is None else [query.position],
+        alignment=alignment,
+        direction=query.direction,
+        top=query.top,
+    )
+    if found.indices is None:
+        return patching_view(found)
+    pairs, _ = align(lm, clean.tokens, corrupted.tokens, alignment)
+    other_of = {c: a for a, c in pairs} if query.direction == "denoising" else dict(pairs)
+    source = clean if query.direction == "denoising" else corrupted
+    given = [
+        [
+            numbers(source.run.at("coefficients", layer)[0, other_of[position], found.indices[layer, i]])
+            for i, position in enumerate(found.positions)
+        ]
+        for layer in range(lm.n_layers)
+    ]
+    return patching_view(found, given)
 
 
 @routes.post("/patching/continuation")
@@ -60,10 +72,8 @@ async def post_continuation(
     """Continuations of both prompts and of the patched one: lines with `side` clean, corrupted or patched."""
 
     def steps() -> Iterator[dict[str, Any]]:
-        from unembed.stream import generate_steps
-
         lm, n = state.lm, query.max_new_tokens
-        clean, corrupted = (state.trace(text, ()) for text in (query.clean, query.corrupted))
+        clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
         yield {"kind": "start"}
         running: dict[str, Iterator[Any]] = {
             "clean": generate_steps(lm, query.clean, max_new_tokens=n),
@@ -90,40 +100,4 @@ async def post_continuation(
                 token = lm.token_strings([step.id])[0]
                 yield {"kind": "token", "side": side, "id": step.id, "token": token, "probability": step.probability}
 
-    async def items() -> AsyncGenerator[dict[str, Any]]:
-        async for item in state.queue.stream(steps, what="generating", client=client, channel="patched"):
-            yield item
-            await asyncio.sleep(0)
-
-    return ndjson_response(items())
-
-
-def _patched(state: ServerState, query: r.PatchingRequest) -> PatchingView:
-    lm = state.lm
-    clean, corrupted = (state.trace(text, ()) for text in (query.clean, query.corrupted))
-    tokens = (r.parse_optional_token(query.token), r.parse_optional_token(query.against))
-    target, other = compared_tokens(lm, clean, corrupted, *tokens)
-    alignment = alignment_of(clean, corrupted)
-    found = lm.patch(
-        query.clean,
-        query.corrupted,
-        query.point,
-        unembed.logit_difference(target, other),
-        positions=None if query.position is None else [query.position],
-        alignment=alignment,
-        direction=query.direction,
-        top=query.top,
-    )
-    if found.indices is None:
-        return patching_view(found)
-    pairs, _ = align(lm, clean.tokens, corrupted.tokens, alignment)
-    other_of = {c: a for a, c in pairs} if query.direction == "denoising" else dict(pairs)
-    source = clean if query.direction == "denoising" else corrupted
-    given = [
-        [
-            numbers(source.run.at("coefficients", layer)[0, other_of[position], found.indices[layer, i]])
-            for i, position in enumerate(found.positions)
-        ]
-        for layer in range(lm.n_layers)
-    ]
-    return patching_view(found, given)
+    return ndjson_response(state.queue.stream(steps, what="generating", client=client, channel="patched"))

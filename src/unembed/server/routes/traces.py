@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.schemas.layer_grid import Emergence, emergence, emerging, spread, trajectories
+from unembed.schemas.layer_grid import Emergence, Part, emergence, emerging, spread, trajectories
 from unembed.schemas.numbers import numbers
 from unembed.schemas.trace import TraceView
 from unembed.schemas.trace_builder import TraceSettings, explain_view, trace_view
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response, to_json
+from unembed.server.routing import Routes, cache_key
 from unembed.server.state import MAX_PROMPT, ServerState
-
-if TYPE_CHECKING:
-    from unembed.stream.interventions import Edit
-    from unembed.trace.memory_effects import MemoryOrder
+from unembed.trace import Question, Trace
 
 MAX_IDLE_SCORES = 2**24
 """Scores, over all layers and positions, up to which a text is traced while it is typed."""
 MAX_IDLE_MODEL = 2**22
 """Entries of W_U up to which a model traces a text while it is typed."""
 
-routes = APIRouter(tags=["trace"])
+routes = Routes("trace")
 
 
 @routes.get("/tokenize")
@@ -54,33 +53,24 @@ async def tokenize(
     return json_response(request, body)
 
 
-@routes.post("/traces", responses={200: {"model": Emergence}})
-async def post_trace(request: Request, state: r.State, query: r.TraceRequest, client: r.Client = "") -> Response:
+@routes.answer("POST /traces", "tracing a prompt", channel="trace", shape=Emergence)
+def post_trace(state: r.State, query: r.TraceRequest) -> dict[str, Any]:
     """Run a prompt: top tokens at every layer and position, events, and the id for further requests."""
-    edits = query.library_edits()
-    key = state.register_prompt(query.prompt, edits)
-
-    def work() -> dict[str, Any]:
-        view = emergence(state.lm, state.trace(query.prompt, edits), query.prompt, query.top)
-        return {"id": key, **vars(view)}
-
-    body = await state.body(_cache_key(query, key), work, what="tracing a prompt", client=client, channel="trace")
-    return json_response(request, body)
+    return _with_id(state, query, emergence(state.lm, query.trace(state), query.prompt, query.top))
 
 
 @routes.post("/traces/stream", response_class=StreamingResponse)
 async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client = "") -> StreamingResponse:
     """The same as lines of JSON: layers as they are read, from the bottom up, then the whole (`kind` trace)."""
-    edits = query.library_edits()
-    cache_key = _cache_key(query, state.register_prompt(query.prompt, edits))
+    query.register(state)
 
     async def items() -> AsyncGenerator[bytes | dict[str, Any]]:
-        whole = state.cache.get(cache_key)
+        whole = state.cache.get(_whole_key(query))
         if whole is None:
-            parts = partial(_parts, state, query, edits)
+            parts = partial(_parts, state, query)
             async for part in state.queue.stream(parts, what="tracing a prompt", client=client, channel="trace"):
                 if isinstance(part, bytes):
-                    state.cache.put(cache_key, whole := part)
+                    state.cache.put(_whole_key(query), whole := part)
                 else:
                     yield part
         if whole is not None:
@@ -89,215 +79,170 @@ async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client =
     return ndjson_response(items())
 
 
-@routes.get("/traces/{trace_id}/spread")
-async def get_spread(request: Request, state: r.State, trace_id: r.TraceId, client: r.Client = "") -> Response:
+@routes.answer("GET /traces/{trace_id}/spread", "measuring entropies")
+def get_spread(state: r.State, trace_id: r.TraceId) -> dict[str, Any]:
     """The entropy of every cell's reading and its KL divergence to the final layer, in nats."""
-    prompt, edits = state.registered_prompt(trace_id)
-
-    def work() -> dict[str, Any]:
-        return spread(state.trace(prompt, edits))
-
-    body = await state.body(f"spread {trace_id}", work, what="measuring entropies", client=client, channel="spread")
-    return json_response(request, body)
+    return spread(state.registered_trace(trace_id))
 
 
-@routes.get("/traces/{trace_id}", responses={200: {"model": TraceView}})
-async def get_trace(
-    request: Request,
+@dataclass(frozen=True)
+class Place:
+    """A position of a trace, the question there, and how the stream is read."""
+
+    trace_id: r.TraceId
+    position: r.Position = -1
+    token: r.Token = None
+    against: r.Against = None
+    alone: r.Alone = False
+    order: r.Order = "effect"
+    basis: r.Basis = "final"
+    show_unlearned: bool = False
+
+
+@routes.answer("GET /traces/{trace_id}", "reading a position")
+def get_trace(
     state: r.State,
-    trace_id: r.TraceId,
-    position: r.Position = -1,
-    token: r.Token = None,
-    against: r.Against = None,
-    alone: r.Alone = False,
-    order: r.Order = "effect",
-    basis: r.Basis = "final",
+    place: Annotated[Place, Depends()],
     top: r.Top = 5,
     memories: Annotated[int, Query(ge=0, le=50)] = 2,
     listed: Annotated[int | None, Query(ge=0, le=500, description="memories of all layers; as many as of each")] = None,
-    show_unlearned: bool = False,
-    client: r.Client = "",
-) -> Response:
+) -> TraceView:
     """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
-    prompt, edits = state.registered_prompt(trace_id)
-    settings = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
-    work = partial(_position_view, state, settings, layer=None, memories=memories, listed=listed, token=token)
-    key = f"position {trace_id} {settings} {token} {memories} {listed}"
-    body = await state.body(key, work, what="reading a position", client=client, channel="position")
-    return json_response(request, body)
+    return _position_view(state, place, top, memories, memories if listed is None else listed)
 
 
-@routes.get("/traces/{trace_id}/layers/{layer}", responses={200: {"model": TraceView}})
-async def get_layer(
-    request: Request,
+@routes.answer("GET /traces/{trace_id}/layers/{layer}", "reading a layer")
+def get_layer(
     state: r.State,
-    trace_id: r.TraceId,
+    place: Annotated[Place, Depends()],
     layer: r.LayerNumber,
-    position: r.Position = -1,
-    token: r.Token = None,
-    against: r.Against = None,
-    alone: r.Alone = False,
-    order: r.Order = "effect",
-    basis: r.Basis = "final",
     top: r.Top = 10,
     memories: Annotated[int, Query(ge=0, le=500)] = 10,
-    show_unlearned: bool = False,
     heads: bool = False,
-    client: r.Client = "",
-) -> Response:
+) -> TraceView:
     """One layer at one position: what `unembed trace --layer L --json` prints, without the grid.
 
     `heads` adds what each of the layer's heads writes.
     """
-    prompt, edits = state.registered_prompt(trace_id)
-    settings = _settings(prompt, edits, position, top, basis, show_unlearned, against, alone, order)
-    work = partial(_position_view, state, settings, layer=layer, memories=memories, token=token, heads=heads)
-    key = f"layer {trace_id} {layer} {settings} {token} {memories} {heads}"
-    body = await state.body(key, work, what="reading a layer", client=client, channel="layer")
-    return json_response(request, body)
+    return _position_view(state, place, top, memories, memories, layer, heads)
 
 
-@routes.get("/traces/{trace_id}/attribution", responses={200: {"model": TraceView}})
-async def get_attribution(
-    request: Request,
+@dataclass(frozen=True)
+class Explained:
+    """A position of a trace, and the token whose logit or lead is explained there."""
+
+    trace_id: r.TraceId
+    token: r.RequiredToken
+    against: r.Against = None
+    alone: r.Alone = False
+    position: r.Position = -1
+
+    def question(self, trace: Trace) -> Question:
+        """The question about the trace's position."""
+        token, against = r.parse_token(self.token), r.parse_optional_token(self.against)
+        return trace.question(token, against, self.position, alone=self.alone)
+
+
+@routes.answer("GET /traces/{trace_id}/attribution", "attributing a logit", channel="attribution")
+def get_attribution(
     state: r.State,
-    trace_id: r.TraceId,
-    token: r.RequiredToken,
-    against: r.Against = None,
-    alone: r.Alone = False,
-    position: r.Position = -1,
+    explained: Annotated[Explained, Depends()],
     by: Literal["component", "head", "source", "memory"] | None = None,
     top: r.Top = 12,
-    client: r.Client = "",
-) -> Response:
+) -> TraceView:
     """The lead of a token over another, or its logit alone, as the sum of its writers: `unembed explain --json`."""
-    prompt, edits = state.registered_prompt(trace_id)
-
-    def work() -> TraceView:
-        settings = _settings(prompt, edits, position, 5, "final", False, against, alone, "effect")
-        view, _ = explain_view(
-            state.lm, settings, token=r.parse_token(token), by=by, writers=top, tracing=state.trace, index=state.index
-        )
-        return view
-
-    key = f"attribution {trace_id} {token} {against} {alone} {position} {by} {top}"
-    body = await state.body(key, work, what="attributing a logit", client=client, channel="attribution")
-    return json_response(request, body)
+    place = Place(explained.trace_id, explained.position, None, explained.against, explained.alone)
+    token, settings = r.parse_token(explained.token), _settings(state, place, 5)
+    return explain_view(state.lm, settings, token=token, by=by, writers=top, tracing=state.trace, index=state.index)[0]
 
 
-@routes.get("/traces/{trace_id}/effects")
-async def get_effects(
-    request: Request,
+@routes.answer("GET /traces/{trace_id}/effects", "ablating writers", channel="attribution")
+def get_effects(
     state: r.State,
-    trace_id: r.TraceId,
-    token: r.RequiredToken,
-    against: r.Against = None,
-    alone: r.Alone = False,
-    position: r.Position = -1,
+    explained: Annotated[Explained, Depends()],
     by: Literal["component", "head", "memory"] = "component",
     top: r.Top = 12,
-    client: r.Client = "",
-) -> Response:
+) -> dict[str, Any]:
     """The largest writers' direct and total effects, as a table: `unembed explain --effects --json`."""
-    prompt, edits = state.registered_prompt(trace_id)
-
-    def work() -> dict[str, Any]:
-        trace = state.trace(prompt, edits)
-        question = trace.question(r.parse_token(token), r.parse_optional_token(against), position, alone=alone)
-        return trace.attribution(question.token, position, question.against, by).with_effects(top).to_table().to_dict()
-
-    key = f"effects {trace_id} {token} {against} {alone} {position} {by} {top}"
-    body = await state.body(key, work, what="ablating writers", client=client, channel="attribution")
-    return json_response(request, body)
+    trace = state.registered_trace(explained.trace_id)
+    question = explained.question(trace)
+    found = trace.attribution(question.token, explained.position, question.against, by)
+    return found.with_effects(top).to_table().to_dict()
 
 
-@routes.get("/traces/{trace_id}/trajectories")
-async def get_trajectories(
-    request: Request,
+@routes.answer("GET /traces/{trace_id}/trajectories", "following tokens")
+def get_trajectories(
     state: r.State,
     trace_id: r.TraceId,
     token: Annotated[list[str], Query(max_length=8)],
     position: r.Position | None = None,
-    client: r.Client = "",
-) -> Response:
-    """Rank, from 0, and probability of tokens at both stages of every layer, [layer][position].
+) -> dict[str, Any]:
+    """Rank, from 1, and probability of tokens at both stages of every layer, [layer][position].
 
     The positions are all of the prompt's, or only the one requested.
     """
-    prompt, edits = state.registered_prompt(trace_id)
-
-    def work() -> dict[str, Any]:
-        return trajectories(state.trace(prompt, edits), [r.parse_token(text) for text in token], position)
-
-    key = f"trajectories {trace_id} {token} {position}"
-    body = await state.body(key, work, what="following tokens", client=client, channel="trajectories")
-    return json_response(request, body)
+    return trajectories(state.registered_trace(trace_id), [r.parse_token(text) for text in token], position)
 
 
-def _cache_key(query: r.TraceRequest, trace_id: str) -> str:
-    return f"trace {trace_id} {query.top}"
+def _whole_key(query: r.TraceRequest) -> str:
+    """The key under which the answer to POST /traces is cached, also when its layers were streamed."""
+    return cache_key(post_trace, {"query": query})
 
 
-def _parts(state: ServerState, query: r.TraceRequest, edits: Sequence[Edit]) -> Iterator[bytes | dict[str, Any]]:
+def _with_id(state: ServerState, query: r.TraceRequest, view: Emergence | Part) -> dict[str, Any]:
+    """The fields of a view of a trace, after the trace's id."""
+    return {"id": state.trace_id(query.prompt, query.library_edits()), **vars(view)}
+
+
+def _parts(state: ServerState, query: r.TraceRequest) -> Iterator[bytes | dict[str, Any]]:
     """The layers of a trace as they are read, from the bottom up, then the whole of it, encoded."""
-    key = state.trace_id(query.prompt, edits)
-    for part in emerging(state.lm, state.trace(query.prompt, edits), query.prompt, query.top):
-        if isinstance(part, Emergence):
-            yield to_json({"id": key, **vars(part)})
-        else:
-            yield {"kind": "layers", "id": key, **vars(part)}
+    for part in emerging(state.lm, query.trace(state), query.prompt, query.top):
+        view = _with_id(state, query, part)
+        yield to_json(view) if isinstance(part, Emergence) else {"kind": "layers"} | view
 
 
 def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
     """Trace the text being typed while the queue is idle: it is likely to be requested next."""
-    cache_key, loop = _cache_key(query, state.trace_id(query.prompt, [])), asyncio.get_running_loop()
+    key, loop = _whole_key(query), asyncio.get_running_loop()
 
     def steps() -> Iterator[None]:
         if state.lm.encode(query.prompt).numel() * state.lm.n_layers * state.lm.d_vocab > MAX_IDLE_SCORES:
             return
-        state.trace(query.prompt)
+        query.trace(state)
         yield
-        for part in _parts(state, query, []):
+        for part in _parts(state, query):
             if isinstance(part, bytes):
-                loop.call_soon_threadsafe(state.cache.put, cache_key, part)
+                loop.call_soon_threadsafe(state.cache.put, key, part)
             yield
 
-    if state.cache.get(cache_key) is None:
+    if state.cache.get(key) is None:
         state.queue.run_when_idle(steps())
 
 
-def _settings(
-    prompt: str,
-    edits: Sequence[Edit],
-    position: int,
-    top: int,
-    basis: r.Basis,
-    show_unlearned: bool,
-    against: str | None,
-    alone: bool,
-    order: MemoryOrder,
-) -> TraceSettings:
-    other = None if alone else r.parse_optional_token(against)
-    return TraceSettings(prompt, position, top, basis, show_unlearned, edits, None, other, alone, order)
+def _settings(state: ServerState, place: Place, top: int) -> TraceSettings:
+    prompt, edits = state.registered_prompt(place.trace_id)
+    against = None if place.alone else r.parse_optional_token(place.against)
+    return TraceSettings(
+        prompt, place.position, top, place.basis, place.show_unlearned, edits, None, against, place.alone, place.order
+    )
 
 
 def _position_view(
     state: ServerState,
-    settings: TraceSettings,
-    *,
-    layer: int | None,
+    place: Place,
+    top: int,
     memories: int,
-    token: str | None,
-    listed: int | None = None,
+    listed: int,
+    layer: int | None = None,
     heads: bool = False,
 ) -> TraceView:
     """One position as the page shows it. The grid over positions is part of the trace itself."""
     view, _ = trace_view(
         state.lm,
-        settings,
+        _settings(state, place, top),
         layer=layer,
-        memories=memories if listed is None else listed,
-        token=r.parse_optional_token(token),
+        memories=listed,
+        token=r.parse_optional_token(place.token),
         point=None,
         tracing=state.trace,
         index=state.index,
