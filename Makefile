@@ -10,7 +10,7 @@ WHEELS := .cache/wheels
 PROMPT ?= The war lasted from 1861
 
 .DEFAULT_GOAL := help
-.PHONY: pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme clean
+.PHONY: golden pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -57,6 +57,9 @@ test: $(VENV)/.installed-dev  ## all tests but those in a browser
 
 browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `chromium` on the path)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
+
+golden: $(VENV)/.installed-dev  ## compare what every command, route and report returns with what is saved (ARGS="--only trace")
+	@$(BIN)/python -m tests.golden compare $(ARGS)
 
 families: $(VENV)/.installed-dev  ## a tiny model of every decoder class of transformers; write docs/decoder-classes.md
 	$(BIN)/python -m tests.models.decoder_classes --write
