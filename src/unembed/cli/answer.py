@@ -51,13 +51,7 @@ def _deliver_sections(listing: Listing, lm: Decoder, answer: Answer, output: Out
     if output.html is not None:
         write_page(output.html, page(report))
     if output.as_json:
-        view = {
-            "schema": f"unembed.{group}/1",
-            "title": report.title,
-            "provenance": report.provenance.to_dict(),
-            "text": [text for section in report.sections for text in section.text],
-            "tables": {name: exhibit.table.to_dict() for name, exhibit in report.exhibits.items()},
-        }
+        view = answer.to_dict(f"unembed.{group}/1")
         sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
     elif output.csv:
         exhibit = report.exhibits[answer.main or next(iter(report.exhibits))]

@@ -329,6 +329,16 @@ class Answer:
     provenance: Provenance
     main: str = ""
 
+    def to_dict(self, schema: str) -> dict[str, Any]:
+        """The answer as JSON: its text and all of its tables, under the name and version of a schema."""
+        return {
+            "schema": schema,
+            "title": self.title,
+            "provenance": self.provenance.to_dict(),
+            "text": [text for section in self.sections for text in section.text],
+            "tables": {one.name: one.table.to_dict() for section in self.sections for one in section.exhibits},
+        }
+
 
 def _figure(stored: Mapping[str, Any]) -> Figure:
     references = tuple(Reference(**{k: _tuple(v) for k, v in r.items()}) for r in stored.get("references", ()))

@@ -15,6 +15,7 @@ from unembed.server.assets import add_page
 from unembed.server.auth import LOOPBACK, Guard
 from unembed.server.routes import (
     about,
+    analyses,
     atlas,
     comparison,
     heads,
@@ -60,6 +61,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     api = APIRouter(prefix="/api/v1")
     for room in (about, traces, memories, atlas, heads, comparison, patching, labels, labs, presets, sessions):
         api.include_router(room.routes)
+    api.include_router(analyses.declared_routes())
     app.include_router(api)
     add_page(app)
     return Guard(app, token, port, hosts)

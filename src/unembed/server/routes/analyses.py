@@ -1,0 +1,118 @@
+"""The declared analyses: the list of all, and a route for each, whose request is the signature of its function."""
+
+from __future__ import annotations
+
+from inspect import Parameter as ParameterOf
+from inspect import Signature
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, create_model
+
+from unembed.analyses import Cost, Listing, Needs, Parameter, listings
+from unembed.document import Answer
+from unembed.results import Table
+from unembed.server import requests as r
+from unembed.server.routing import Routes
+from unembed.server.state import MAX_PROMPT, Pool, ServerState
+
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "text": str}
+_ON: dict[Cost, Pool] = {Cost.INSTANT: "model", Cost.SECONDS: "long", Cost.MINUTES: "long"}
+
+
+def declared_routes() -> Routes:
+    """`GET /analyses`, and `POST /analyses/NAME` for every analysis of this package and of other installed ones."""
+    routes, requests = Routes("analyses"), {listing.name: _request(listing) for listing in listings()}
+
+    @routes.get("/analyses")
+    async def get_analyses() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        """All analyses: what each answers, and the JSON schema of its request."""
+        rows = [
+            {
+                "name": one.name,
+                "path": f"/api/v1/analyses/{_slug(one)}",
+                "help": one.help,
+                "needs": one.needs,
+                "cost": one.cost,
+                "source": one.source,
+                "request": requests[one.name].model_json_schema(),
+            }
+            for one in listings()
+        ]
+        return {"analyses": rows}
+
+    for listing in listings():
+        _add(routes, listing, requests[listing.name])
+    return routes
+
+
+def _add(routes: Routes, listing: Listing, request: type[BaseModel]) -> None:
+    def answer(state: ServerState, query: BaseModel) -> dict[str, Any]:
+        found = listing.load().function(_subject(listing.needs, state), **_arguments(listing, query))
+        if isinstance(found, Answer):
+            return found.to_dict(f"unembed.{listing.name.split()[0]}/1")
+        return (found if isinstance(found, Table) else found.to_table()).to_dict()
+
+    answer.__name__, answer.__doc__ = f"post_{_slug(listing)}".replace("-", "_"), listing.help
+    given = {"state": r.State, "query": request}
+    vars(answer)["__signature__"] = Signature(
+        [ParameterOf(name, ParameterOf.KEYWORD_ONLY, annotation=kind) for name, kind in given.items()]
+    )
+    routes.answer(f"POST /analyses/{_slug(listing)}", listing.name, on=_ON[listing.cost])(answer)
+
+
+def _slug(listing: Listing) -> str:
+    return listing.name.replace(" ", "-")
+
+
+def _subject(needs: Needs, state: ServerState) -> Any:
+    """What the function takes first."""
+    if needs is Needs.INDEX:
+        return state.require_index()
+    return state.circuits if needs is Needs.CIRCUITS else state.lm
+
+
+def _request(listing: Listing) -> type[BaseModel]:
+    """The model of a request. Options that name files of this machine are left out: a page may not open those."""
+    fields = {one.name: _field(one) for one in listing.parameters if not _names_a_file(one)}
+    name = "".join(word.capitalize() for word in _slug(listing).split("-"))
+    make: Any = create_model  # whose types do not allow for fields that are only known now
+    return make(name, __base__=r.StrictModel, **fields)
+
+
+def _names_a_file(parameter: Parameter) -> bool:
+    return parameter.kind == "path" or parameter.name == "corpus"
+
+
+def _field(parameter: Parameter) -> tuple[Any, Any]:
+    """The type of an option with its bounds, and its default."""
+    option = parameter.option
+    if parameter.choices:
+        kind: Any = Literal[*parameter.choices]
+    else:
+        bounds: dict[str, Any] = {}
+        if parameter.kind in ("int", "float"):
+            low, high = option.low, option.high
+            bounds = {"ge": -r.LARGEST if low is None else low, "le": r.LARGEST if high is None else high}
+        elif parameter.kind in ("str", "text"):
+            bounds = {"max_length": MAX_PROMPT}
+        kind = Annotated[_TYPES[parameter.kind], Field(**bounds)]
+    if parameter.repeated:
+        kind = Annotated[list[kind], Field(max_length=1000)]
+    if parameter.required:
+        return kind, Field(description=option.help)
+    # The default of an option that is read from text may be no text: it is left to the function.
+    default = None if parameter.kind == "text" else parameter.default
+    return kind | None if default is None else kind, Field(default=default, description=option.help)
+
+
+def _arguments(listing: Listing, query: BaseModel) -> dict[str, Any]:
+    """What the function takes besides its first argument; what the request leaves out has the function's default."""
+    given: dict[str, Any] = {name: value for name, value in query if value is not None}
+    parameters = {parameter.name: parameter for parameter in listing.parameters}
+    for name, value in given.items():
+        read = parameters[name].option.parse
+        if parameters[name].repeated:
+            given[name] = tuple(value if read is None else map(read, value))
+        elif read is not None:
+            given[name] = read(value)
+    return given

@@ -1,0 +1,76 @@
+"""Every declared analysis has a route, which answers what the command prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+import unembed
+from tests.server.conftest import TOKEN
+from unembed import analyses
+from unembed.analyses import Analysis, Cost, Needs, Option, Prompt, Top
+from unembed.results import Table
+from unembed.server.app import create
+from unembed.server.state import ServerState
+
+_Folder = Annotated[Path | None, Option("A folder.")]
+
+
+def test_every_analysis_is_listed_with_the_schema_of_its_request(client) -> None:
+    found = client.get("/api/v1/analyses").json()["analyses"]
+    assert [row["name"] for row in found] == [one.name for one in analyses.listings()]
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    assert {row["path"] for row in found} <= paths.keys()
+    composition = next(row for row in found if row["name"] == "circuits composition")
+    assert composition["path"] == "/api/v1/analyses/circuits-composition"
+    assert composition["request"]["properties"]["top"]["minimum"] == 1
+    assert composition["request"]["properties"]["kind"]["enum"] == ["q", "k", "v", "all"]
+
+
+def test_an_analysis_answers_what_the_command_prints(monkeypatch) -> None:
+    lm = unembed.load("attn-2l")
+    monkeypatch.setattr("unembed.load", lambda *_, **__: lm)
+    from unembed.cli.commands import app
+
+    printed = CliRunner().invoke(app, ["circuits", "composition", "--kind", "k", "--top", "5", "--json"])
+    state = ServerState(lm)
+    page = TestClient(
+        create(state, token=TOKEN, port=7333),
+        base_url="http://127.0.0.1:7333",
+        headers={"authorization": f"Bearer {TOKEN}"},
+    )
+    found = page.post("/api/v1/analyses/circuits-composition", json={"kind": "k", "top": 5})
+    state.close()
+    assert found.status_code == 200, found.text
+    assert found.json() == json.loads(printed.stdout)
+
+
+@pytest.mark.parametrize("body", [{"kind": "x"}, {"top": 0}, {"rows": 3}])
+def test_a_request_that_the_signature_does_not_allow_is_refused(client, body) -> None:
+    found = client.post("/api/v1/analyses/circuits-composition", json=body)
+    assert found.status_code == 422 and found.json()["code"] == "invalid"
+
+
+def test_an_analysis_of_another_package_has_a_route(wren, monkeypatch) -> None:
+    def ends(lm, prompt: Prompt, *, top: Top = 3, folder: _Folder = None) -> Table:
+        """List the last tokens of a text."""
+        ids = lm.encode(prompt)[0][-top:]
+        return Table("Last tokens", {"token": lm.token_strings(ids)}, lm.provenance())
+
+    listing = Analysis("text ends", ends, Needs.MODEL, Cost.INSTANT).listing(__name__)
+    monkeypatch.setattr(type(listing), "load", lambda _: Analysis("text ends", ends, Needs.MODEL, Cost.INSTANT))
+    monkeypatch.setattr("unembed.server.routes.analyses.listings", lambda: (listing,))
+    state = ServerState(wren)
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    page = TestClient(create(state, token=TOKEN, port=7333), base_url="http://127.0.0.1:7333", headers=headers)
+    found = page.post("/api/v1/analyses/text-ends", json={"prompt": "The first month", "top": 2})
+    assert [row["token"] for row in found.json()["rows"]] == [" first", " month"]
+    assert page.post("/api/v1/analyses/text-ends", json={}).status_code == 422, "a prompt is required"
+    refused = page.post("/api/v1/analyses/text-ends", json={"prompt": "a", "folder": "/etc"})
+    assert refused.status_code == 422, "a page opens no files"
+    state.close()
