@@ -129,14 +129,14 @@ def test_composition_equals_dense_frobenius_norms(name: str, basis: str) -> None
 
 
 def test_composition_does_not_depend_on_how_heads_are_chunked(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = unembed.load("attn-2l")
-    whole = pairs.composition(lm, "k")
+    circuits = unembed.circuits(unembed.load("attn-2l"))
+    whole = circuits.composition("k")
     monkeypatch.setattr(pairs, "_HEADS", 1)
     monkeypatch.setattr(pairs, "_BYTES", 1 << 15)
-    torch.testing.assert_close(pairs.composition(lm, "k"), whole, rtol=1e-5, atol=1e-7)
-    together = pairs.compositions(lm)
+    torch.testing.assert_close(circuits.composition("k"), whole, rtol=1e-5, atol=1e-7)
+    together = circuits.compositions()
     torch.testing.assert_close(together["k"], whole, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(together["q"], pairs.composition(lm, "q"), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(together["q"], circuits.composition("q"), rtol=1e-5, atol=1e-7)
 
 
 def test_the_baseline_is_what_random_circuits_have() -> None:

@@ -170,7 +170,7 @@ def _front(lm: Decoder) -> Int[Tensor, " special"]:
 
 @torch.no_grad()
 def head_scores(
-    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0, tokens: Tensor | None = None
+    lm: Decoder, seed: int = 0, *, n_sequences: int = 50, length: int | None = None, tokens: Tensor | None = None
 ) -> HeadScores:
     """Scores of every head on random tokens repeated twice.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -19,11 +18,12 @@ from torch import Tensor
 from unembed.attention.behaviour.head_scores import HeadScores, head_scores, number_or_none
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.composed_weights import require_ov, require_qk
-from unembed.attention.weights.copying import Spectra, queries_and_keys
+from unembed.attention.weights.composition import composition as composition_of
+from unembed.attention.weights.copying import Spectra, copying_scores
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.low_rank import by_modulus
 from unembed.attention.weights.missing_circuits import missing_circuits
-from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
@@ -45,7 +45,7 @@ def matching_through(
     Positive where b attends to sources whose earlier token, as a wrote it down, is the token b stands at.
 
     Args:
-        product: W_E' W_E, from `copying.product_with_embedding`.
+        product: W_E' W_E, from `HeadMatrices.product`.
         writer: layer of a.
         reader: layer of b.
         offset: how far back b looks, which matters with rotary positions; of several, the mean circuit.
@@ -91,7 +91,7 @@ class InductionEvidence:
 
 
 @torch.no_grad()
-def induction_evidence(
+def induction(
     circuits: HeadMatrices,
     basis: HeadBasis = "raw",
     seed: int = 0,
@@ -125,14 +125,14 @@ def induction_evidence(
             "head wrote",
         )
     require_heads(lm, "induction")
-    scores = scores or head_scores(circuits.lm, n_sequences, length, seed)
+    scores = scores or head_scores(lm, seed, n_sequences=n_sequences, length=length)
     places = [place for place in scores.places() if place[0] > 0]
     if not places:
         raise Unsupported(
             f"induction in {lm.name}", why="no layer above the first has attention", instead="Use head_scores"
         )
-    copying = _or_none(circuits.copying_scores, basis)
-    reads = _or_none(partial(circuits.composition, "k", baseline=True, seed=seed), basis)
+    copying = _or_none(lambda: copying_scores(circuits, basis))
+    reads = _or_none(lambda: composition_of(circuits, "k", True, basis, seed=seed))
     product = circuits.product("qk", basis)
     back = range(1, scores.length + 1) if offset is None else offset
     matching: dict[tuple[int, int], Tensor] = {}
@@ -154,16 +154,16 @@ def induction_evidence(
     return Records.of_fields("Induction", InductionEvidence, found, lm.provenance(basis=basis, seed=seed))
 
 
-def _or_none(measure: Callable[..., Tensor], basis: HeadBasis) -> Tensor | None:
+def _or_none(measure: Callable[[], Tensor]) -> Tensor | None:
     """A measurement of all heads; None where no layer has the circuit."""
     try:
-        return measure(basis=basis)
+        return measure()
     except Unsupported:
         return None
 
 
 def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
-    """What `induction_evidence` cannot have in this model, one sentence for each reason."""
+    """What `induction` cannot have in this model, one sentence for each reason."""
     missing, sentences = missing_circuits(lm, basis), []
     first = lm.attention_layers[0] if lm.attention_layers else None
     scores = {

@@ -5,23 +5,25 @@ Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from functools import reduce
+from operator import matmul
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.paths.linearized import frozen_run
-from unembed.attention.weights.copying import OwnToken, Spectra, own_token
+from unembed.attention.weights.copying import OwnToken, Spectra, own_token_of
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.qk_ov import HeadMatrices, full_ov
 from unembed.errors import InvalidInput
 from unembed.names import HeadBasis
 from unembed.stream.run import Tokens, position_of, run
+from unembed.validation import as_pair
 
 
-class HeadCircuit(ABC):
-    """Anything that moves information as a head does: a pattern and an OV circuit."""
+class Head:
+    """What moves information as a head does: one head, or two of which the later reads what the earlier wrote."""
 
     def __init__(self, circuits: HeadMatrices, path: tuple[tuple[int, int], ...]) -> None:
         self.circuits = circuits
@@ -35,13 +37,16 @@ class HeadCircuit(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
 
-    @abstractmethod
     def ov(self, basis: HeadBasis = "raw") -> LowRank:
-        """The map from an attended source to the head's output (d_model, d_model)."""
+        """The map from an attended source to the head's output (d_model, d_model): of two heads, W_OV_a W_OV_b."""
+        return reduce(matmul, (self.circuits.ov(*head, basis) for head in self.path))
 
-    @abstractmethod
+    @torch.no_grad()
     def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
-        """Which positions it moves information from, and to, on a prompt."""
+        """Which positions it moves information from, and to, on a prompt: of two heads, A_b A_a."""
+        layers = [layer for layer, _ in self.path]
+        patterns = run(self.circuits.lm, tokens, "pattern", logits=False, layers=layers)["pattern"]
+        return reduce(matmul, (one[:, head] for one, (_, head) in zip(patterns.flip(0), self.path[::-1], strict=True)))
 
     def ov_full(
         self,
@@ -64,7 +69,7 @@ class HeadCircuit(ABC):
     def own_token(self, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
         """How the full OV circuit treats each token's own logit."""
         provenance = self.circuits.lm.provenance(basis=basis, seed=seed, notes={"head": self.label})
-        return own_token(self.ov_full(basis), provenance, top, n_tokens, seed)
+        return own_token_of(self.ov_full(basis), provenance, top, n_tokens, seed)
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
@@ -85,34 +90,21 @@ class HeadCircuit(ABC):
         return read @ self.circuits.lm.weights.W_U.to(read.dtype)
 
 
-class Head(HeadCircuit):
-    """One attention head."""
-
-    def ov(self, basis: HeadBasis = "raw") -> LowRank:
-        """W_V W_O."""
-        return self.circuits.ov(*self.path[0], basis)
-
-    def qk(self, offset: int = 0, basis: HeadBasis = "raw") -> LowRank:
-        """W_Q W_K'."""
-        return self.circuits.qk(*self.path[0], offset, basis)
-
-    def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
-        """The model's own attention weights."""
-        layer, head = self.path[0]
-        return run(self.circuits.lm, tokens, "pattern", logits=False, layers=[layer])["pattern"][0][:, head]
+def head(circuits: HeadMatrices, layer: int, head: int) -> Head:
+    """One head."""
+    return Head(circuits, (circuits.resolve_head(layer, head, "raw"),))
 
 
-class VirtualHead(HeadCircuit):
-    """A head of an earlier layer and one of a later layer that reads what it wrote."""
+def virtual_head(circuits: HeadMatrices, first: tuple[int, int], second: tuple[int, int]) -> Head:
+    """An earlier and a later head (layer, head) that act as one head, with the methods of a head.
 
-    def ov(self, basis: HeadBasis = "raw") -> LowRank:
-        """W_OV of the earlier head times W_OV of the later one."""
-        first, second = (self.circuits.ov(*head, basis) for head in self.path)
-        return first @ second
-
-    @torch.no_grad()
-    def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
-        """The later head's pattern times the earlier one's: where information that passes both comes from."""
-        (a_layer, a), (b_layer, b) = self.path
-        patterns = run(self.circuits.lm, tokens, "pattern", logits=False, layers=[a_layer, b_layer])["pattern"]
-        return patterns[1][:, b] @ patterns[0][:, a]
+    Raises:
+        InvalidInput: the second head's layer is not after the first's.
+    """
+    a, b = (circuits.resolve_head(*as_pair("head", one), "raw") for one in (first, second))
+    if a[0] >= b[0]:
+        raise InvalidInput(
+            f"virtual head of L{a[0]}H{a[1]} and L{b[0]}H{b[1]}",
+            why="the second head must be in a later layer to read the first head's output",
+        )
+    return Head(circuits, (a, b))

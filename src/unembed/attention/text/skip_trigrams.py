@@ -85,7 +85,7 @@ def skip_trigrams(
     *,
     basis: HeadBasis = "raw",
     offset: int = 1,
-    source: int | None = None,
+    source: str | int | None = None,
     hide_unlearned: bool = True,
     among: Int[Tensor, " token"] | None = None,
 ) -> Records[SkipTrigram]:
@@ -102,7 +102,7 @@ def skip_trigrams(
     """
     # The best of a list lie among its `top` best sources, so a longer list could not be complete.
     top = positive_int("top", top, most=10_000)
-    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
+    lm, both = circuits.lm, centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
     if source is None:
         attention = torch.empty(n, dtype=both.qk.left.dtype, device=both.ids.device)
@@ -113,7 +113,7 @@ def skip_trigrams(
             effect[some] = both.ov.rows(some).amax(dim=1)
         best = (attention.clamp_min(0) * effect.clamp_min(0)).topk(min(top, n)).indices
     else:
-        best = _row_of(both, circuits, source)
+        best = _row_of(both, lm, lm.single_token(source))
     k = min(top, n)
     attentions, destinations = both.qk.columns(best).topk(k, dim=0)  # (k, source)
     effects, outputs = both.ov.rows(best).topk(k, dim=1)  # (source, k)
@@ -127,7 +127,6 @@ def skip_trigrams(
             source_id, destination, output = (int(both.ids[i]) for i in (best[s], destinations[d, s], outputs[s, o]))
             attended, moved = float(attentions[d, s]), float(effects[s, o])
             found.append(SkipTrigram(source_id, destination, output, attended, moved, value))
-    lm = circuits.lm
     columns: dict[str, list] = {
         f"{name}_token": lm.token_strings([getattr(t, name) for t in found])
         for name in ("source", "destination", "output")
@@ -136,12 +135,12 @@ def skip_trigrams(
     return Records.of(f"Skip-trigrams of L{layer}H{head}", found, columns, lm.provenance(basis=basis))
 
 
-def _row_of(both: CentredCircuits, circuits: HeadMatrices, source: int) -> Int[Tensor, " one"]:
+def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " one"]:
     """The row of a source among the tokens in use."""
-    found = (both.ids == circuits.lm.single_token(source)).nonzero()[:, 0]
+    found = (both.ids == source).nonzero()[:, 0]
     if not len(found):
         raise InvalidInput(
-            f"source {circuits.lm.token_strings([source])[0]!r}",
+            f"source {lm.token_strings([source])[0]!r}",
             why="it is excluded: the model never learned it, or it is too rare",
             instead="Choose another, or pass hide_unlearned=False",
         )
@@ -273,7 +272,7 @@ def skip_trigram_bugs(
     circuits: HeadMatrices,
     layer: int,
     head: int,
-    source: int,
+    source: str | int,
     corpus: CorpusSource = None,
     *,
     top: int = 20,
@@ -293,15 +292,16 @@ def skip_trigram_bugs(
         bigrams: of the corpus, where they are counted already.
     """
     both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
-    row = int(_row_of(both, circuits, source)[0])
+    lm = circuits.lm
+    token = lm.single_token(source)
+    row = int(_row_of(both, lm, token)[0])
     k = min(positive_int("top", top), len(both.ids))
     attention, d = both.qk.columns(row)[:, 0].topk(k)
     effect, o = both.ov.rows(row)[0].topk(k)
     destinations, outputs = both.ids[d].cpu(), both.ids[o].cpu()
     score = (attention.clamp_min(0)[:, None] * effect.clamp_min(0)).cpu()  # (destination, output)
-    counts = (bigrams or Bigrams.of_corpus(circuits.lm, corpus)).table(destinations, outputs)
-    token = circuits.lm.single_token(source)
-    lm, ids = circuits.lm, [token, *destinations.tolist(), *outputs.tolist()]
+    counts = (bigrams or Bigrams.of_corpus(lm, corpus)).table(destinations, outputs)
+    ids = [token, *destinations.tolist(), *outputs.tolist()]
     texts = dict(zip(ids, lm.token_strings(ids), strict=True))
     crossed = crossed_pairs(counts) & (score > 0)
     provenance = lm.provenance(basis=basis, notes={"layer": layer, "head": head})

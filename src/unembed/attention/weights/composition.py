@@ -19,11 +19,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unembed.attention.weights.composed_weights import require_ov
-from unembed.attention.weights.folded_weights import reading_weights, require_heads, writing_weights
+from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
+from unembed.results import Records
 from unembed.validation import valid_seed
 
 MODES = get_args(Mode)
@@ -120,7 +122,7 @@ def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
 
 @torch.no_grad()
 def compositions(
-    lm: Decoder, modes: Sequence[str] = MODES, basis: HeadBasis = "raw"
+    circuits: HeadMatrices, basis: HeadBasis = "raw", modes: Sequence[Mode] = MODES
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
     """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer.
 
@@ -136,6 +138,8 @@ def compositions(
         InvalidInput: no such mode.
         Unsupported: no layer has an OV circuit, or none has what the modes read.
     """
+    check_basis(basis)
+    lm = circuits.lm
     require_heads(lm, "composition")
     for mode in modes:
         if mode not in MODES:
@@ -216,22 +220,84 @@ def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list
 
 @torch.no_grad()
 def composition(
-    lm: Decoder, mode: Mode, basis: HeadBasis = "raw"
+    circuits: HeadMatrices, mode: Mode, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
 ) -> Float[Tensor, "layer head layer_reading head_reading"]:
-    """One mode of `compositions`."""
-    return compositions(lm, (mode,), basis)[mode]
+    """One mode of `compositions`: of every earlier head (first two axes) with every later one.
+
+    Args:
+        mode: "q", "k" or "v".
+        baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
+
+    Raises:
+        Unsupported: no layer has an OV circuit, or none has what the mode reads.
+    """
+    ratios = compositions(circuits, basis, (mode,))[mode]
+    return torch.where(ratios > 0, ratios - random_composition(circuits, seed), ratios) if baseline else ratios
 
 
 @torch.no_grad()
-def random_baseline(lm: Decoder, n_heads: int = 64, seed: int = 0) -> tuple[float, float]:
+def random_baseline(lm: Decoder, seed: int = 0) -> tuple[float, float]:
     """Mean and standard deviation of the ratio between circuits of independent Gaussian factors of the same shapes.
 
-    Measured on all pairs of `n_heads` writers and readers. The same for Q, K and V: each is a product of two factors
-    (d_model, d_head) on either side.
+    Measured on all pairs of 64 writers and readers, once for a model and a seed. The same for Q, K and V: each is a
+    product of two factors (d_model, d_head) on either side.
     """
-    generator = torch.Generator().manual_seed(valid_seed(seed))
-    n = max(2, min(n_heads, _HEADS))
-    a_out, a_in, b_out, b_in = (torch.randn(n, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
-    a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
-    ratio = inner_products(a, [b])[0].clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
-    return float(ratio.mean()), float(ratio.std())
+    seed = valid_seed(seed)
+
+    def measured() -> tuple[float, float]:
+        generator = torch.Generator().manual_seed(seed)
+        a_out, a_in, b_out, b_in = (torch.randn(64, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
+        a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
+        ratio = inner_products(a, [b])[0].clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
+        return float(ratio.mean()), float(ratio.std())
+
+    return lm.once(("random composition", seed), measured)
+
+
+def random_composition(circuits: HeadMatrices, seed: int = 0) -> float:
+    """The composition that independent Gaussian circuits of these shapes have on average, measured."""
+    return random_baseline(circuits.lm, seed)[0]
+
+
+def random_composition_deviation(circuits: HeadMatrices, seed: int = 0) -> float:
+    """The standard deviation of the composition of such circuits, measured."""
+    return random_baseline(circuits.lm, seed)[1]
+
+
+def composition_z(circuits: HeadMatrices, ratios: Float[Tensor, "*pair"], seed: int = 0) -> Float[Tensor, "*pair"]:
+    """Ratios in standard deviations above the mean of independent Gaussian circuits of these shapes."""
+    mean, deviation = random_baseline(circuits.lm, seed)
+    return (ratios - mean) / deviation
+
+
+@dataclass(frozen=True)
+class ComposingHead:
+    """A head that composes with another: it is read by it, or reads it."""
+
+    mode: str
+    """"q", "k" or "v": which input of the later head reads the earlier head's output."""
+    relation: str
+    """"reads" where this is the earlier head, "is read by" where it is the later one."""
+    layer: int
+    head: int
+    composition: float
+
+
+def partners(
+    circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis = "raw", *, baseline: bool = False, seed: int = 0
+) -> Records[ComposingHead]:
+    """Every earlier head that this one reads and every later one that reads it, strongest composition first."""
+    lm, (layer, head) = circuits.lm, circuits.resolve_head(layer, head, basis)
+    chance = random_composition(circuits, seed) if baseline else 0.0
+    found = []
+    for mode, ratios in compositions(circuits, basis).items():
+        for other in lm.attention_layers:
+            if other == layer:
+                continue
+            relation = "reads" if other < layer else "is read by"
+            row = ratios[other, :, layer, head] if other < layer else ratios[layer, head, other]
+            known = [(h, float(v)) for h, v in enumerate(row) if not v.isnan()]
+            found += [ComposingHead(mode, relation, other, h, value - chance) for h, value in known]
+    found.sort(key=lambda partner: -partner.composition)
+    provenance = lm.provenance(basis=basis, seed=seed if baseline else None)
+    return Records.of_fields(f"Heads that compose with L{layer}H{head}", ComposingHead, found, provenance)

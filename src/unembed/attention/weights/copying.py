@@ -6,7 +6,7 @@ Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,23 +16,14 @@ from torch import Tensor
 
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.composed_weights import require_ov, require_qk
-from unembed.attention.weights.folded_weights import (
-    at_least_float32,
-    embedding,
-    ignores_logit_mean,
-    reading_weights,
-    require_heads,
-    unembedding,
-    writing_weights,
-)
+from unembed.attention.weights.folded_weights import reading_weights, require_heads, writing_weights
 from unembed.attention.weights.low_rank import LowRank, by_modulus
-from unembed.errors import InvalidInput, Unsupported
+from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.results import Displayed, Provenance, Table
-from unembed.validation import as_int, positive_int, valid_seed
-
-_BLOCK = 8192
+from unembed.validation import positive_int, valid_seed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,44 +65,17 @@ class Spectra(Displayed):
 
 
 @torch.no_grad()
-def product_with_embedding(
-    lm: Decoder, circuit: str, basis: HeadBasis, *, centre: bool = True
-) -> Float[Tensor, "d_model d_model"]:
-    """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks. The only step of vocabulary width.
-
-    Centred, each token's column of W_U (of the source side's W_E') stands above the vocabulary's mean:
-    sum_t (u_t - u) e_t' = W_U W_E - n u e'; and W_E is without its mean over channels where the model ignores it.
-
-    Memory: the result and one block.
-    """
-    dtype = torch.promote_types(lm.dtype, torch.float32)
-    device = lm.weights.W_E.device
-    total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=device)
-    read, written = (torch.zeros(lm.d_model, dtype=torch.float64, device=device) for _ in range(2))
-    for ids in torch.arange(lm.d_vocab, device=device).split(_BLOCK):
-        W_E = embedding(lm, basis, ids, centre=centre).to(dtype)
-        left = unembedding(lm, basis, ids).to(dtype) if circuit == "ov" else W_E.T
-        total += left @ W_E
-        read += left.double().sum(dim=1)
-        written += W_E.double().sum(dim=0)
-    if centre and (circuit == "qk" or ignores_logit_mean(lm)):
-        total -= torch.outer(read, written / lm.d_vocab).to(dtype)
-    return total
-
-
-@torch.no_grad()
-def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: HeadBasis) -> Spectra:
-    """Eigenvalues of W_E W_V W_O W_U of all heads: those of W_O (W_U W_E) W_V, of size d_head.
-
-    Args:
-        product: W_U W_E, from `product_with_embedding`.
+def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True) -> Spectra:
+    """Eigenvalues of every head's full OV circuit, W_E W_V W_O W_U: those of W_O (W_U W_E) W_V, of size d_head.
 
     Returns:
-        Eigenvalues (layer, head, d_head), complex128; NaN in layers whose heads have no fixed OV circuit.
+        Eigenvalues (layer, head, d_head), complex128, with their scores and positive fractions; NaN in layers whose
+            heads have no fixed OV circuit.
 
     Raises:
         Unsupported: no layer has one.
     """
+    lm, product = circuits.lm, circuits.product("ov", basis, centre)
 
     def core(layer: int) -> Float[Tensor, "head r r"]:
         require_ov(lm, layer, basis)
@@ -123,6 +87,13 @@ def copying_spectra(lm: Decoder, product: Float[Tensor, "d_model d_model"], basi
         return W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)
 
     return _spectra(lm, core, basis)
+
+
+def copying_scores(
+    circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True
+) -> Float[Tensor, "layer head"]:
+    """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
+    return copying(circuits, basis, centre=centre).score
 
 
 def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basis: HeadBasis) -> Spectra:
@@ -145,49 +116,20 @@ def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basi
     return Spectra(by_layer(lm.n_layers, found), lm.provenance(basis=basis), missing=missing)
 
 
-def queries_and_keys(
-    lm: Decoder, layer: int, basis: HeadBasis, offset: int | Sequence[int]
-) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
-    """W_Q and W_K of every query head of a layer, rotated by an offset where positions are rotary.
-
-    Raises:
-        Unsupported: the layer has no fixed QK circuit.
-        InvalidInput: an offset is negative or not an integer, or none is given.
-    """
-    offsets, rotary = offsets_of(offset), lm.structure.blocks[layer].attention.rotary
-    W_Q, W_K = (reading_weights(lm, layer, which, basis) for which in "qk")
-    if rotary is None or (offsets == [0] and rotary.factor == 1.0):
-        return W_Q, W_K
-    W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
-    zero = torch.zeros(W_Q.shape[1], dtype=torch.long, device=W_Q.device)
-    # Linear in the rotated queries, so the mean over offsets is taken of one factor.
-    return torch.stack([rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0), rotary.rotate(W_K, zero)
-
-
-def offsets_of(offset: int | Sequence[int]) -> list[int]:
-    """The offsets as a list, each an integer of at least 0."""
-    offsets = [as_int("offset", o) for o in (offset if isinstance(offset, Iterable) else [offset])]
-    if not offsets:
-        raise InvalidInput("no offsets", why="a mean circuit needs at least one")
-    if min(offsets) < 0:
-        raise InvalidInput(f"offset {min(offsets)}", why="a source never comes after its destination")
-    return offsets
-
-
 @torch.no_grad()
-def matching_spectra(
-    lm: Decoder, product: Float[Tensor, "d_model d_model"], basis: HeadBasis, offset: int | Sequence[int] = 0
+def matching(
+    circuits: HeadMatrices, basis: HeadBasis = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True
 ) -> Spectra:
-    """Eigenvalues of W_E W_Q W_K' W_E' of all heads: positive where a head attends to the same token.
+    """Eigenvalues of every head's full QK circuit, W_E W_Q W_K' W_E': positive where it attends to its own token.
 
     Args:
-        product: W_E' W_E, from `product_with_embedding`.
         offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
 
     Raises:
         InvalidInput: an offset is negative or not an integer, or none is given.
         Unsupported: no layer has a fixed QK circuit.
     """
+    lm, product = circuits.lm, circuits.product("qk", basis, centre)
 
     def core(layer: int) -> Float[Tensor, "head r r"]:
         require_qk(lm, layer)
@@ -216,7 +158,23 @@ class OwnToken(Displayed):
 
 
 @torch.no_grad()
-def own_token(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
+def own_token(
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    basis: HeadBasis = "raw",
+    *,
+    top: int = 10,
+    n_tokens: int = 512,
+    seed: int = 0,
+) -> OwnToken:
+    """How a head's full OV circuit treats each token's own logit; arguments as for `own_token_of`."""
+    provenance = circuits.lm.provenance(basis=basis, seed=seed, notes={"layer": layer, "head": head})
+    return own_token_of(circuits.ov_full(layer, head, basis), provenance, top, n_tokens, seed)
+
+
+@torch.no_grad()
+def own_token_of(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
     """Diagonal summaries of a (d_vocab, d_vocab) circuit; the z-score over all tokens, the rank over a sample.
 
     Args:

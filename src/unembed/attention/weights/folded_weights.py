@@ -262,7 +262,7 @@ def through_embedding(
     if lm.dtype == matrix.dtype and (not centre or not ignores_channel_mean(lm)) and _is_table(lm, basis):
         every = product(None) if ids is None else None  # a view of the weights: no block is copied
     else:
-        every = torch.cat([product(block) for block in _blocks(lm)]) if ids is None else None
+        every = torch.cat([product(block) for block in vocabulary_blocks(lm)]) if ids is None else None
     found = product(ids) if every is None else every
     if not (centre and sources):
         return found
@@ -273,7 +273,7 @@ def through_embedding(
 
 def mean_embedding(lm: Decoder, basis: HeadBasis, *, centre: bool) -> Float[Tensor, " d_model"]:
     """The mean row of W_E over the vocabulary. Memory: one block of rows."""
-    total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in _blocks(lm))
+    total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in vocabulary_blocks(lm))
     assert isinstance(total, Tensor)
     return (total / lm.d_vocab).to(torch.promote_types(lm.dtype, torch.float32))
 
@@ -299,7 +299,7 @@ def through_unembedding(
     if lm.dtype == matrix.dtype and basis == "raw" and ids is None:
         found = matrix @ lm.weights.W_U
     else:
-        blocks = _blocks(lm) if ids is None else [ids]
+        blocks = vocabulary_blocks(lm) if ids is None else [ids]
         found = torch.cat([matrix @ unembedding(lm, basis, block).to(matrix.dtype) for block in blocks], dim=1)
     if not centre or not ignores_logit_mean(lm):
         return found
@@ -308,7 +308,8 @@ def through_unembedding(
     return found - (matrix @ mean_unembedding(lm, basis).to(matrix.dtype))[:, None]
 
 
-def _blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
+def vocabulary_blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
+    """The tokens of the vocabulary, so many at once as a product takes."""
     return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unembed.attention.weights.composed_weights import require_ov
-from unembed.attention.weights.folded_weights import reading_weights
+from unembed.attention.weights.folded_weights import check_basis, reading_weights
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
@@ -24,11 +24,12 @@ class MissingCircuits:
         return self.ov if mode == "v" else self.qk
 
 
-def missing_circuits(lm: Decoder, basis: HeadBasis) -> MissingCircuits:
+def missing_circuits(lm: Decoder, basis: HeadBasis = "raw") -> MissingCircuits:
     """The layers with attention whose heads have no OV or no QK circuit in a basis, and why.
 
     Every matrix is read to see whether it exists, once for a model and a basis. Memory: the matrices of one layer.
     """
+    check_basis(basis)
 
     def ov(layer: int) -> None:
         require_ov(lm, layer, basis)

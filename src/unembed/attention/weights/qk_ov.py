@@ -1,9 +1,8 @@
-"""The QK and OV circuits of every head, as views on the weights, and what follows from the weights alone."""
+"""The QK and OV circuits of every head, as views on the weights: what every analysis of heads starts from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import nan
 
@@ -11,39 +10,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.weights import composition as _composition
-from unembed.attention.weights import copying as _copying
 from unembed.attention.weights.composed_weights import require_ov, require_qk
 from unembed.attention.weights.folded_weights import (
     at_least_float32,
     check_basis,
     circuit_notes,
     default_basis,
+    embedding,
+    ignores_logit_mean,
     reading_weights,
     require_heads,
     through_embedding,
     through_unembedding,
+    unembedding,
+    vocabulary_blocks,
     writing_weights,
 )
 from unembed.attention.weights.low_rank import LowRank
-from unembed.attention.weights.missing_circuits import MissingCircuits, missing_circuits
+from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis, Mode
-from unembed.results import Records
-from unembed.validation import valid_seed
-
-
-@dataclass(frozen=True)
-class ComposingHead:
-    """A head that composes with another: it is read by it, or reads it."""
-
-    mode: str
-    """"q", "k" or "v": which input of the later head reads the earlier head's output."""
-    relation: str
-    """"reads" where this is the earlier head, "is read by" where it is the later one."""
-    layer: int
-    head: int
-    composition: float
+from unembed.models.structure.rotary import Rotary
+from unembed.names import HeadBasis
+from unembed.validation import as_int
 
 
 SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
@@ -51,7 +40,7 @@ SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer
 
 
 class HeadMatrices:
-    """QK and OV of every head, what they copy and match, and how they compose.
+    """QK and OV of every head, in the stream and between tokens.
 
     Bases: "raw" is the weights alone, as in the papers; "folded" multiplies the linear part of the norms into the
     matrices. Products with the vocabulary are centred unless `centre=False`; see `folded_weights`.
@@ -60,7 +49,6 @@ class HeadMatrices:
     def __init__(self, lm: Decoder) -> None:
         self.lm = lm
         self._products: dict[tuple[str, str, bool], Tensor] = {}
-        self._baselines: dict[int, tuple[float, float]] = {}
 
     def ov(self, layer: int, head: int, basis: HeadBasis = "raw") -> LowRank:
         """W_OV = W_V W_O (d_model, d_model): what is written where a source is attended to.
@@ -105,7 +93,7 @@ class HeadMatrices:
         layer, head = self.resolve_head(layer, head, basis)
         site = self.lm.structure.blocks[layer].attention
         require_qk(self.lm, layer)
-        offsets = _copying.offsets_of(offset)
+        offsets = offsets_of(offset)
         W_Q = reading_weights(self.lm, layer, "q", basis, part=part)[head]
         W_K = reading_weights(self.lm, layer, "k", basis, grouped=True, part=part)[head // site.queries_per_kv]
         notes = circuit_notes(self.lm, layer, basis, "qk")
@@ -114,12 +102,7 @@ class HeadMatrices:
         if site.rotary is not None and part != "content":
             name = str(offsets[0]) if len(offsets) == 1 else f"mean of {offsets[0]} to {offsets[-1]}"
             notes = (*notes, f"rotary, offset {name}")
-            if offsets != [0] or site.rotary.factor != 1.0:
-                zero = torch.zeros(W_Q.shape[0], dtype=torch.long, device=W_Q.device)
-                W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
-                # Linear in the rotated queries, so the mean over offsets is taken of one factor.
-                W_Q = torch.stack([site.rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0)
-                W_K = site.rotary.rotate(W_K, zero)
+            W_Q, W_K = _rotated(site.rotary, W_Q, W_K, offsets)
         return LowRank(W_Q, W_K.mT, notes)
 
     def ov_full(
@@ -193,8 +176,17 @@ class HeadMatrices:
         check_basis(basis)
         return basis
 
+    @torch.no_grad()
     def product(self, circuit: str, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
-        """W_U W_E ("ov") or W_E' W_E ("qk"), cached: make a new object when the weights change."""
+        """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks: the only step of vocabulary width.
+
+        Centred, each token's column of W_U (of the source side's W_E') stands above the vocabulary's mean:
+        sum_t (u_t - u) e_t' = W_U W_E - n u e'; and W_E is without its mean over channels where the model ignores it.
+
+        Cached: make a new object when the weights change.
+
+        Memory: the result and one block.
+        """
         check_basis(basis)
         require_heads(self.lm, "the circuits")
         if basis == "folded" and self.lm.structure.streams is not None:
@@ -204,101 +196,23 @@ class HeadMatrices:
                 _ = self.lm.structure.blocks[self.lm.attention_layers[0]].attention.layout
         key = circuit, basis, centre
         if key not in self._products:
-            self._products[key] = _copying.product_with_embedding(self.lm, circuit, basis, centre=centre)
+            self._products[key] = self._product(circuit, basis, centre)
         return self._products[key]
 
-    def copying(self, basis: HeadBasis = "raw", *, centre: bool = True) -> _copying.Spectra:
-        """Eigenvalues (layer, head, d_head) of every head's full OV circuit, their scores and positive fractions."""
-        return _copying.copying_spectra(self.lm, self.product("ov", basis, centre), basis)
-
-    def copying_scores(self, basis: HeadBasis = "raw", *, centre: bool = True) -> Float[Tensor, "layer head"]:
-        """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
-        return self.copying(basis, centre=centre).score
-
-    def matching(
-        self, basis: HeadBasis = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True
-    ) -> _copying.Spectra:
-        """Eigenvalues of every head's full QK circuit: positive where it attends to its own token.
-
-        With rotary positions, `offset` tokens back ( of several the mean circuit).
-        """
-        return _copying.matching_spectra(self.lm, self.product("qk", basis, centre), basis, offset)
-
-    def own_token(
-        self, layer: int, head: int, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0
-    ) -> _copying.OwnToken:
-        """How a head's full OV circuit treats each token's own logit; see `copying.own_token`."""
-        provenance = self.lm.provenance(basis=basis, seed=seed, notes={"layer": layer, "head": head})
-        return _copying.own_token(self.ov_full(layer, head, basis), provenance, top, n_tokens, seed)
-
-    def composition(
-        self, mode: Mode, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
-    ) -> Float[Tensor, "layer head layer_reading head_reading"]:
-        """Q-, K- or V-composition of every earlier head (first two axes) with every later one; 0 where none is earlier.
-
-        NaN where a layer has no such circuit; `missing_circuits` gives the reasons.
-
-        Args:
-            mode: "q", "k" or "v".
-            baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
-
-        Raises:
-            Unsupported: no layer has an OV circuit, or none has what the mode reads.
-        """
-        check_basis(basis)
-        ratios = _composition.composition(self.lm, mode, basis)
-        return torch.where(ratios > 0, ratios - self.random_composition(seed), ratios) if baseline else ratios
-
-    def compositions(
-        self, basis: HeadBasis = "raw"
-    ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-        """Q-, K- and V-composition together, by mode, as in `composition`; what the writers need is computed once."""
-        check_basis(basis)
-        return _composition.compositions(self.lm, _composition.MODES, basis)
-
-    def missing(self, basis: HeadBasis = "raw") -> MissingCircuits:
-        """The layers with attention whose heads have no fixed OV or QK circuit in a basis, and why."""
-        check_basis(basis)
-        return missing_circuits(self.lm, basis)
-
-    def random_composition(self, seed: int = 0) -> float:
-        """The composition that independent Gaussian circuits of these shapes have on average, measured."""
-        return self._random_composition(seed)[0]
-
-    def random_composition_deviation(self, seed: int = 0) -> float:
-        """The standard deviation of the composition of such circuits, measured."""
-        return self._random_composition(seed)[1]
-
-    def composition_z(self, ratios: Float[Tensor, "*pair"], seed: int = 0) -> Float[Tensor, "*pair"]:
-        """Ratios in standard deviations above the mean of independent Gaussian circuits of these shapes."""
-        mean, deviation = self._random_composition(seed)
-        return (ratios - mean) / deviation
-
-    def _random_composition(self, seed: int) -> tuple[float, float]:
-        seed = valid_seed(seed)
-        if seed not in self._baselines:
-            self._baselines[seed] = _composition.random_baseline(self.lm, seed=seed)
-        return self._baselines[seed]
-
-    def partners(
-        self, layer: int, head: int, basis: HeadBasis = "raw", *, baseline: bool = False, seed: int = 0
-    ) -> Records[ComposingHead]:
-        """Every earlier head that this one reads and every later one that reads it, strongest composition first."""
-        layer, head = self.resolve_head(layer, head, basis)
-        chance = self.random_composition(seed) if baseline else 0.0
-        found = []
-        for mode, ratios in self.compositions(basis).items():
-            for other in self.lm.attention_layers:
-                if other == layer:
-                    continue
-                relation = "reads" if other < layer else "is read by"
-                row = ratios[other, :, layer, head] if other < layer else ratios[layer, head, other]
-                known = [(h, float(v)) for h, v in enumerate(row) if not v.isnan()]
-                found += [ComposingHead(mode, relation, other, h, value - chance) for h, value in known]
-        found.sort(key=lambda partner: -partner.composition)
-        title = f"Heads that compose with L{layer}H{head}"
-        provenance = self.lm.provenance(basis=basis, seed=seed if baseline else None)
-        return Records.of_fields(title, ComposingHead, found, provenance)
+    def _product(self, circuit: str, basis: HeadBasis, centre: bool) -> Float[Tensor, "d_model d_model"]:
+        lm, device = self.lm, self.lm.weights.W_E.device
+        dtype = torch.promote_types(lm.dtype, torch.float32)
+        total = torch.zeros(lm.d_model, lm.d_model, dtype=dtype, device=device)
+        read, written = (torch.zeros(lm.d_model, dtype=torch.float64, device=device) for _ in range(2))
+        for ids in vocabulary_blocks(lm):
+            W_E = embedding(lm, basis, ids, centre=centre).to(dtype)
+            left = unembedding(lm, basis, ids).to(dtype) if circuit == "ov" else W_E.T
+            total += left @ W_E
+            read += left.double().sum(dim=1)
+            written += W_E.double().sum(dim=0)
+        if centre and (circuit == "qk" or ignores_logit_mean(lm)):
+            total -= torch.outer(read, written / lm.d_vocab).to(dtype)
+        return total
 
     @cached_property
     def scales(self) -> list[float]:
@@ -313,3 +227,37 @@ def full_ov(
     """An OV circuit between tokens: W_E W_OV W_U."""
     left = through_embedding(lm, ov.left, basis, sources, centre=centre)
     return LowRank(left, through_unembedding(lm, ov.right, basis, outputs, centre=centre), ov.notes)
+
+
+def queries_and_keys(
+    lm: Decoder, layer: int, basis: HeadBasis, offset: int | Sequence[int]
+) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
+    """W_Q and W_K of every query head of a layer, rotated by an offset where positions are rotary.
+
+    Raises:
+        Unsupported: the layer has no fixed QK circuit.
+        InvalidInput: an offset is negative or not an integer, or none is given.
+    """
+    offsets, rotary = offsets_of(offset), lm.structure.blocks[layer].attention.rotary
+    W_Q, W_K = (reading_weights(lm, layer, which, basis) for which in "qk")
+    return (W_Q, W_K) if rotary is None else _rotated(rotary, W_Q, W_K, offsets)
+
+
+def offsets_of(offset: int | Sequence[int]) -> list[int]:
+    """The offsets as a list, each an integer of at least 0."""
+    offsets = [as_int("offset", o) for o in (offset if isinstance(offset, Iterable) else [offset])]
+    if not offsets:
+        raise InvalidInput("no offsets", why="a mean circuit needs at least one")
+    if min(offsets) < 0:
+        raise InvalidInput(f"offset {min(offsets)}", why="a source never comes after its destination")
+    return offsets
+
+
+def _rotated(rotary: Rotary, W_Q: Tensor, W_K: Tensor, offsets: list[int]) -> tuple[Tensor, Tensor]:
+    """Query and key matrices, the queries rotated by an offset; of several, the mean."""
+    if offsets == [0] and rotary.factor == 1.0:
+        return W_Q, W_K
+    W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
+    zero = torch.zeros(W_Q.shape[-2], dtype=torch.long, device=W_Q.device)
+    # Linear in the rotated queries, so the mean over offsets is taken of one factor.
+    return torch.stack([rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0), rotary.rotate(W_K, zero)

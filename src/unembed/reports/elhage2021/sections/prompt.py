@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unembed.attention.behaviour.induction import SourceEffects
 from unembed.attention.circuits import Circuits
-from unembed.attention.paths.virtual_heads import HeadCircuit
+from unembed.attention.paths.virtual_heads import Head
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.low_rank_topk import Entries
 from unembed.document.model import Exhibit, Figure, Section
@@ -150,7 +150,7 @@ def shown_entries(lm: Decoder, full: LowRank, top: int) -> Entries:
 
 
 def virtual_head_section(
-    circuits: Circuits, head: HeadCircuit, top: int, basis: HeadBasis, seed: int, provenance: Provenance
+    circuits: Circuits, head: Head, top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
     """The circuit of two heads that act as one: what it copies, and the largest entries of its OV circuit."""
     spectrum, own = head.copying(basis), head.own_token(basis, seed=seed)
@@ -180,9 +180,7 @@ def virtual_head_section(
     )
 
 
-def moved_section(
-    lm: Decoder, head: HeadCircuit, prompt: Tokens, position: int, top: int, provenance: Provenance
-) -> Section:
+def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: int, provenance: Provenance) -> Section:
     """Where a virtual head moves information from on a prompt, and which logits it changes most there.
 
     Args:
