@@ -57,7 +57,23 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from unembed.errors import InvalidInput
 from unembed.names import HeadAddress, HeadBasis, parse_head, parse_heads
 
-MODULES = ("unembed.attention.weights.composition_answer",)
+MODULES = (
+    "unembed.attention.behaviour.head_scores",
+    "unembed.attention.weights.one_head",
+    "unembed.attention.weights.composition",
+    "unembed.attention.text.skip_trigrams",
+    "unembed.attention.paths.expansion",
+    "unembed.attention.behaviour.induction",
+    "unembed.attention.paths.stream",
+    "unembed.attention.weights.by_offset",
+    "unembed.attention.paths.weights_between",
+    "unembed.attention.behaviour.source_effects",
+    "unembed.attention.behaviour.score_terms",
+    "unembed.attention.paths.virtual_heads",
+    "unembed.attention.text.direct_path",
+    "unembed.attention.paths.term_importance",
+    "unembed.attention.behaviour.in_context",
+)
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"
 """The group of entry points by which other packages add theirs."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unembed.attention.text.skip_trigrams import count_in_corpus as count_in_corpus
     from unembed.attention.text.skip_trigrams import frequent_tokens as frequent_tokens
     from unembed.attention.weights.low_rank import LowRank as LowRank
-    from unembed.attention.weights.qk_ov import SOURCE as SOURCE
+    from unembed.attention.weights.paper import SOURCE as SOURCE
     from unembed.attention.weights.rotation import random_rotation as random_rotation
     from unembed.attention.weights.rotation import rotate_stream as rotate_stream
     from unembed.attention.weights.rotation import rotated as rotated

@@ -8,8 +8,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from unembed.attention.behaviour.head_scores import head_scores
 from unembed.attention.behaviour.in_context import in_context
-from unembed.attention.behaviour.induction import induction, source_effects
+from unembed.attention.behaviour.induction import induction
 from unembed.attention.behaviour.score_terms import score_terms
+from unembed.attention.behaviour.source_effects import source_effects
 from unembed.attention.paths.erasure import memory_management
 from unembed.attention.paths.expansion import expand
 from unembed.attention.paths.term_importance import term_importance
@@ -20,11 +21,9 @@ from unembed.attention.text.skip_trigrams import skip_trigram_bugs, skip_trigram
 from unembed.attention.weights.by_offset import position_scores, previous_token_by_weights, scores_by_offset
 from unembed.attention.weights.composition import (
     composition,
-    composition_z,
     compositions,
     partners,
     random_composition,
-    random_composition_deviation,
 )
 from unembed.attention.weights.copying import copying, copying_scores, matching, own_token
 from unembed.attention.weights.missing_circuits import missing_circuits
@@ -62,8 +61,6 @@ class Circuits(HeadMatrices):
     composition = composition
     compositions = compositions
     random_composition = random_composition
-    random_composition_deviation = random_composition_deviation
-    composition_z = composition_z
     partners = partners
     missing = _of_model(missing_circuits)
     position_scores = position_scores

@@ -208,11 +208,11 @@ def test_the_command_of_virtual_weights_names_what_is_not_in_its_lists(
     model_type: str, part: str, absent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unembed.cli import option_groups
-    from unembed.cli.circuits.command import app
+    from unembed.cli.commands import app
 
     lm = _lm(model_type)
     monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
-    done = CliRunner().invoke(app, ["virtual-weights", part, "--json"])
+    done = CliRunner().invoke(app, ["circuits", "virtual-weights", part, "--json"])
     assert done.exit_code == 0, done.output
     view = json.loads(done.stdout)
     assert view["tables"]["readers"]["rows"] and any(absent in line for line in view["text"])
@@ -222,12 +222,12 @@ def test_the_command_of_virtual_weights_names_what_is_not_in_its_lists(
 @pytest.mark.parametrize("model_type", ["jamba", "nemotron_h", "deepseek_v3", "gemma4_text"])
 def test_commands_run_whole_and_write_null(model_type: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from unembed.cli import option_groups
-    from unembed.cli.circuits.command import app
+    from unembed.cli.commands import app
 
     lm = _lm(model_type)
     monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
     small = ["--sequences", "2", "--length", "6"] if command in ("induction", "heads") else []
-    done = CliRunner().invoke(app, [command, *small, "--json"])
+    done = CliRunner().invoke(app, ["circuits", command, *small, "--json"])
     assert done.exit_code == 0, done.output
     view: dict[str, Any] = json.loads(done.stdout)
     absent = {"stream": "Not among them", "composition": "attention" if model_type == "jamba" else "not available"}
@@ -235,7 +235,7 @@ def test_commands_run_whole_and_write_null(model_type: str, command: str, monkey
         assert {"K 0 (content)", "K 0 (rotary)"} <= {row["reader"] for row in view["tables"]["overlap"]["rows"]}
     elif (model_type, command) != ("nemotron_h", "composition"):
         assert any(absent.get(command, "ayer") in line for line in view["text"])
-    shown = CliRunner().invoke(app, [command, *small])
+    shown = CliRunner().invoke(app, ["circuits", command, *small])
     assert shown.exit_code == 0 and "nan" not in shown.output.split()
 
 
@@ -243,11 +243,11 @@ def test_the_stream_of_heads_without_a_circuit_of_their_own_shows_no_number_for_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from unembed.cli import option_groups
-    from unembed.cli.circuits.command import app
+    from unembed.cli.commands import app
 
     lm = _lm("jetmoe")
     monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
-    text = json.loads(CliRunner().invoke(app, ["stream", "--json"]).stdout)["text"]
+    text = json.loads(CliRunner().invoke(app, ["circuits", "stream", "--json"]).stdout)["text"]
     assert not any("nan" in re.findall(r"\w+", line) or "Negative share" in line for line in text)
 
 
@@ -340,7 +340,7 @@ def test_the_scores_of_heads_are_null_where_they_do_not_exist(
     model_type: str, copies: bool, matches: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unembed.cli import option_groups
-    from unembed.cli.circuits.command import app
+    from unembed.cli.commands import app
 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny_config(model_type)).eval()
@@ -349,7 +349,7 @@ def test_the_scores_of_heads_are_null_where_they_do_not_exist(
             parameter.add_(0.05 * torch.randn_like(parameter))
     lm = load(model.to(dtype), tokenizer=lettered("gpt2").tokenizer)
     monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
-    done = CliRunner().invoke(app, ["heads", "--sequences", "2", "--length", "6", "--json"])
+    done = CliRunner().invoke(app, ["circuits", "heads", "--sequences", "2", "--length", "6", "--json"])
     assert done.exit_code == 0, done.output
     tables = json.loads(done.stdout)["tables"]
     assert [(row["layer"], row["head"]) for row in tables["heads"]["rows"]] == [

@@ -7,28 +7,41 @@ Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022, prefix-matchi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.weights.by_layer import by_layer
+from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Seed
+from unembed.attention.behaviour.repeated_pattern import Length, Sequences, repeated_tokens
+from unembed.attention.weights.by_layer import by_layer, number_or_none
+from unembed.attention.weights.copying import copying, matching
 from unembed.attention.weights.folded_weights import require_heads
-from unembed.errors import InvalidInput
+from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words
+from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER, SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.numbers import as_written
+from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch, directions, mixing_points
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
-from unembed.validation import as_int, positive_int, valid_seed
+from unembed.validation import positive_int
 
 KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting", "current_token")
+ROLE = 0.3
+"""A head whose mean attention of one kind is at least this is named after it."""
+_ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
 _TOKENS = 2048
 """Tokens in a pass."""
 
@@ -105,11 +118,6 @@ class HeadScores(Displayed):
         return [(int(i) // heads, int(i) % heads, float(v)) for i, v in zip(best.indices, best.values, strict=True)]
 
 
-def number_or_none(value: Tensor) -> float | None:
-    """A number of a tensor, None where it is NaN: where there is nothing that it would measure."""
-    return None if bool(value.isnan()) else float(value)
-
-
 def effects_missing(lm: Decoder) -> dict[int, str]:
     """Layers with attention for whose heads there is no `copying` score on tokens, and why."""
     missing: dict[int, str] = {}
@@ -127,45 +135,6 @@ def effects_missing(lm: Decoder) -> dict[int, str]:
         elif site.out_projection in lm.structure.not_linear:
             missing[layer] = lm.structure.not_linear[site.out_projection]
     return missing
-
-
-def repeated_tokens(
-    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0
-) -> tuple[Int[Tensor, "sequence pos"], int]:
-    """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
-
-    Tokens are drawn evenly from those the model learned. Returns the tokens and the number of special tokens in front.
-
-    Raises:
-        InvalidInput: too short to repeat, or longer than the context.
-    """
-    n_sequences, seed = positive_int("n_sequences", n_sequences), valid_seed(seed)
-    front = _front(lm)
-    if length is None:
-        length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
-    length = as_int("length", length)
-    if length < 2:
-        raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
-    if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:
-        raise InvalidInput(
-            f"sequences of 2 x {length} tokens",
-            why=f"{lm.name} has a context of {lm.n_ctx}",
-            instead=f"Use a length of at most {(lm.n_ctx - len(front)) // 2}",
-        )
-    learned = (~lm.unlearned).nonzero()[:, 0]
-    learned = learned if len(learned) else torch.arange(lm.d_vocab)
-    drawn = torch.randint(len(learned), (n_sequences, length), generator=torch.Generator().manual_seed(seed))
-    once = learned.cpu()[drawn]
-    return torch.cat([front.expand(n_sequences, -1), once, once], dim=1).to(lm.device), len(front)
-
-
-def _front(lm: Decoder) -> Int[Tensor, " special"]:
-    """The special tokens that this tokenizer puts before every text."""
-    if lm.tokenizer is None:
-        return torch.empty(0, dtype=torch.long)
-    ids, special = lm.encode("a")[0].cpu(), set(lm.tokenizer.all_special_ids)
-    n = next((i for i, t in enumerate(ids.tolist()) if t not in special), 0)
-    return ids[:n]
 
 
 @torch.no_grad()
@@ -298,3 +267,150 @@ def _direct_effects(
     if branch.norm is not None and branch.scale is not None:
         written = branch.norm.frozen(written, branch.scale[:, None])
     return (written * directions).sum(dim=-1) * branch.multiplier
+
+
+def role_of(scores: HeadScores, layer: int, head: int) -> str:
+    """The main behaviour of a head on repeated tokens, in words; empty where no score reaches `ROLE`."""
+    best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
+    if float(scores[best][layer, head]) >= ROLE:
+        return _ROLES[best]
+    return "resting" if float(scores.resting[layer, head]) >= ROLE else ""
+
+
+def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
+    """Every head: what it attends to on repeated tokens, and whether its circuits copy and match.
+
+    A cell is empty where a layer has no such number; the section's text states why.
+    """
+    places = scores.places()
+    by_circuit, missing = _by_circuit(circuits, basis, places)
+    if without := effects_missing(circuits.lm):
+        missing["What heads add to logits"] = without
+    columns: dict[str, list[Any]] = {
+        "layer": [layer for layer, _ in places],
+        "head": [head for _, head in places],
+        "role": [role_of(scores, *place) for place in places],
+    }
+    by_weights: dict[str, list[Any]] = {name: columns[name] for name in ("layer", "head")}
+    copied = dict(by_weights)
+    for kind in KINDS:
+        mean, half = scores[kind], scores.interval(kind)
+        table_of_kind = copied if kind == "copying" else columns
+        for name, values in ((kind, mean), (f"{kind}_low", mean - half), (f"{kind}_high", mean + half)):
+            table_of_kind[name] = [number_or_none(values[place]) for place in places]
+    by_weights |= by_circuit
+    n, length = scores.by_sequence.shape[1], scores.length
+    note = (
+        f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying and matching "
+        "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
+        f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on."
+    )
+    if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
+        note += (
+            f" Layers without attention have no attention weights, so these scores do not exist there: "
+            f"{', '.join(others)}."
+        )
+    absent = tuple(
+        f"{what}: not available in {layers_in_words(of, circuits.lm)}, because {why}."
+        for what, reasons in missing.items()
+        for why, of in layers_by_reason(reasons).items()
+    )
+    table = Table("What heads attend to on repeated random tokens", columns, provenance)
+    logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
+    weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)
+    heat = tuple(
+        Figure(
+            f"heads_{kind}",
+            title,
+            "heat",
+            source,
+            "head",
+            (kind,),
+            x_label="head",
+            y_label="layer",
+            rows="layer",
+            y_range=ends,
+            published=NOT_IN_PAPER,
+        )
+        for source, kind, title, ends in (
+            ("heads", "previous_token", "Attention to the previous token", (0, 1)),
+            ("heads", "induction", "Attention to the token after the earlier occurrence", (0, 1)),
+            ("heads_by_weights", "copying_score", "Copying score of the OV circuit", (-1, 1)),
+        )
+    )
+    percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
+    scatter = Figure(
+        "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads_by_weights",
+        "positive_eigenvalues", ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive",
+        y_range=(0, 1), percent=True, published=NO_NUMBERS,
+    )  # fmt: skip
+    edges = [i / 5 for i in range(-5, 6)]
+    known = [s for s in by_circuit["copying_score"] if s is not None]
+    counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
+    histogram = Table(
+        "How many heads have which copying score",
+        {"copying_score": [as_written(f"{low:.1f} to {high:.1f}") for low, high in pairwise(edges)], "heads": counted},
+        provenance,
+    )
+    bars = Figure(
+        "copying_histogram", "Heads by copying score", "bar", "copying_histogram", "copying_score", ("heads",),
+        x_label="copying score", y_label="heads",
+        published=f"Published: {COPYING_HEADS} of the one-layer model copy; no other numbers are at hand.",
+    )  # fmt: skip
+    exhibits = (
+        Exhibit("heads", table, percent=percent),
+        Exhibit("heads_by_weights", weights, percent=("positive_eigenvalues", "positive_matching")),
+        Exhibit("heads_copying", logits, folded=True),
+        Exhibit("copying_histogram", histogram, folded=True),
+    )
+    return Section("Heads", (note, *absent), exhibits, (*heat, scatter, bars))
+
+
+def _by_circuit(
+    circuits: HeadMatrices, basis: HeadBasis, places: Sequence[tuple[int, int]]
+) -> tuple[dict[str, list[float | None]], dict[str, Mapping[int, str]]]:
+    """What circuits copy and match, by column, and by circuit the layers without it and why."""
+    columns: dict[str, list[float | None]] = {}
+    missing: dict[str, Mapping[int, str]] = {}
+    for what, spectra_of, names in (
+        ("Copying", copying, ("copying_score", "positive_eigenvalues")),
+        ("Matching", matching, ("matching_score", "positive_matching")),
+    ):
+        try:
+            spectra = spectra_of(circuits, basis)
+        except Unsupported as refused:
+            columns |= {name: [None] * len(places) for name in names}
+            missing[what] = dict.fromkeys(circuits.lm.attention_layers, refused.why)
+            continue
+        for name, values in zip(names, (spectra.score, spectra.positive_fraction), strict=True):
+            columns[name] = [number_or_none(values[place]) for place in places]
+        if spectra.missing:
+            missing[what] = spectra.missing
+    return columns, missing
+
+
+def heads_answer(
+    circuits: HeadMatrices,
+    *,
+    basis: CircuitBasis = None,
+    sequences: Sequences = 50,
+    length: Length = None,
+    seed: Seed = 0,
+) -> Answer:
+    """Score every head: previous token, earlier occurrence, induction, resting, copying, matching."""
+    lm, chosen = circuits.lm, circuits.known_basis(basis)
+    provenance = lm.provenance(basis=chosen, seed=seed)
+    scores = head_scores(lm, seed, n_sequences=sequences, length=length)
+    return Answer(f"Heads of {lm.name}", (heads_section(circuits, scores, chosen, provenance),), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits heads",
+    heads_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits heads --model wren",
+    model="attn-2l",
+    source=SOURCE,
+    screen="heads",
+)

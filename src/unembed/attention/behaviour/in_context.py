@@ -7,15 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.analyses import Analysis, Cost, Needs, Option, Without
+from unembed.analyses import Corpus as CorpusName
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
+from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
+from unembed.document.intervals import columns as columns_of
+from unembed.document.intervals import mean_of
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import Displayed, Provenance, Table
@@ -232,3 +241,80 @@ def scores_on_text(
     per_position = by_layer(lm.n_layers, {n: total / positions for n, total in induction.items()})
     per_window = by_layer(lm.n_layers, {n: total / windows for n, total in previous.items()})
     return TextScores(per_position, chance / positions, per_window, positions, provenance)
+
+
+def in_context_section(
+    whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
+) -> Section:
+    """Loss by position, with and without the induction heads, and without those nearest to them in output length."""
+    steps = range(0, len(whole.losses) - 7, 8)
+
+    def smoothed(found: InContext) -> list[float]:
+        return [float(found.losses[i : i + 8].mean()) for i in steps]
+
+    columns: dict[str, list[Any]] = {"position": list(steps), "loss": smoothed(whole)}
+    text = (
+        f"Mean loss over {whole.n_windows} windows of text, each read from its start, in steps of 8 positions. "
+        f"Compared are positions {whole.early} and {whole.late}, each with the ten before and after it; intervals are "
+        "95 %, over windows."
+    )
+    labels = ["the model"]
+    for name, found in (("without", without), ("without_others", control)):
+        if found is not None:
+            columns[f"loss_{name}"] = smoothed(found)
+            labels.append(f"without {', '.join(f'L{a}H{h}' for a, h in found.ablated)}")
+    runs = [whole, *(found for found in (without, control) if found is not None)]
+    scores = Table(
+        "Loss late less loss early, nats a token",
+        {
+            "heads": labels,
+            **columns_of("score", [mean_of(found.differences.numpy()) for found in runs]),
+        },
+        provenance,
+    )
+    table = Table("Loss by position", columns, provenance)
+    y = tuple(name for name in columns if name != "position")
+    figure = Figure(
+        "in_context",
+        "Loss by position",
+        "line",
+        "in_context",
+        "position",
+        y,
+        tuple(labels),
+        "position",
+        "nats a token",
+        published=NOT_IN_PAPER,
+    )
+    exhibits = (Exhibit("in_context_scores", scores), Exhibit("in_context", table, folded=True))
+    return Section("In-context learning", (text,), exhibits, (figure,))
+
+
+def in_context_answer(
+    circuits: HeadMatrices,
+    *,
+    without: Without = (),
+    corpus: CorpusName = None,
+    early: Annotated[int | None, Option("Early position; default: at a tenth of the window.", low=0)] = None,
+    late: Annotated[int | None, Option("Late position; default: near the end of the window.", low=0)] = None,
+    window: Annotated[int | None, Option("Tokens per window; default: the context, at most 512.", low=32)] = None,
+    windows: Annotated[int, Option("Number of windows.", low=1)] = 64,
+) -> Answer:
+    """Measure the loss by position, late minus early, with all heads and without some (Olsson et al. 2022)."""
+    lm = circuits.lm
+    measured = partial(in_context, lm, corpus, early=early, late=late, window=window, max_windows=windows)
+    whole, ablated = measured(), measured(without) if without else None
+    provenance = lm.provenance(corpus=corpus or SAMPLE)
+    made = in_context_section(whole, ablated, None, provenance)
+    return Answer(f"In-context learning of {lm.name}", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits in-context",
+    in_context_answer,
+    Needs.CIRCUITS,
+    Cost.MINUTES,
+    example="unembed circuits in-context --without L1H0,L1H6",
+    model="attn-2l",
+    source=SOURCE,
+)

@@ -10,25 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.attention.behaviour.head_scores import HeadScores, head_scores, number_or_none
-from unembed.attention.paths.linearized import frozen_run
+from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Seed, Top
+from unembed.attention.behaviour.head_scores import HeadScores, head_scores
+from unembed.attention.behaviour.in_context import TextScores
+from unembed.attention.behaviour.repeated_pattern import Length, Sequences
+from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.composed_weights import require_ov, require_qk
 from unembed.attention.weights.composition import composition as composition_of
 from unembed.attention.weights.copying import Spectra, copying_scores
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.low_rank import by_modulus
 from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
-from unembed.results import Displayed, Provenance, Records, Table
-from unembed.stream.run import Tokens, position_of
+from unembed.results import Provenance, Records, Table
 
 
 @torch.no_grad()
@@ -184,54 +189,78 @@ def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
     return sentences
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SourceEffects(Displayed):
-    """One head at one position of a prompt: where it attends, and what attending there does to a logit.
+def induction_section(
+    circuits: HeadMatrices,
+    found: Sequence[InductionEvidence],
+    basis: HeadBasis,
+    provenance: Provenance,
+    top: int | None = None,
+    on_text: TextScores | None = None,
+) -> Section:
+    """Every head above the first layer: signs of induction in its weights, compared with what it does.
 
-    Attributes:
-        attention: to each earlier position, and itself.
-        effect: what each source adds to the token's logit, above the mean over all tokens: attention included.
-        token: the token whose logit is meant.
+    A cell is empty where the model has no such circuit; the section's text states why.
     """
+    shown = found if top is None else found[:top]
+    columns: dict[str, list[Any]] = {
+        "head": [f"L{e.layer}H{e.head}" for e in shown],
+        "partner": [e.partner and f"L{e.partner[0]}H{e.partner[1]}" for e in shown],
+        "copying_score": [e.copying for e in shown],
+        "k_composition": [e.k_composition for e in shown],
+        "matching_through_partner": [e.matching for e in shown],
+        "by_weights": [e.by_weights for e in shown],
+        "induction": [e.induction for e in shown],
+        "partner_previous_token": [e.partner_previous_token for e in shown],
+    }
+    text = (
+        "From the weights alone: does the head copy, which earlier head do its keys read most, and does its QK circuit "
+        "through that head match a token with the one before the source? Next to it what the head and its partner do "
+        "on repeated random tokens.",
+        *induction_missing(circuits.lm, basis),
+    )
+    if on_text is not None:
+        columns["in_corpus"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
+        text += (
+            f"In the corpus: attention to what followed earlier occurrences of the same token, over "
+            f"{on_text.n_positions:,} positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
+        )
+    table = Table(f"Induction heads of {circuits.lm.name}", columns, provenance)
+    figures = (
+        Figure(
+            "induction", "Weights against behaviour", "scatter", "induction", "by_weights", ("induction",),
+            x_label="by weights", y_label="attention to what followed", published=NOT_IN_PAPER,
+        ),
+    )  # fmt: skip
+    exhibit = Exhibit(
+        "induction", table, percent=("induction", "partner_previous_token", *(("in_corpus",) if on_text else ()))
+    )
+    known = any(e.by_weights is not None for e in shown)
+    return Section("Induction", text, (exhibit,), figures if known else ())
 
-    attention: Float[Tensor, " src"]
-    effect: Float[Tensor, " src"]
-    token: int
-    provenance: Provenance
 
-    def to_table(self) -> Table:
-        """One row for each source."""
-        columns = {
-            "source": list(range(len(self.attention))),
-            "attention": self.attention.tolist(),
-            "effect": self.effect.tolist(),
-        }
-        return Table("Attention by source, and its effect on a logit", columns, self.provenance)
+def induction_answer(
+    circuits: HeadMatrices,
+    *,
+    basis: CircuitBasis = None,
+    sequences: Sequences = 50,
+    length: Length = None,
+    top: Top = 20,
+    seed: Seed = 0,
+) -> Answer:
+    """Find induction heads from the weights alone, and by what they do."""
+    chosen = circuits.known_basis(basis)
+    found = induction(circuits, chosen, seed, n_sequences=sequences, length=length)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
+    made = induction_section(circuits, found, chosen, provenance, top)
+    return Answer(f"Induction heads of {circuits.lm.name}", (made,), provenance)
 
 
-@torch.no_grad()
-def source_effects(
-    circuits: HeadMatrices, tokens: Tokens, layer: int, head: int, position: int, token: str | int
-) -> SourceEffects:
-    """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
-
-    Patterns and norm scales are those of the run; biases are left out.
-
-    Raises:
-        OutOfRange: there is no such head or position.
-    """
-    lm = circuits.lm
-    (layer, head), target = lm.layer_and_head(layer, head), lm.single_token(token)
-    frozen = frozen_run(lm, tokens)
-    one = frozen.layers[layer]
-    position = position_of(frozen.run, position)
-    weights = one.pattern[0, head, position]
-    entered = frozen.run.at("resid_pre", layer)
-    entered = entered if one.entry_to_end is None else entered * one.entry_to_end.to(entered.dtype)
-    written = one.sources_at(entered, position)[:, 0, head]  # (src, d_model)
-    norm = lm.structure.final_norm
-    read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
-    W_U = lm.weights.W_U.to(written.dtype)
-    effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
-    provenance = lm.provenance(notes={"layer": layer, "head": head, "position": position, "token": target})
-    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance)
+ANALYSIS = Analysis(
+    "circuits induction",
+    induction_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits induction --model attn-2l",
+    model="attn-2l",
+    source=SOURCE,
+)

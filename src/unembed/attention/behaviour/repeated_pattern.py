@@ -1,17 +1,63 @@
-"""One head's whole pattern on a sequence repeated twice, with the stripe whose mean is the induction score."""
+"""Sequences repeated twice, and one head's whole pattern on one, with the stripe whose mean is the induction score."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.behaviour.head_scores import repeated_tokens
+from unembed.analyses import Option
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
+from unembed.validation import as_int, positive_int, valid_seed
+
+Sequences = Annotated[int, Option("Sequences of repeated random tokens.", low=2)]
+Length = Annotated[
+    int | None, Option("Tokens before the repetition; default: 64, or half of a shorter context.", low=2)
+]
+
+
+def repeated_tokens(
+    lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0
+) -> tuple[Int[Tensor, "sequence pos"], int]:
+    """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
+
+    Tokens are drawn evenly from those the model learned. Returns the tokens and the number of special tokens in front.
+
+    Raises:
+        InvalidInput: too short to repeat, or longer than the context.
+    """
+    n_sequences, seed = positive_int("n_sequences", n_sequences), valid_seed(seed)
+    front = _front(lm)
+    if length is None:
+        length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
+    length = as_int("length", length)
+    if length < 2:
+        raise InvalidInput(f"{n_sequences} sequences of 2 x {length} tokens", why="there is nothing to repeat")
+    if lm.n_ctx is not None and len(front) + 2 * length > lm.n_ctx:
+        raise InvalidInput(
+            f"sequences of 2 x {length} tokens",
+            why=f"{lm.name} has a context of {lm.n_ctx}",
+            instead=f"Use a length of at most {(lm.n_ctx - len(front)) // 2}",
+        )
+    learned = (~lm.unlearned).nonzero()[:, 0]
+    learned = learned if len(learned) else torch.arange(lm.d_vocab)
+    drawn = torch.randint(len(learned), (n_sequences, length), generator=torch.Generator().manual_seed(seed))
+    once = learned.cpu()[drawn]
+    return torch.cat([front.expand(n_sequences, -1), once, once], dim=1).to(lm.device), len(front)
+
+
+def _front(lm: Decoder) -> Int[Tensor, " special"]:
+    """The special tokens that this tokenizer puts before every text."""
+    if lm.tokenizer is None:
+        return torch.empty(0, dtype=torch.long)
+    ids, special = lm.encode("a")[0].cpu(), set(lm.tokenizer.all_special_ids)
+    n = next((i for i, t in enumerate(ids.tolist()) if t not in special), 0)
+    return ids[:n]
 
 
 @dataclass(frozen=True, eq=False)

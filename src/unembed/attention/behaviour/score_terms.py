@@ -16,15 +16,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.analyses import Analysis, Cost, Head, Needs, Position, Prompt
 from unembed.attention.weights.composed_weights import is_composed, read_in_run
 from unembed.attention.weights.folded_weights import QKNorm
+from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import tolerance
-from unembed.stream.run import Tokens, run
+from unembed.stream.run import Tokens, position_of, run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,3 +187,57 @@ def _turned(
         made["bias"] = made.get("bias", torch.zeros(1, dtype=torch.float64)) + norm.bias.double()[:, None]
     made = {name: t.expand(-1, pos, -1) for name, t in made.items()}
     return made if site.norm_after_rotary else {name: rotate(t) for name, t in made.items()}
+
+
+def score_terms_section(
+    circuits: HeadMatrices, prompt: Tokens, layer: int, head: int, position: int, provenance: Provenance
+) -> Section:
+    """The scores with which one position reads each source, term by term.
+
+    Arguments as for `look_section`.
+
+    Raises:
+        OutOfRange: there is no such head or position.
+        Unsupported: the model's scores are not understood.
+    """
+    lm = circuits.lm
+    seen = run(lm, prompt, logits=False)
+    position = position_of(seen, position)
+    layer, head = lm.layer_and_head(layer, head)
+    found = score_terms(lm, seen.tokens, layer, head)
+    name, n = f"L{layer}H{head}", position + 1
+    columns = {
+        "position": list(range(n)),
+        "token": lm.token_strings(seen.tokens[0, :n]),
+        "attention": found.pattern[position, :n].tolist(),
+        "score": found.scores[position, :n].tolist(),
+    }
+    for term, part in found.terms.items():
+        columns[term.replace(" ", "_")] = part[position, :n].tolist()
+    text = (
+        f"Scores before the softmax, at position {position}, as sums: DESTINATION x SOURCE is what one part of the "
+        "destination (its content, its position, biases) reads of a part of the source. A term that is the same for "
+        "all sources changes no attention weight. The softmax of the sums misses the model's own pattern by at most "
+        f"{found.error:.0e}.",
+    )
+    table = Table(f"Scores of head {name} at position {position}", columns, provenance)
+    figures = (Figure("scores", "Attention", "text", "scores", "token", ("attention",), percent=True),)
+    return Section("Attention scores", text, (Exhibit("scores", table, percent=("attention",)),), figures)
+
+
+def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, position: Position = -1) -> Answer:
+    """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi."""
+    provenance = circuits.lm.provenance()
+    made = score_terms_section(circuits, prompt, *head, position, provenance)
+    return Answer(f"Attention scores of head {head} of {circuits.lm.name}", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits scores",
+    scores_answer,
+    Needs.CIRCUITS,
+    Cost.INSTANT,
+    example='unembed circuits scores L0H0 "The first month of the year"',
+    model="attn-2l",
+    source=SOURCE,
+)

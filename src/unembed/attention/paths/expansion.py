@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.analyses import Analysis, Cost, Needs, Option, Position, Prompt, Token, Top
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
+from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfMemory
 from unembed.models.decoder import Decoder
-from unembed.results import Displayed, Table
+from unembed.results import Displayed, Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of
 from unembed.validation import positive_int
 
@@ -208,3 +212,90 @@ def _closed(
         lm, frozen.run.tokens[0], position, order, labels, of_order, paths, read, rest, constant, logits, error,
         plain and order >= lm.n_layers,
     )  # fmt: skip
+
+
+def expansion_section(
+    circuits: HeadMatrices, found: Expansion, token: int, top: int, provenance: Provenance, name: str = "expansion"
+) -> Section:
+    """A token's logit by path: the largest terms, and the sums by order."""
+    name_of_token = visible(circuits.lm.token_strings([token])[0])
+    contribution = found.contribution(token).double()
+    order = contribution.abs().argsort(descending=True)[:top].tolist()
+    terms = Table(
+        f"The largest of {len(found):,} terms",
+        {
+            "path": [found.labels[i] for i in order],
+            "order": [found.orders[i] for i in order],
+            "contribution": [float(contribution[i]) for i in order],
+        },
+        provenance,
+    )
+    by_order = found.by_order(token).double().tolist()
+    counts = [found.orders.count(k) for k in range(found.order + 1)]
+    sums = Table(
+        "By order",
+        {
+            "order": [*(str(k) for k in range(found.order + 1)), f"above {found.order}"],
+            "terms": [*counts, None],
+            "contribution": by_order,
+        },
+        provenance,
+    )
+    kind = "exact" if found.exact else f"{_fixed_parts(found)} fixed at their values in the run"
+    text = (
+        f"The logit of `{name_of_token}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum "
+        f"over paths ({kind}) all logits are reproduced with a relative error of {found.error:.0e}.",
+    )
+    figures = (
+        Figure(
+            name,
+            "Contribution to the logit by order of path",
+            "bar",
+            f"{name}_orders",
+            "order",
+            ("contribution",),
+            x_label="order of path",
+            y_label="logits",
+            published=NOT_IN_PAPER,
+        ),
+    )
+    return Section("Path expansion", text, (Exhibit(f"{name}_orders", sums), Exhibit(f"{name}_terms", terms)), figures)
+
+
+def _fixed_parts(found: Expansion) -> str:
+    """What an expansion takes from the run: patterns, norm scales, and the outputs of what is not attention."""
+    without_heads = [
+        label.rpartition(" ")[0] for label, order in zip(found.labels, found.orders, strict=True) if not order
+    ]
+    kinds = [kind for kind in dict.fromkeys(without_heads) if kind not in ("", "attention biases")]
+    *first, last = ["patterns", "norm scales", *(f"{'FFN' if kind == 'ffn' else kind} outputs" for kind in kinds)]
+    return f"{', '.join(first)} and {last}"
+
+
+def expansion_answer(
+    circuits: HeadMatrices,
+    prompt: Prompt,
+    *,
+    token: Token = None,
+    order: Annotated[int, Option("Largest number of heads in a path.", low=0, high=3)] = 2,
+    position: Position = -1,
+    top: Top = 20,
+) -> Answer:
+    """Write a token's logit as a sum over paths through heads, with the error of the sum."""
+    lm = circuits.lm
+    found = expand(lm, prompt, order, position)
+    target = int(found.logits.argmax()) if token is None else lm.single_token(token)
+    provenance = lm.provenance(basis="raw")
+    made = expansion_section(circuits, found, target, top, provenance)
+    return Answer(f"Path expansion in {lm.name}", (made,), provenance, "expansion_terms")
+
+
+ANALYSIS = Analysis(
+    "circuits expand",
+    expansion_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example='unembed circuits expand "The first month of the" --order 2',
+    model="attn-2l",
+    source=SOURCE,
+)

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import matmul
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Option, Position, Seed, Top
+from unembed.analyses import Head as HeadName
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.copying import OwnToken, Spectra, own_token_of
 from unembed.attention.weights.low_rank import LowRank
+from unembed.attention.weights.one_head import shown_entries
+from unembed.attention.weights.paper import SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices, full_ov
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import Provenance, Table
 from unembed.stream.run import Tokens, position_of, run
 from unembed.validation import as_pair
 
@@ -108,3 +116,104 @@ def virtual_head(circuits: HeadMatrices, first: tuple[int, int], second: tuple[i
             why="the second head must be in a later layer to read the first head's output",
         )
     return Head(circuits, (a, b))
+
+
+def virtual_head_section(
+    circuits: HeadMatrices, head: Head, top: int, basis: HeadBasis, seed: int, provenance: Provenance
+) -> Section:
+    """The circuit of two heads that act as one: what it copies, and the largest entries of its OV circuit."""
+    spectrum, own = head.copying(basis), head.own_token(basis, seed=seed)
+    entries = shown_entries(circuits.lm, head.ov_full(basis), top)
+    table = Table(
+        f"Largest entries of the OV circuit of {head.label}",
+        {
+            "source_token": circuits.lm.token_strings(entries.rows),
+            "output_token": circuits.lm.token_strings(entries.columns),
+            "score": entries.values.tolist(),
+        },
+        provenance,
+    )
+    values = Table(
+        f"Eigenvalues of {head.label}",
+        {"real": spectrum.eigenvalues.real.tolist(), "imaginary": spectrum.eigenvalues.imag.tolist()},
+        provenance,
+    )
+    text = (
+        f"The later head reads what the earlier one wrote, so the two move information as one head would. Copying "
+        f"score {float(spectrum.score):+.2f}, {float(spectrum.positive_fraction):.0%} of eigenvalues positive. A "
+        f"token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's top "
+        f"{own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens.",
+    )
+    return Section(
+        "Virtual head", text, (Exhibit("virtual_head", table), Exhibit("virtual_eigenvalues", values, folded=True))
+    )
+
+
+def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: int, provenance: Provenance) -> Section:
+    """Where a virtual head moves information from on a prompt, and which logits it changes most there.
+
+    Args:
+        head: the virtual head.
+        position: of the destination; negative from the prompt's end.
+        top: logits listed.
+
+    Raises:
+        OutOfRange: there is no such position.
+    """
+    seen = run(lm, prompt, logits=False)
+    position = position_of(seen, position)
+    tokens, pattern = seen.tokens[0], head.pattern(seen.tokens)[0]
+    effect, n = head.effect(seen.tokens, position), position + 1
+    sources = Table(
+        f"From where it moves information to position {position}",
+        {
+            "position": list(range(n)),
+            "token": lm.token_strings(tokens[:n]),
+            "attention": pattern[position, :n].tolist(),
+        },
+        provenance,
+    )
+    centred = effect.double() - effect.double().mean()
+    best = centred.abs().masked_fill(lm.unlisted.to(centred.device), -torch.inf).topk(min(top, len(centred))).indices
+    logits = Table(
+        "The logits it changes most, above the mean of all tokens",
+        {"token": lm.token_strings(best), "effect": centred[best].tolist()},
+        provenance,
+    )
+    figures = (
+        Figure("virtual_pattern", "Attention", "text", "virtual_pattern", "token", ("attention",), percent=True),
+    )
+    exhibits = (Exhibit("virtual_pattern", sources, percent=("attention",)), Exhibit("virtual_effect", logits))
+    return Section("On a prompt", (), exhibits, figures)
+
+
+def virtual_head_answer(
+    circuits: HeadMatrices,
+    first: HeadName,
+    second: HeadName,
+    *,
+    prompt: Annotated[str | None, Option("The text to run the model on.")] = None,
+    position: Position = -1,
+    basis: CircuitBasis = None,
+    top: Top = 15,
+    seed: Seed = 0,
+) -> Answer:
+    """Show two heads that act as one (a virtual head): what they copy, and what they move on a prompt."""
+    lm, chosen = circuits.lm, circuits.known_basis(basis)
+    pair = virtual_head(circuits, first, second)
+    provenance = lm.provenance(basis=chosen, seed=seed)
+    made = [virtual_head_section(circuits, pair, top, chosen, seed, provenance)]
+    if prompt is not None:
+        made.append(moved_section(lm, pair, prompt, position, top, provenance))
+    return Answer(f"{pair.label} of {lm.name}", tuple(made), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits virtual-head",
+    virtual_head_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits virtual-head L0H0 L1H0",
+    model="attn-2l",
+    source=SOURCE,
+)

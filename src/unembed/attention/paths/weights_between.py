@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Option, Top
 from unembed.attention.paths.geometry import NO_MATRICES, keys_of, up_projection_of, values_of
 from unembed.attention.weights.folded_weights import (
     at_least_float32,
@@ -27,12 +28,15 @@ from unembed.attention.weights.folded_weights import (
     without_channel_mean,
     writing_weights,
 )
+from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis
-from unembed.results import Records
+from unembed.results import Provenance, Records, Table
 from unembed.validation import as_str, positive_int
 
 _NAME = re.compile(r"L(\d+)([HM])(\d+)")
@@ -321,3 +325,72 @@ def _strongest(
         names = [text if text[-1].isdigit() else f"{text}{i}" for text in (writer, reader)]
         rows.append(VirtualWeight(names[0], names[1], name, value, None if cosine is None else float(cosine[i])))  # type: ignore[arg-type]
     return rows
+
+
+def virtual_weights_section(
+    circuits: HeadMatrices, part: str, top: int, basis: HeadBasis, provenance: Provenance
+) -> Section:
+    """Which parts read the output of one head or memory, and whose output it reads.
+
+    Raises:
+        InvalidInput: the name is neither of a head nor of a memory.
+        OutOfRange: the model has no such part.
+        Unsupported: the part neither writes nor reads through a fixed matrix.
+    """
+    lm, exhibits = circuits.lm, []
+    missing: dict[str, str] = {}
+    refused: list[Unsupported] = []
+    for name, side, weights_of in (
+        ("readers", "reader", readers_of),
+        ("writers", "writer", writers_of),
+    ):
+        try:
+            found = weights_of(lm, part, top, basis)
+        except Unsupported as error:
+            refused.append(error)
+            missing[f"{name} of {part}"] = error.why
+            continue
+        missing |= found.provenance.notes.get("missing", {})
+        columns = {
+            side: [getattr(weight, side) for weight in found],
+            "input": [weight.input for weight in found],
+            "ratio": [weight.ratio for weight in found],
+            "times_random": [weight.ratio * lm.d_model**0.5 for weight in found],
+            "cosine": [weight.cosine for weight in found],
+        }
+        title = f"What reads {part} most" if side == "reader" else f"What {part} reads most"
+        if found:
+            exhibits.append(Exhibit(name, Table(title, columns, provenance)))
+    text = (
+        "Ratio: the norm of the product of what the one writes and the other reads, over the product of their norms; "
+        f"random directions have {lm.d_model**-0.5:.4f}. Of two memories also the cosine of value and key.",
+    )
+    if len(refused) == 2:
+        raise refused[0]
+    if missing:
+        text = (*text, "Not among them: " + " ".join(f"{name}: {why}." for name, why in missing.items()))
+    return Section("Virtual weights", text, tuple(exhibits))
+
+
+def virtual_weights_answer(
+    circuits: HeadMatrices,
+    part: Annotated[str, Option("A head or a memory, such as L0H3 or L5M278.")],
+    *,
+    basis: CircuitBasis = None,
+    top: Top = 15,
+) -> Answer:
+    """List the heads and memories (FFN neurons) that read most of what a part writes, and from which it reads most."""
+    chosen = circuits.known_basis(basis)
+    provenance = circuits.lm.provenance(basis=chosen)
+    made = virtual_weights_section(circuits, part, top, chosen, provenance)
+    return Answer(f"Virtual weights of {part} of {circuits.lm.name}", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits virtual-weights",
+    virtual_weights_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits virtual-weights L5M278 --model wren",
+    source=SOURCE,
+)

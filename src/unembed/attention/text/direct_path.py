@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.analyses import Analysis, Cost, MaxTokens, Needs, Option
+from unembed.analyses import Corpus as CorpusName
 from unembed.attention.text.bigrams import Bigrams
+from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.folded_weights import embedding
+from unembed.attention.weights.paper import SAMPLE, SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
+from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
@@ -171,3 +177,80 @@ def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     _, inverse, count = values.unique(return_inverse=True, return_counts=True)
     ends = count.cumsum(dim=0).double()
     return (ends - (count.double() + 1) / 2)[inverse]
+
+
+def direct_path_section(lm: Decoder, found: DirectPath, provenance: Provenance) -> Section:
+    """The direct path compared with the corpus' bigrams."""
+    losses = Table(
+        "Predicting the next token from the token alone",
+        {
+            "predictor": ["direct path", "bigrams of the other half of the corpus", "frequencies of tokens"],
+            "cross_entropy": [found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy],
+        },
+        provenance,
+    )
+    correlations = Table(
+        "Rank correlation with the counts of what follows a token",
+        {
+            "predictor": [
+                "direct path, controlling for token frequency",
+                "direct path",
+                "frequencies of tokens",
+                "counts of the other half of the corpus",
+            ],
+            "spearman": [found.mean(c) for c in (found.partial, found.spearman, found.frequency, found.ceiling)],
+        },
+        provenance,
+    )
+    tokens = Table(
+        "Rank correlation by token",
+        {
+            "token": lm.token_strings(found.tokens),
+            "occurrences": found.occurrences.tolist(),
+            "spearman": [number_or_none(v) for v in found.spearman.tolist()],
+            "partial": [number_or_none(v) for v in found.partial.tolist()],
+        },
+        provenance,
+    )
+    text = (
+        f"Correlations are over the vocabulary, means over the {len(found.tokens)} most frequent tokens weighted "
+        "by occurrences. Frequent tokens follow everything often, so token frequency alone correlates with the counts, "
+        "and no predictor can agree with them better than the other half of the text does. Cross-entropies are in nats "
+        "a token, on the second half of the corpus.",
+    )
+    return Section(
+        "Zero layers: bigrams",
+        text,
+        (
+            Exhibit("direct_path", losses),
+            Exhibit("direct_path_correlations", correlations),
+            Exhibit("direct_path_tokens", tokens, folded=True),
+        ),
+    )
+
+
+def direct_path_answer(
+    circuits: HeadMatrices,
+    *,
+    corpus: CorpusName = None,
+    compared: Annotated[
+        int, Option("Number of most frequent tokens to compare by rank.", low=1, aliases=("--tokens",))
+    ] = 200,
+    max_tokens: MaxTokens = 400_000,
+) -> Answer:
+    """Compare token embedding times unembedding with the bigrams of a corpus."""
+    lm = circuits.lm
+    found = direct_path(lm, corpus, n_tokens=compared, max_tokens=max_tokens)
+    provenance = lm.provenance(corpus=corpus or SAMPLE)
+    return Answer(f"The direct path of {lm.name}", (direct_path_section(lm, found, provenance),), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits direct-path",
+    direct_path_answer,
+    Needs.CIRCUITS,
+    Cost.MINUTES,
+    example="unembed circuits direct-path --model attn-0l",
+    model="attn-0l",
+    source=SOURCE,
+)

@@ -11,16 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unembed.analyses import Analysis, CircuitBasis, Cost, Head, Needs, Option, Top
+from unembed.analyses import Corpus as CorpusName
 from unembed.attention.text.bigrams import Bigrams
+from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.low_rank import LowRank
+from unembed.attention.weights.paper import SAMPLE, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
+from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
@@ -347,3 +353,76 @@ def shuffled_sources(
         for _ in range(draws)
         for (_, d, o), other in zip(triples, torch.randperm(len(triples), generator=g), strict=True)
     ]
+
+
+def skip_trigram_section(
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    found: Sequence[SkipTrigram],
+    provenance: Provenance,
+    counts: Sequence[CorpusCounts] | None = None,
+) -> Section:
+    """The triples that a head raises most; with `counts`, how often they occur in a corpus."""
+    lm = circuits.lm
+    columns: dict[str, list[Any]] = {
+        f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))
+        for part in ("source", "destination", "output")
+    }
+    if counts is not None:
+        columns["times"] = [c.output_with_source for c in counts]
+    for part in ("attention", "effect", "score"):
+        columns[part] = [float(getattr(t, part)) for t in found]
+    note = (
+        "Attention: score of the destination for the source, above its mean over sources. Effect: logit of the output "
+        "where the source is attended to, above the mean over outputs. Score: their product."
+    )
+    if counts is not None:
+        columns["rate_with_source"] = [number_or_none(c.rate_with) for c in counts]
+        columns["rate_without"] = [number_or_none(c.rate_without) for c in counts]
+        copies = [i for i, t in enumerate(found) if t.source == t.output]
+        if copies:
+            plausible = sum(counts[i].output_with_source + counts[i].output_without_source > 0 for i in copies)
+            note += (
+                f" {len(copies)} of the {len(found)} triples copy the source; {plausible} of them to a place where the "
+                "corpus has it follow the destination, which is primitive in-context learning."
+            )
+    title = f"Skip-trigrams of head L{layer}H{head}: source ... destination, then output"
+    percent = ("rate_with_source", "rate_without") if counts is not None else ()
+    return Section(
+        f"Skip-trigrams of head L{layer}H{head}",
+        (note,),
+        (Exhibit(f"skip_trigrams_{layer}_{head}", Table(title, columns, provenance), percent=percent),),
+    )
+
+
+def skip_trigrams_answer(
+    circuits: HeadMatrices,
+    head: Head,
+    *,
+    source: Annotated[str | None, Option("Only this source token.")] = None,
+    check: Annotated[bool, Option("Count the skip-trigrams in the corpus.")] = False,
+    min_count: Annotated[int, Option("Only tokens that occur at least this often in the corpus; 0: all.", low=0)] = 0,
+    corpus: CorpusName = None,
+    basis: CircuitBasis = None,
+    top: Top = 30,
+) -> Answer:
+    """List the "source ... destination, then output" triples that a head raises most."""
+    lm, chosen = circuits.lm, circuits.known_basis(basis)
+    among = frequent_tokens(lm, corpus, min_count) if min_count > 0 else None
+    found = skip_trigrams(circuits, *head, top, basis=chosen, source=source, among=among)
+    counts = count_in_corpus(lm, [(t.source, t.destination, t.output) for t in found], corpus) if check else None
+    provenance = lm.provenance(basis=chosen, corpus=(corpus or SAMPLE) if check else None)
+    made = skip_trigram_section(circuits, *head, found, provenance, counts)
+    return Answer(f"Skip-trigrams of head {head} of {lm.name}", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits skip-trigrams",
+    skip_trigrams_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits skip-trigrams L0H3 --check",
+    model="attn-1l",
+    source=SOURCE,
+)

@@ -23,3 +23,9 @@ def by_layer(n_layers: int, found: Mapping[int, Shaped[Tensor, "head ..."]]) -> 
     for layer, one in found.items():
         every[(layer, *(slice(size) for size in one.shape))] = one
     return every
+
+
+def number_or_none(value: float | Tensor) -> float | None:
+    """A number, None where it is NaN: where there is nothing that it would measure."""
+    number = float(value)
+    return None if math.isnan(number) else number

@@ -11,17 +11,22 @@ Source: Elhage et al. 2021, "Splitting attention head terms into circuits" (posi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.analyses import Analysis, CircuitBasis, Cost, Head, Needs, Option
 from unembed.attention.weights.composed_weights import require_qk
 from unembed.attention.weights.folded_weights import mean_embedding, require_heads
 from unembed.attention.weights.low_rank import LowRank
+from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis
+from unembed.results import Provenance, Table
 from unembed.validation import positive_int
 
 
@@ -126,3 +131,123 @@ def scores_by_offset(
     if site.alibi_slopes is not None:
         total -= float(site.alibi_slopes[head]) * torch.tensor(list(offsets), dtype=torch.float64)
     return total
+
+
+FARTHEST = 16
+"""Offsets of the report's picture."""
+_MEANS = (
+    "The score of a source so many tokens back, whichever token it is: with a table of positions the mean over "
+    "destinations of the position terms, with rotary positions that of the mean embedding with itself, turned by the "
+    "offset; "
+    "ALiBi added. Norms divide by what depends on the run and are left out."
+)
+
+
+def offsets_section(
+    circuits: HeadMatrices, layer: int, head: int, to: int, basis: HeadBasis, provenance: Provenance
+) -> Section:
+    """One head's score by offset, and where it would attend if positions were all it saw.
+
+    Raises:
+        OutOfRange: there is no such head.
+        Unsupported: positions have no part in its scores.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer_and_head(layer, head)
+    offsets = list(range(to + 1 if lm.n_ctx is None else min(to + 1, lm.n_ctx)))
+    scores = scores_by_offset(circuits, layer, head, offsets, basis)
+    columns: dict[str, list] = {"offset": offsets, "score": scores.tolist()}
+    text = [_MEANS]
+    if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
+        share = float(by_weights[layer, head])
+        text.append(f"By positions alone the head attends to the token before with {share:.0%} of its weight.")
+    table = Table(f"Scores of head L{layer}H{head} by offset", columns, provenance)
+    figure = Figure(
+        "offsets",
+        "Score by offset",
+        "line",
+        "offsets",
+        "offset",
+        ("score",),
+        x_label="tokens back",
+        y_label="score",
+        published=NOT_IN_PAPER,
+    )
+    return Section("Offsets", tuple(text), (Exhibit("offsets", table),), (figure,))
+
+
+def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Provenance) -> Section | None:
+    """Every head's score by offset as one picture; None where positions have no part in any head's scores."""
+    lm = circuits.lm
+    offsets = list(range(FARTHEST + 1 if lm.n_ctx is None else min(FARTHEST + 1, lm.n_ctx)))
+    rows: list[tuple[str, torch.Tensor]] = []
+    for layer in lm.attention_layers:
+        for head in range(lm.structure.blocks[layer].attention.n_heads):
+            try:
+                rows.append((f"L{layer}H{head}", scores_by_offset(circuits, layer, head, offsets, basis)))
+            except Unsupported:
+                continue
+    if not rows:
+        return None
+    columns = {
+        "head": [name for name, _ in rows for _ in offsets],
+        "offset": [offset for _ in rows for offset in offsets],
+        "score": [float(value) for _, scores in rows for value in scores],
+        # Heads differ in scale, so that the picture shows where each one's scores lie in its own range.
+        "of_range": [
+            float((value - scores.mean()) / (scores - scores.mean()).abs().max().clamp_min(1e-30))
+            for _, scores in rows
+            for value in scores
+        ],
+    }
+    text = [_MEANS, "The picture shows scores less the head's mean, over the head's largest deviation."]
+    exhibits = [Exhibit("scores_by_offset", Table("Scores by offset", columns, provenance), "", ("of_range",), True)]
+    if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
+        best = by_weights.nan_to_num(-torch.inf).flatten().topk(min(5, int((~by_weights.isnan()).sum())))
+        places = [divmod(int(i), lm.n_heads) for i in best.indices]
+        table = Table(
+            "Attention to the token before, by positions alone",
+            {"head": [f"L{a}H{h}" for a, h in places], "previous_token": best.values.tolist()},
+            provenance,
+        )
+        exhibits.insert(0, Exhibit("previous_token_by_weights", table, percent=("previous_token",)))
+        a, h = places[0]
+        text.append(f"By positions alone head L{a}H{h} puts {float(best.values[0]):.0%} on the token before.")
+    figure = Figure(
+        "scores_by_offset",
+        "Scores by offset, head by head",
+        "heat",
+        "scores_by_offset",
+        "offset",
+        ("of_range",),
+        x_label="tokens back",
+        y_label="head",
+        rows="head",
+        published=NOT_IN_PAPER,
+    )
+    return Section("Positions", tuple(text), tuple(exhibits), (figure,))
+
+
+def offsets_answer(
+    circuits: HeadMatrices,
+    head: Head,
+    *,
+    farthest: Annotated[int, Option("Largest offset (tokens back).", low=1, high=4096, aliases=("--to",))] = 24,
+    basis: CircuitBasis = None,
+) -> Answer:
+    """Show how a head's score depends on how far back a source lies, by its weights alone."""
+    chosen = circuits.known_basis(basis)
+    provenance = circuits.lm.provenance(basis=chosen)
+    made = offsets_section(circuits, *head, farthest, chosen, provenance)
+    return Answer(f"Head {head} of {circuits.lm.name} by offset", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits offsets",
+    offsets_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits offsets L0H0 --farthest 12",
+    model="attn-2l",
+    source=SOURCE,
+)

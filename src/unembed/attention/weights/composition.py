@@ -9,23 +9,26 @@ Source: Elhage et al. 2021, "Two-layer attention-only transformers", composition
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
-from typing import get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Option, Seed, Top
 from unembed.attention.weights.composed_weights import require_ov
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
-from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words, missing_circuits
+from unembed.attention.weights.paper import NO_NUMBERS, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
-from unembed.results import Records
+from unembed.results import Provenance, Records, Table
 from unembed.validation import valid_seed
 
 MODES = get_args(Mode)
@@ -259,17 +262,6 @@ def random_composition(circuits: HeadMatrices, seed: int = 0) -> float:
     return random_baseline(circuits.lm, seed)[0]
 
 
-def random_composition_deviation(circuits: HeadMatrices, seed: int = 0) -> float:
-    """The standard deviation of the composition of such circuits, measured."""
-    return random_baseline(circuits.lm, seed)[1]
-
-
-def composition_z(circuits: HeadMatrices, ratios: Float[Tensor, "*pair"], seed: int = 0) -> Float[Tensor, "*pair"]:
-    """Ratios in standard deviations above the mean of independent Gaussian circuits of these shapes."""
-    mean, deviation = random_baseline(circuits.lm, seed)
-    return (ratios - mean) / deviation
-
-
 @dataclass(frozen=True)
 class ComposingHead:
     """A head that composes with another: it is read by it, or reads it."""
@@ -301,3 +293,100 @@ def partners(
     found.sort(key=lambda partner: -partner.composition)
     provenance = lm.provenance(basis=basis, seed=seed if baseline else None)
     return Records.of_fields(f"Heads that compose with L{layer}H{head}", ComposingHead, found, provenance)
+
+
+def composition_section(
+    circuits: HeadMatrices, modes: Sequence[Mode], top: int, basis: HeadBasis, seed: int, provenance: Provenance
+) -> Section:
+    """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
+    lm = circuits.lm
+    chance, deviation = random_baseline(lm, seed)
+    exhibits, figures = [], []
+    heads = lm.n_heads
+    names = {"q": "Q-composition", "k": "K-composition", "v": "V-composition"}
+    missing = missing_circuits(lm, basis)
+    absent: list[str] = []
+    refused: list[Unsupported] = []
+    for mode in modes:
+        absent += [
+            f"{names[mode]}: not available in {layers_in_words(of, lm)}, because {why}."
+            for why, of in layers_by_reason({**missing.ov, **missing.of(mode)}).items()
+        ]
+        try:
+            found = composition(circuits, mode, basis=basis).nan_to_num(0.0)  # only pairs above 0 are listed
+        except Unsupported as error:
+            refused.append(error)
+            continue
+        best = found.flatten().topk(min(top, int((found > 0).sum())))
+        places = torch.stack(torch.unravel_index(best.indices, found.shape), dim=1).tolist()
+        columns = {
+            "writer": [f"L{a}H{h}" for a, h, _, _ in places],
+            "reader": [f"L{b}H{k}" for _, _, b, k in places],
+            "ratio": best.values.tolist(),
+            "above_random": (best.values - chance).tolist(),
+            "z": ((best.values - chance) / deviation).tolist(),
+        }
+        beside = f"random circuits: {chance:.4f} ± {deviation:.4f}"
+        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
+        exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance), apart=(("z",),)))
+        if lm.n_layers == len(lm.attention_layers) == 2:
+            pairs = Table(
+                f"{names[mode]} of every pair",
+                {
+                    "writer": [h for h in range(heads) for _ in range(heads)],
+                    "reader": [k for _ in range(heads) for k in range(heads)],
+                    "above_random": (found[0, :, 1] - chance).flatten().tolist(),
+                },
+                provenance,
+            )
+            exhibits.append(Exhibit(f"{mode}_composition_pairs", pairs, folded=True))
+            figures.append(
+                Figure(
+                    f"{mode}_composition", f"{names[mode]} above random", "heat", f"{mode}_composition_pairs",
+                    "reader", ("above_random",), x_label="head of layer 1", y_label="head of layer 0", rows="writer",
+                    published=NO_NUMBERS,
+                )
+            )  # fmt: skip
+    if len(refused) == len(modes):
+        raise refused[0]
+    if others := [str(n) for n in range(lm.n_layers) if n not in lm.attention_layers]:
+        absent.append(f"Layers without attention have no heads that compose: {', '.join(others)}.")
+    # One scale for the three pictures, so that their colours compare.
+    most = max((abs(v) for e in exhibits if e.folded for v in e.table.columns["above_random"]), default=0.0)
+    figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
+    text = (
+        "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
+        "(V) take up: the Frobenius norm of the product over the product of the norms, with the mean for random "
+        "Gaussian circuits of the same shapes, measured; z: in their standard deviations.",
+        *dict.fromkeys(absent),
+    )
+    return Section("Composition", text, tuple(exhibits), tuple(figures))
+
+
+def composition_answer(
+    circuits: HeadMatrices,
+    *,
+    kind: Annotated[
+        Literal["q", "k", "v", "all"], Option("Which input of the reader: queries, keys or values.")
+    ] = "all",
+    basis: CircuitBasis = None,
+    top: Top = 15,
+    seed: Seed = 0,
+) -> Answer:
+    """List the pairs of heads in which the later one reads most of what the earlier one writes."""
+    chosen = circuits.known_basis(basis)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
+    modes: tuple[Mode, ...] = MODES if kind == "all" else (kind,)
+    made = composition_section(circuits, modes, top, chosen, seed, provenance)
+    return Answer(f"Composition in {circuits.lm.name}", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits composition",
+    composition_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits composition --kind k",
+    model="attn-2l",
+    source=SOURCE,
+)

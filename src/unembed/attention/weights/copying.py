@@ -18,7 +18,9 @@ from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.composed_weights import require_ov, require_qk
 from unembed.attention.weights.folded_weights import reading_weights, require_heads, writing_weights
 from unembed.attention.weights.low_rank import LowRank, by_modulus
+from unembed.attention.weights.paper import NO_NUMBERS
 from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
+from unembed.document.model import Exhibit, Figure, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
@@ -198,3 +200,36 @@ def own_token_of(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: i
         own = rows.gather(1, ids[:, None])
         hits += int(((rows > own).sum(dim=1) < k).sum())
     return OwnToken(float(z.mean()), hits / min(n, n_tokens), k, min(n, n_tokens), provenance)
+
+
+def eigenvalue_section(
+    circuits: HeadMatrices,
+    heads: list[tuple[int, int]],
+    basis: HeadBasis,
+    provenance: Provenance,
+    title: str = "Eigenvalues",
+) -> Section:
+    """Eigenvalues of full OV circuits on the complex plane, radius log10(1 + |lambda|)."""
+    spectra = copying(circuits, basis)
+    exhibits, figures = [], []
+    for layer, head in heads:
+        values = spectra.eigenvalues[layer, head]
+        radius, angle = values.abs().log1p() / math.log(10), values.angle()
+        name = f"eigenvalues_{layer}_{head}"
+        score = float(spectra.score[layer, head])
+        columns = {
+            "real": values.real.tolist(),
+            "imaginary": values.imag.tolist(),
+            "x": (radius * angle.cos()).tolist(),
+            "y": (radius * angle.sin()).tolist(),
+        }
+        exhibits.append(Exhibit(name, Table(f"Eigenvalues of head L{layer}H{head}", columns, provenance), folded=True))
+        figures.append(
+            Figure(
+                name, f"Head L{layer}H{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
+                x_label="real, log radius", y_label="imaginary, log radius", equal=True,
+                published=NO_NUMBERS,
+            )
+        )  # fmt: skip
+    text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)
+    return Section(title, text, tuple(exhibits), tuple(figures))

@@ -35,10 +35,6 @@ from unembed.names import HeadBasis
 from unembed.validation import as_int
 
 
-SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer Circuits. 2021."
-"""The paper that analyses of circuits follow, as a citation."""
-
-
 class HeadMatrices:
     """QK and OV of every head, in the stream and between tokens.
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from unembed.attention.weights.qk_ov import SOURCE
+from unembed.attention.weights.by_offset import positions_section
+from unembed.attention.weights.paper import SOURCE
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.document.model import Report, Section
 from unembed.errors import Unsupported
@@ -22,7 +23,6 @@ from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.published import ORIGINS
 from unembed.reports.elhage2021.sections import heads, primitive, skip_trigrams, stream
-from unembed.reports.elhage2021.sections.positions import positions_section
 from unembed.reports.options import options_of
 from unembed.reports.published import published_section
 from unembed.reports.random_weights import control_judgements

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.behaviour.head_scores import HeadScores
+from unembed.attention.behaviour.head_scores import ROLE, HeadScores
 from unembed.attention.behaviour.in_context import (
     InContext,
     TextScores,
@@ -20,7 +20,8 @@ from unembed.attention.behaviour.in_context import (
     matched_heads,
     scores_on_text,
 )
-from unembed.attention.behaviour.induction import InductionEvidence, SourceEffects, source_effects
+from unembed.attention.behaviour.induction import InductionEvidence
+from unembed.attention.behaviour.source_effects import SourceEffects, source_effects
 from unembed.attention.circuits import Circuits, circuits
 from unembed.attention.paths.erasure import MemoryManagement, memory_management
 from unembed.attention.paths.expansion import Expansion
@@ -52,8 +53,6 @@ from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
 from unembed.stream.run import run
 
-ROLE = 0.3
-"""A head whose mean attention of one kind is at least this is named after it."""
 HALF = 24
 """Tokens of text that the example of one position repeats."""
 DRAWS = 5

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from unembed.attention.weights.paper import COPYING_HEADS
 from unembed.reports.published import RECALLED, SUMMARY, Origin
-
-NO_NUMBERS = "The paper's picture is of its own model; no numbers of it are at hand."
-NOT_IN_PAPER = "The paper has no such picture."
-COPYING_HEADS = "10 of 12 heads"
 
 ORIGINS = (
     Origin("heads of the one-layer model that copy", COPYING_HEADS, "One-layer models", RECALLED),

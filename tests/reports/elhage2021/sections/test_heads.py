@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 from typer.testing import CliRunner
+from unembed.reports.elhage2021.sections.head import head_sections
 
 from tests.models.decoder_classes import tiny_model
 from unembed.attention import Circuits
 from unembed.language_model import load
 from unembed.names import HeadBasis
-from unembed.reports.elhage2021.sections.head import head_sections
 from unembed.reports.elhage2021.sections.heads import heads_section
 
 BY_PATTERN = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
@@ -66,16 +66,16 @@ def test_only_what_needs_the_missing_circuit_is_missing(
 
 def test_the_command_writes_null_where_a_circuit_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     from unembed.cli import option_groups
-    from unembed.cli.circuits.command import app
+    from unembed.cli.commands import app
 
     lm = load(tiny_model("qwen3_next"))
     monkeypatch.setattr(option_groups.Opening, "open", lambda self, seed=0: lm)
-    result = CliRunner().invoke(app, ["heads", "--sequences", "2", "--length", "6", "--json"])
+    result = CliRunner().invoke(app, ["circuits", "heads", "--sequences", "2", "--length", "6", "--json"])
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["tables"]["heads_by_weights"]["rows"]
     assert [row["copying_score"] for row in rows] == [None] * 4
     assert all(row["matching_score"] is not None for row in rows)
-    shown = CliRunner().invoke(app, ["heads", "--sequences", "2", "--length", "6"])
+    shown = CliRunner().invoke(app, ["circuits", "heads", "--sequences", "2", "--length", "6"])
     assert shown.exit_code == 0, shown.output
     assert "Copying: not available in any layer" in " ".join(shown.output.split()) and "nan" not in shown.output.split()
 

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unembed.attention.weights.composition import MODES
+from unembed.attention.behaviour.head_scores import ROLE
+from unembed.attention.weights.composition import MODES, random_baseline
 from unembed.document.intervals import Measured
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
-from unembed.reports.elhage2021.measurements import ROLE, Measurements
+from unembed.reports.elhage2021.measurements import Measurements
 
 ONE_DIRECTION = 0.5
 """Share of a product's squared size from which on one direction makes it."""
@@ -34,12 +35,12 @@ def _composition(m: Measurements) -> Numbers | None:
             raise Unsupported(f"{mode.upper()}-composition of {m.lm.name} in the {m.basis} basis", why=why)
     peaks = {mode: _strongest(ratios) for mode, ratios in m.compositions.items()}
     _, writer, _ = peaks["k"]
-    chance = m.circuits.random_composition(m.seed)
+    chance, deviation = random_baseline(m.lm, m.seed)
     most = peaks["k"][0] - chance
     return {
         "n_layers": m.lm.n_layers,
         "peaks": {mode: (value - chance, a, b) for mode, (value, a, b) in peaks.items()},
-        "z": float(m.circuits.composition_z(torch.tensor(peaks["k"][0]), m.seed)),
+        "z": float((peaks["k"][0] - chance) / deviation),
         "previous": m.score_of("previous_token", writer),
         "n_reaching_half": {mode: int(((ratios - chance) > most / 2).sum()) for mode, ratios in m.compositions.items()},
     }

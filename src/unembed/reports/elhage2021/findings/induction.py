@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unembed.attention.behaviour.head_scores import ROLE
 from unembed.attention.behaviour.induction import InductionEvidence, induction_missing
 from unembed.document.intervals import Measured
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.reports.claims import Claim, Judgement, Numbers, above, verdict_of
-from unembed.reports.elhage2021.measurements import ROLE, Measurements
+from unembed.reports.elhage2021.measurements import Measurements
 from unembed.results import visible
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unembed.attention.weights.paper import COPYING_HEADS
 from unembed.document.intervals import Measured, mean_of, paired_difference
 from unembed.document.numbers import signed
 from unembed.reports.claims import Claim, Judgement, Numbers, above, at_depth, verdict_of
 from unembed.reports.elhage2021.measurements import DRAWS, Measurements
-from unembed.reports.elhage2021.published import COPYING_HEADS
 
 REPEATED = 0.05
 """Nats by which heads must help repeated tokens more than new ones."""

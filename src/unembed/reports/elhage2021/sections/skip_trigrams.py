@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from unembed.attention.circuits import Circuits
-from unembed.attention.text.skip_trigrams import CorpusCounts, SkipTrigram
+from unembed.attention.text.skip_trigrams import CorpusCounts, skip_trigram_section
 from unembed.document.model import Exhibit, Section
 from unembed.reports.elhage2021.measurements import BugTables, HeadSkipTrigrams, Measurements
 from unembed.results import Provenance, Table
@@ -56,51 +54,6 @@ def _likelier(counts: Sequence[CorpusCounts]) -> float | None:
     """The share of triples whose output follows the destination more often with the source than without."""
     known = [c for c in counts if c.with_source and c.without_source]
     return sum(c.rate_with > c.rate_without for c in known) / len(known) if known else None
-
-
-def skip_trigram_section(
-    circuits: Circuits,
-    layer: int,
-    head: int,
-    found: Sequence[SkipTrigram],
-    provenance: Provenance,
-    counts: Sequence[CorpusCounts] | None = None,
-) -> Section:
-    """The triples that a head raises most; with `counts`, how often they occur in a corpus."""
-    lm = circuits.lm
-    columns: dict[str, list[Any]] = {
-        f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))
-        for part in ("source", "destination", "output")
-    }
-    if counts is not None:
-        columns["times"] = [c.output_with_source for c in counts]
-    for part in ("attention", "effect", "score"):
-        columns[part] = [float(getattr(t, part)) for t in found]
-    note = (
-        "Attention: score of the destination for the source, above its mean over sources. Effect: logit of the output "
-        "where the source is attended to, above the mean over outputs. Score: their product."
-    )
-    if counts is not None:
-        columns["rate_with_source"] = [_or_none(c.rate_with) for c in counts]
-        columns["rate_without"] = [_or_none(c.rate_without) for c in counts]
-        copies = [i for i, t in enumerate(found) if t.source == t.output]
-        if copies:
-            plausible = sum(counts[i].output_with_source + counts[i].output_without_source > 0 for i in copies)
-            note += (
-                f" {len(copies)} of the {len(found)} triples copy the source; {plausible} of them to a place where the "
-                "corpus has it follow the destination, which is primitive in-context learning."
-            )
-    title = f"Skip-trigrams of head L{layer}H{head}: source ... destination, then output"
-    percent = ("rate_with_source", "rate_without") if counts is not None else ()
-    return Section(
-        f"Skip-trigrams of head L{layer}H{head}",
-        (note,),
-        (Exhibit(f"skip_trigrams_{layer}_{head}", Table(title, columns, provenance), percent=percent),),
-    )
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def bug_section(circuits: Circuits, bugs: BugTables, provenance: Provenance, top: int = 20) -> Section:

@@ -1,0 +1,182 @@
+"""One head at one position of a prompt: where it attends, and what reading each source adds to a token's logit.
+
+Source: Elhage et al. 2021, "Two-layer models: induction heads": its two pictures of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.analyses import Analysis, Cost, Head, Needs, Position, Prompt, Token
+from unembed.attention.paths.linearized import frozen_run
+from unembed.attention.weights.paper import NO_NUMBERS, SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.models.decoder import Decoder
+from unembed.results import Displayed, Provenance, Table, visible
+from unembed.stream.run import Tokens, position_of, run
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SourceEffects(Displayed):
+    """One head at one position of a prompt: where it attends, and what attending there does to a logit.
+
+    Attributes:
+        attention: to each earlier position, and itself.
+        effect: what each source adds to the token's logit, above the mean over all tokens: attention included.
+        token: the token whose logit is meant.
+    """
+
+    attention: Float[Tensor, " src"]
+    effect: Float[Tensor, " src"]
+    token: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each source."""
+        columns = {
+            "source": list(range(len(self.attention))),
+            "attention": self.attention.tolist(),
+            "effect": self.effect.tolist(),
+        }
+        return Table("Attention by source, and its effect on a logit", columns, self.provenance)
+
+
+@torch.no_grad()
+def source_effects(
+    circuits: HeadMatrices, tokens: Tokens, layer: int, head: int, position: int, token: str | int
+) -> SourceEffects:
+    """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
+
+    Patterns and norm scales are those of the run; biases are left out.
+
+    Raises:
+        OutOfRange: there is no such head or position.
+    """
+    lm = circuits.lm
+    (layer, head), target = lm.layer_and_head(layer, head), lm.single_token(token)
+    frozen = frozen_run(lm, tokens)
+    one = frozen.layers[layer]
+    position = position_of(frozen.run, position)
+    weights = one.pattern[0, head, position]
+    entered = frozen.run.at("resid_pre", layer)
+    entered = entered if one.entry_to_end is None else entered * one.entry_to_end.to(entered.dtype)
+    written = one.sources_at(entered, position)[:, 0, head]  # (src, d_model)
+    norm = lm.structure.final_norm
+    read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
+    W_U = lm.weights.W_U.to(written.dtype)
+    effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
+    provenance = lm.provenance(notes={"layer": layer, "head": head, "position": position, "token": target})
+    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance)
+
+
+def look_section(
+    circuits: HeadMatrices,
+    prompt: Tokens,
+    layer: int,
+    head: int,
+    position: int,
+    token: str | int | None,
+    provenance: Provenance,
+) -> Section:
+    """Where a head attends from one position, and what each source adds to one token's logit there.
+
+    Args:
+        position: of the prompt; negative from its end.
+        token: whose logit; the predicted one when None.
+
+    Raises:
+        OutOfRange: there is no such head or position.
+    """
+    lm = circuits.lm
+    seen = run(lm, prompt)
+    at = position_of(seen, position)
+    target = int(seen.logits[0, at].argmax()) if token is None else token
+    layer, head = lm.layer_and_head(layer, head)
+    effects = source_effects(circuits, seen.tokens, layer, head, at, target)
+    return effects_section(lm, seen.tokens[0], effects, f"L{layer}H{head}", provenance)
+
+
+def effects_section(
+    lm: Decoder,
+    tokens: Int[Tensor, " pos"],
+    effects: SourceEffects,
+    name: str,
+    provenance: Provenance,
+    table: str = "look",
+    title: str = "One position",
+    text: tuple[str, ...] = (),
+) -> Section:
+    """One position as one head sees it: two pictures of the prompt, shaded by attention and by effect.
+
+    Args:
+        tokens: the prompt; the position is the last of the sources.
+        effects: of the head at that position.
+        name: of the head, such as "L1H5".
+        table: name of the table, and of the figures with `_attention` and `_effect` added.
+        text: paragraphs before the explanation.
+    """
+    n = len(effects.attention)
+    token = visible(lm.token_strings([effects.token])[0])
+    names = lm.token_strings(tokens[:n])
+    columns = {
+        "position": list(range(n)),
+        "token": names,
+        "attention": effects.attention.tolist(),
+        "effect": effects.effect.tolist(),
+    }
+    text = (
+        *text,
+        f"At position {n - 1}, `{visible(names[-1])}`. Attention: how much the head reads each source. Effect: what "
+        f"reading it adds to the logit of `{token}`, above the mean of all tokens; patterns and norms as in the run.",
+    )
+    figures = (
+        Figure(
+            f"{table}_attention",
+            "Where it attends",
+            "text",
+            table,
+            "token",
+            ("attention",),
+            percent=True,
+            published=NO_NUMBERS,
+        ),
+        Figure(
+            f"{table}_effect",
+            f"What that adds to the logit of {token}",
+            "text",
+            table,
+            "token",
+            ("effect",),
+            published=NO_NUMBERS,
+        ),
+    )
+    exhibit = Exhibit(
+        table, Table(f"Head {name} at position {n - 1}", columns, provenance), percent=("attention",), folded=True
+    )
+    return Section(title, text, (exhibit,), figures)
+
+
+def look_answer(
+    circuits: HeadMatrices, head: Head, prompt: Prompt, *, token: Token = None, position: Position = -1
+) -> Answer:
+    """Show where a head attends from one position, and what each source adds to a token's logit."""
+    provenance = circuits.lm.provenance()
+    made = look_section(circuits, prompt, *head, position, token, provenance)
+    return Answer(f"Head {head} of {circuits.lm.name} at one position", (made,), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits look",
+    look_answer,
+    Needs.CIRCUITS,
+    Cost.INSTANT,
+    example='unembed circuits look L1H0 "The first month of the first" --html look.html',
+    model="attn-2l",
+    source=SOURCE,
+    screen="heads?prompt={prompt}&position={position}&head={head}&token={token}",
+)

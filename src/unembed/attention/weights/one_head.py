@@ -1,0 +1,167 @@
+"""One head by its weights: eigenvalues, own tokens, the largest entries of its circuits, and its partners."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from unembed.analyses import Analysis, CircuitBasis, Cost, Head, Needs, Option, Seed, Top
+from unembed.attention.weights.composition import MODES, partners
+from unembed.attention.weights.copying import copying, eigenvalue_section, matching, own_token
+from unembed.attention.weights.low_rank import LowRank
+from unembed.attention.weights.low_rank_topk import Entries
+from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Section
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import HeadBasis
+from unembed.results import Provenance, Table
+
+
+def head_sections(
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    top: int,
+    basis: HeadBasis,
+    seed: int,
+    provenance: Provenance,
+    offset: int = 0,
+) -> list[Section]:
+    """Everything the weights show about one head: a circuit that it does not have is left out, with the reason.
+
+    Raises:
+        OutOfRange: there is no such head.
+        Unsupported: it has neither circuit.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer_and_head(layer, head)
+    scores, own_logit, refused = [], "", []
+    notes: dict[str, None] = {}
+    try:
+        notes |= dict.fromkeys(circuits.ov(layer, head, basis).notes)
+        own = own_token(circuits, layer, head, basis, seed=seed)
+        spectra = copying(circuits, basis)
+        share = f"{float(spectra.positive_fraction[layer, head]):.0%}"
+        scores.append(f"copying score {float(spectra.score[layer, head]):+.2f}, {share} of eigenvalues positive")
+        own_logit = (
+            f" A token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's "
+            f"top {own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens."
+        )
+    except Unsupported as error:
+        refused.append(error)
+    has_ov = not refused
+    try:
+        notes |= dict.fromkeys(circuits.qk(layer, head, offset, basis).notes)
+        score = float(matching(circuits, basis, offset=offset).score[layer, head])
+        scores.append(f"matching score of its QK circuit {score:+.2f}")
+    except Unsupported as error:
+        refused.append(error)
+    if not scores:
+        raise refused[0]
+    line = "; ".join(scores)
+    text = (
+        f"{line[0].upper()}{line[1:]}.{own_logit}",
+        *(f"Not available: {error}" for error in refused),
+        *((f"Note: {'; '.join(notes)}.",) if notes else ()),
+    )
+    exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)
+    made = [Section("Circuits", text, tuple(exhibits))]
+    if has_ov:
+        made.append(eigenvalue_section(circuits, [(layer, head)], basis, provenance))
+    if len(lm.attention_layers) < 2:
+        return made
+    try:
+        missing = missing_circuits(lm, basis)
+        absent = tuple(
+            f"{mode.upper()}-composition with other heads: not available, because {missing.of(mode)[layer]}."
+            for mode in MODES
+            if layer in missing.of(mode)
+        )
+        return [*made, Section("Partners", absent, (_partners(circuits, layer, head, basis, seed, top, provenance),))]
+    except Unsupported as error:
+        return [*made, Section("Partners", (f"Not available: {error}",))]
+
+
+def _partners(
+    circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis, seed: int, top: int, provenance: Provenance
+) -> Exhibit:
+    """The heads that this one reads or that read it most, above random circuits."""
+    best = partners(circuits, layer, head, basis, baseline=True, seed=seed)[:top]
+    columns: dict[str, list[Any]] = {
+        "relation": [p.relation for p in best],
+        "head": [f"L{p.layer}H{p.head}" for p in best],
+        "composition": [p.mode.upper() for p in best],
+        "above_random": [p.composition for p in best],
+    }
+    return Exhibit("partners", Table(f"Heads that compose most with L{layer}H{head}", columns, provenance))
+
+
+def full_circuit_exhibits(
+    circuits: HeadMatrices, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
+) -> list[Exhibit]:
+    """The largest entries of a head's full OV and QK circuits, of those that it has, between tokens that it learned."""
+    lm, exhibits = circuits.lm, []
+
+    def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
+        table = Table(
+            title,
+            {
+                f"{first}_token": lm.token_strings(rows),
+                f"{second}_token": lm.token_strings(columns),
+                "entry": [float(v) for v in values],
+            },
+            provenance,
+        )
+        exhibits.append(Exhibit(name, table))
+
+    with suppress(Unsupported):
+        ov = shown_entries(lm, circuits.ov_full(layer, head, basis), top)
+        listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
+    with suppress(Unsupported):
+        qk = shown_entries(lm, circuits.qk_full(layer, head, offset, basis), top)
+        listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
+    return exhibits
+
+
+def shown_entries(lm: Decoder, full: LowRank, top: int) -> Entries:
+    """The largest entries of a matrix over the vocabulary, among the tokens that lists show."""
+    shown = (~lm.unlisted).nonzero()[:, 0].to(full.left.device)
+    if len(shown) in (0, lm.d_vocab):
+        return full.top(top)
+    found = LowRank(full.left[shown], full.right[:, shown]).top(top)
+    return Entries(shown[found.rows], shown[found.columns], found.values)
+
+
+def head_answer(
+    circuits: HeadMatrices,
+    head: Head,
+    *,
+    offset: Annotated[
+        int, Option("For the QK circuit with rotary positions: how many tokens back the source is.", low=0)
+    ] = 0,
+    basis: CircuitBasis = None,
+    top: Top = 15,
+    seed: Seed = 0,
+) -> Answer:
+    """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
+    chosen = circuits.known_basis(basis)
+    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
+    made = head_sections(circuits, *head, top, chosen, seed, provenance, offset)
+    return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance)
+
+
+ANALYSIS = Analysis(
+    "circuits head",
+    head_answer,
+    Needs.CIRCUITS,
+    Cost.SECONDS,
+    example="unembed circuits head L1H0 --html head.html",
+    model="attn-2l",
+    source=SOURCE,
+    screen="heads?head={head}",
+)
