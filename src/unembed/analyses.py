@@ -260,7 +260,10 @@ def _from_json(stored: dict[str, Any]) -> Listing:
         option = one["option"] | {"aliases": tuple(one["option"].get("aliases", ()))}
         if name := option.get("parse"):  # imported when there is a text to read
             option["parse"] = lambda text: resolve_name(name)(text)
-        return Parameter(**(one | {"option": Option(**option), "choices": tuple(one.get("choices", ()))}))
+        default = one.get("default")
+        default = tuple(default) if isinstance(default, list) else default
+        own = {"option": Option(**option), "choices": tuple(one.get("choices", ())), "default": default}
+        return Parameter(**(one | own))
 
     given: dict[str, Any] = {"needs": Needs(stored["needs"]), "cost": Cost(stored["cost"])}
     given["parameters"] = tuple(map(parameter, stored["parameters"]))

@@ -17,6 +17,7 @@ from tests.reports.sample import (
 )
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.text.skip_trigrams import count_in_corpus, shuffled_sources
+from unembed.attention.weights.one_head import full_circuit_exhibits
 from unembed.errors import InvalidInput
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.models.decoder import Decoder
@@ -26,7 +27,6 @@ from unembed.reports.elhage2021.findings import CLAIMS
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.sections import heads, stream
-from unembed.reports.elhage2021.sections.heads import full_circuit_exhibits
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
 

@@ -8,7 +8,8 @@ from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
 from unembed.attention.behaviour import head_scores as room
-from unembed.attention.behaviour.head_scores import KINDS, HeadScores, repeated_tokens
+from unembed.attention.behaviour.head_scores import KINDS, HeadScores
+from unembed.attention.behaviour.repeated_pattern import repeated_tokens
 from unembed.errors import InvalidInput, Unsupported
 from unembed.language_model import load
 from unembed.lens import final_scale

@@ -11,7 +11,8 @@ from tests.conftest import tiny
 from tests.families import build
 from tests.models.decoder_classes import tiny_model
 from unembed.attention.behaviour.in_context import head_output_lengths, in_context, matched_heads, scores_on_text
-from unembed.attention.behaviour.induction import matching_through, source_effects
+from unembed.attention.behaviour.induction import matching_through
+from unembed.attention.behaviour.source_effects import source_effects
 from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.text.direct_path import average_ranks, direct_path
 from unembed.attention.weights.folded_weights import embedding

@@ -8,13 +8,13 @@ import math
 import pytest
 import torch
 from typer.testing import CliRunner
-from unembed.reports.elhage2021.sections.head import head_sections
 
 from tests.models.decoder_classes import tiny_model
 from unembed.attention import Circuits
+from unembed.attention.behaviour.head_scores import heads_section
+from unembed.attention.weights.one_head import head_sections
 from unembed.language_model import load
 from unembed.names import HeadBasis
-from unembed.reports.elhage2021.sections.heads import heads_section
 
 BY_PATTERN = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
 
