@@ -8,9 +8,8 @@ Both replace `forward` of some modules and restore it at the end, so hooks stay 
 | change | gain, one core of an AMD EPYC |
 |---|---|
 | GELU spelled out in eight steps, one chunk after another | a sixth of GPT-2's forward pass |
-| `fast="float32"`: GELU in one kernel, products by oneDNN | a third of the sweep (`benchmarks/RESULTS.md`) |
-| of which products by oneDNN, (2048, 768) x (768, 3072) | 92 instead of 108 ms |
-| `fast="bfloat16"`: products in bfloat16 | 60 % of the sweep |
+| `fast="float32"`: such a GELU in one kernel | a third of GPT-2's sweep |
+| `fast="bfloat16"`: products in bfloat16 as well | 60 % of the sweep (`benchmarks/RESULTS.md`) |
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ def chunked_gelu(lm: Decoder) -> Iterator[None]:
 def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
     """A context in which the model's forward pass is the faster one.
 
-    Memory: with "bfloat16", half the float32 weights once more; with "float32", those of `Conv1D` (GPT-2) once more,
-    since oneDNN needs them transposed.
+    Memory: with "bfloat16", half the float32 weights once more.
     """
     check_fast(lm, fast)
     if fast is None:
@@ -140,28 +138,15 @@ def _in_chunks(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
 def _fast_forward_of(module: nn.Module, fast: str) -> Callable[..., Any] | None:
     if isinstance(module, tanh_gelus()):
         return partial(nn.functional.gelu, approximate="tanh")
-    if type(module) not in (nn.Linear, Conv1D):
+    if fast == "float32" or type(module) not in (nn.Linear, Conv1D):
         return None
     linear: Any = module
     weight, bias = linear.weight.detach(), linear.bias
     if weight.dtype != torch.float32 or weight.is_meta:
         return None
-    is_transposed = isinstance(module, Conv1D)
-    weight, bias = weight.T if is_transposed else weight, None if bias is None else bias.detach()
-    half = fast == "bfloat16"
-    if half:
-        weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        multiply = partial(nn.functional.linear, weight=weight, bias=bias)
-    else:
-        # The product as torch's own compiler calls it; the public way (`Tensor.to_mkldnn`) copies x and is no faster.
-        blocked = torch.ops.mkldnn._reorder_linear_weight(weight) if half or is_transposed else weight
-        multiply = partial(_onednn_linear, weight=blocked, bias=bias)
-    return (lambda x: multiply(x.bfloat16()).to(x.dtype)) if half else multiply
-
-
-def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    weight = (weight.T if isinstance(module, Conv1D) else weight).bfloat16().contiguous()
+    bias = None if bias is None else bias.detach().bfloat16()
+    return lambda x: nn.functional.linear(x.bfloat16(), weight, bias).to(x.dtype)
 
 
 @contextmanager
