@@ -122,7 +122,7 @@ $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before
 oldest: $(VENV)/.installed-dev $(OLDEST)/.installed  ## every model family under the oldest transformers that pyproject.toml allows
 	@PYTHONPATH=$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -p no:cacheprovider \
 		-W 'ignore:`torch.jit.script` is deprecated:DeprecationWarning' -k 'not nemotron and not gemma2-source and not granitemoe and not gpt_oss and not device_map' \
-		--ignore tests/models/whole --ignore tests/models/test_offload.py --ignore tests/models/structure/test_several_streams.py \
+		--ignore tests/models/whole --ignore tests/models/test_offload.py --ignore tests/models/structure/exotic/test_several_streams.py \
 		tests/models tests/stream tests/test_logit_attribution.py tests/test_lens.py tests/trace $(ARGS)
 
 # Every requirement as a file, so that the wheel can be installed where there is no index.

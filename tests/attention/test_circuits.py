@@ -160,7 +160,7 @@ def test_every_family_answers_or_gives_the_reason(name: str) -> None:
         try:
             circuits.qk(1, 3, offset=5, basis=basis)
         except Unsupported:
-            assert not circuits.lm.structure.blocks[1].attention.scores_understood
+            assert not circuits.lm.structure.blocks[1].attention.scores.understood
 
 
 def test_bad_questions_are_refused_with_the_reason() -> None:

@@ -42,7 +42,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
         yield {}
         return
     sites = [lm.structure.blocks[layer].attention for layer in layers]
-    if any(s.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
+    if any(s.scores.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
         raise Unsupported(
             f"attention patterns of {lm.name}",
             why="this family's eager attention adds ALiBi twice, so they are wrong",

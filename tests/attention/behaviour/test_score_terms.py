@@ -19,7 +19,7 @@ def test_the_terms_give_the_pattern_of_every_family(name: str) -> None:
     try:
         found = circuits.score_terms(PROMPT, 1, 3)
     except Unsupported as refusal:
-        assert name in ("falcon-rw", "olmo") or not lm.structure.blocks[1].attention.scores_understood, refusal
+        assert name in ("falcon-rw", "olmo") or not lm.structure.blocks[1].attention.scores.understood, refusal
         return
     assert found.error < 1e-5
     assert torch.equal(found.pattern, lm.run(PROMPT, "pattern").at("pattern", 1)[0, 3])
@@ -71,11 +71,11 @@ def test_learned_positions_and_content_are_separate_terms() -> None:
 def test_qk_norm_is_its_gain_over_a_size(name: str) -> None:
     lm = tiny(name, torch.float64)
     site = lm.structure.blocks[1].attention
-    assert site.q_norm is not None
-    norm = QKNorm.of(site.q_norm, 4, 12, lm.weights.W_Q[1])
+    assert site.scores.q_norm is not None
+    norm = QKNorm.of(site.scores.q_norm, 4, 12, lm.weights.W_Q[1])
     x = torch.randn(4, 5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rebuilt = norm.linear(x) / norm.sizes(x) + norm.bias[:, None]
-    out = site.q_norm(x.transpose(0, 1).reshape(5, *norm.shape[1:])).view(5, 4, 12).transpose(0, 1)
+    out = site.scores.q_norm(x.transpose(0, 1).reshape(5, *norm.shape[1:])).view(5, 4, 12).transpose(0, 1)
     torch.testing.assert_close(rebuilt, out, rtol=1e-5, atol=1e-6)
     assert any("QK-norm" in note for note in unembed.circuits(lm).qk(1, 0).notes)
 

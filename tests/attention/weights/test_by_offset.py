@@ -49,11 +49,11 @@ def test_with_rotary_positions_the_mean_embedding_is_turned_by_the_offset(dtype:
     circuits, offsets = unembed.circuits(lm), [0, 1, 5, 40]
     mean = lm.weights.W_E.double().mean(0)
     torch.testing.assert_close(mean_embedding(lm, "raw", centre=True).double(), mean, atol=1e-2, rtol=1e-2)
-    rotary = lm.structure.blocks[1].attention.rotary
+    rotary = lm.structure.blocks[1].attention.scores.rotary
     q, k = (mean @ getattr(lm.weights, name)[1][2 // per].double() for name, per in (("W_Q", 1), ("W_K", 2)))
     expected = [
         float(rotary.rotate(q[None], torch.tensor([50])) @ rotary.rotate(k[None], torch.tensor([50 - o])).T)
-        * lm.structure.blocks[1].attention.scale
+        * lm.structure.blocks[1].attention.scores.scale
         for o in offsets
     ]
     tolerance = 1e-9 if dtype is torch.float64 else 1e-2 * max(map(abs, expected))
@@ -63,7 +63,7 @@ def test_with_rotary_positions_the_mean_embedding_is_turned_by_the_offset(dtype:
 
 def test_alibi_falls_by_its_slope_and_models_without_positions_are_refused() -> None:
     lm = tiny("bloom")
-    slope = float(lm.structure.blocks[0].attention.alibi_slopes[1])
+    slope = float(lm.structure.blocks[0].attention.scores.alibi_slopes[1])
     assert scores_by_offset(unembed.circuits(lm), 0, 1, [0, 3]).tolist() == pytest.approx([0.0, -3 * slope])
     with pytest.raises(Unsupported, match="no table of positions"):
         position_scores(unembed.circuits(lm), 0, 0)

@@ -97,7 +97,7 @@ def test_the_two_parts_of_a_latent_key_give_the_models_pattern(model_type: str, 
             rotary = circuits(s.lm).qk(layer, head, offset, "folded", part="rotary")
             whole = x @ rotary.left.double() @ rotary.right.double() @ x.T / query_size[:, None]
             scores += whole.diagonal(-offset).diag_embed(-offset)
-        scores = (scores * site.scale).masked_fill(torch.ones(pos, pos).triu(1).bool(), -torch.inf)
+        scores = (scores * site.scores.scale).masked_fill(torch.ones(pos, pos).triu(1).bool(), -torch.inf)
         torch.testing.assert_close(scores.softmax(-1), s.pattern[head], rtol=2e-5, atol=1e-7)
 
 

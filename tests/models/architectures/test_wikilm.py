@@ -215,7 +215,7 @@ def test_the_resolver_sees_its_parts(lm: LanguageModel):
     ffn, attention = structure.blocks[0].feed_forward, structure.blocks[0].attention
     assert ffn is not None and ffn.pre_norm is not None and ffn.pre_norm.path.endswith("final_layer_norm")
     assert ffn.activation == "relu" and not ffn.is_gated
-    assert attention.scores_understood and attention.scale == 12**-0.5
+    assert attention.scores.understood and attention.scores.scale == 12**-0.5
     assert torch.equal(lm.weights.W_E, lm.hf.get_input_embeddings().W_E)  # type: ignore[operator]
     assert lm.weights.W_U.shape == (48, 97)
 

@@ -98,8 +98,8 @@ def test_the_score_formula_gives_the_pattern(name: str, tokens: torch.Tensor) ->
     done = run(lm, tokens, ["pattern", "resid_pre"])
     for layer in range(lm.n_layers):
         site = lm.structure.blocks[layer].attention
-        assert site.scores_understood
-        if site.q_norm is not None:
+        assert site.scores.understood
+        if site.scores.q_norm is not None:
             continue
         x = done["resid_pre"][layer]
         read = site.pre_norm.module(x) if site.pre_norm else x
@@ -112,16 +112,16 @@ def test_the_score_formula_gives_the_pattern(name: str, tokens: torch.Tensor) ->
         if site.clip is not None:
             q, k = q.clamp(-site.clip, site.clip), k.clamp(-site.clip, site.clip)
         where = torch.arange(tokens.shape[1])
-        if site.rotary is not None:
-            q, k = site.rotary.rotate(q, where), site.rotary.rotate(k, where)
-        scores = site.scale * q @ k.repeat_interleave(site.queries_per_kv, dim=1).transpose(-1, -2)
-        if site.softcap is not None:
-            scores = site.softcap * torch.tanh(scores / site.softcap)
-        if site.alibi_slopes is not None:
-            scores = scores + site.alibi_slopes[:, None, None].to(scores) * where
+        if site.scores.rotary is not None:
+            q, k = site.scores.rotary.rotate(q, where), site.scores.rotary.rotate(k, where)
+        scores = site.scores.scale * q @ k.repeat_interleave(site.queries_per_kv, dim=1).transpose(-1, -2)
+        if site.scores.softcap is not None:
+            scores = site.scores.softcap * torch.tanh(scores / site.scores.softcap)
+        if site.scores.alibi_slopes is not None:
+            scores = scores + site.scores.alibi_slopes[:, None, None].to(scores) * where
         hidden = where[:, None] < where
-        if site.window is not None:
-            hidden = hidden | (where[:, None] - where >= site.window)
+        if site.scores.window is not None:
+            hidden = hidden | (where[:, None] - where >= site.scores.window)
         pattern = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         torch.testing.assert_close(pattern, done["pattern"][layer], **F32)
 
@@ -134,7 +134,11 @@ def test_parallel_and_sequential_blocks_are_distinguished(family: str) -> None:
 def test_multipliers_and_soft_caps_are_exact() -> None:
     granite, gemma, cohere = tiny("granite").structure, tiny("gemma2").structure, tiny("cohere").structure
     assert (granite.embedding_scale, granite.logit_scale, granite.blocks[0].attention.multiplier) == (3.0, 0.5, 0.5)
-    assert gemma.embedding_scale == 48**0.5 and gemma.logit_softcap == 3.0 and gemma.blocks[0].attention.softcap == 5.0
+    assert (
+        gemma.embedding_scale == 48**0.5
+        and gemma.logit_softcap == 3.0
+        and gemma.blocks[0].attention.scores.softcap == 5.0
+    )
     assert cohere.logit_scale == 0.25
 
 

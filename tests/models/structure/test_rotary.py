@@ -74,13 +74,13 @@ def check_every_offset(model: PreTrainedModel) -> None:
     """Rotated queries at all offsets and circuits at some, within 1 % of the model's own rotation in float64."""
     lm, head = unembed.load(model), 3
     circuits, site = unembed.circuits(lm), lm.structure.blocks[1].attention
-    assert site.rotary is not None and site.rotary.certain
+    assert site.scores.rotary is not None and site.scores.rotary.certain
     W_Q, W_K = lm.weights.W_Q[1][head], lm.weights.W_K[1][head // site.queries_per_kv]
     offsets, zero = torch.arange(OFFSETS), torch.zeros(1, dtype=torch.long)
     keys = rotated_by_the_model(model, W_K, zero)[0].T  # not the keys themselves: YaRN and LongRoPE have a factor
     expected = rotated_by_the_model(model, W_Q, offsets) @ keys
-    found = site.rotary.rotate(W_Q.expand(OFFSETS, *W_Q.shape).transpose(0, 1), offsets).transpose(0, 1)
-    found = (found @ site.rotary.rotate(W_K, zero).T).double()
+    found = site.scores.rotary.rotate(W_Q.expand(OFFSETS, *W_Q.shape).transpose(0, 1), offsets).transpose(0, 1)
+    found = (found @ site.scores.rotary.rotate(W_K, zero).T).double()
     sizes = expected.flatten(1).norm(dim=1)
     assert float(((found - expected).flatten(1).norm(dim=1) / sizes).max()) < 1e-2
     assert (found[1:] != found[:-1]).flatten(1).any(dim=1).all(), "neighbouring offsets differ"
@@ -98,7 +98,7 @@ def test_every_kind_of_rotation_in_transformers_is_tested() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind == "default" or kind in ROPE_INIT_FUNCTIONS])
 def test_circuits_by_offset_equal_the_model_s_own_rotation_in_float64(kind: str, dtype: torch.dtype) -> None:
     model = llama(kind, dtype)
-    rotary = unembed.load(model).structure.blocks[1].attention.rotary
+    rotary = unembed.load(model).structure.blocks[1].attention.scores.rotary
     assert rotary is not None
     torch.testing.assert_close(rotary.frequencies, model.model.rotary_emb.inv_freq.double(), rtol=0, atol=0)
     check_every_offset(model)
@@ -119,7 +119,7 @@ def test_pairs_of_channels_side_by_side_and_half_a_head_are_rotated_as_the_model
 def test_frequencies_are_those_that_a_model_uses_where_its_own_are_rounded(dtype: torch.dtype) -> None:
     """`model.to(bfloat16)` rounds the buffers as well, and the model then rotates by the rounded frequencies."""
     model = build("llama").to(dtype)
-    rotary = unembed.load(model).structure.blocks[0].attention.rotary
+    rotary = unembed.load(model).structure.blocks[0].attention.scores.rotary
     assert rotary is not None
     torch.testing.assert_close(rotary.frequencies, model.model.rotary_emb.inv_freq.double(), rtol=0, atol=0)
 
@@ -158,8 +158,8 @@ def weakened(name: str, dtype: torch.dtype, layers: tuple[int, ...]) -> PreTrain
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("name", ["llama", "gptj", "cohere", "glm4", "gpt_neox"])
 def test_a_layer_of_weak_attention_is_rotated_as_the_other_layers_are(name: str, dtype: torch.dtype) -> None:
-    expected = unembed.load(build(name, dtype)).structure.blocks[1].attention.rotary
-    found = unembed.load(weakened(name, dtype, (0,))).structure.blocks[0].attention.rotary
+    expected = unembed.load(build(name, dtype)).structure.blocks[1].attention.scores.rotary
+    found = unembed.load(weakened(name, dtype, (0,))).structure.blocks[0].attention.scores.rotary
     assert expected is not None and found is not None
     assert (found.interleaved, found.sign) == (expected.interleaved, expected.sign)
     torch.testing.assert_close(found.frequencies, expected.frequencies)
@@ -168,10 +168,10 @@ def test_a_layer_of_weak_attention_is_rotated_as_the_other_layers_are(name: str,
 def test_a_model_of_weak_attention_alone_is_not_taken_for_one_without_rotation() -> None:
     structure = unembed.load(weakened("llama", torch.bfloat16, (0, 1))).structure
     assert structure.positions == "rotary"
-    assert all(block.attention.rotary is not None for block in structure.blocks)
+    assert all(block.attention.scores.rotary is not None for block in structure.blocks)
 
 
 def test_layers_that_do_not_rotate_have_no_rotation() -> None:
     blocks = tiny("smollm3").structure.blocks
     flags = [block.attention.module.use_rope for block in blocks]
-    assert [block.attention.rotary is not None for block in blocks] == [bool(flag) for flag in flags]
+    assert [block.attention.scores.rotary is not None for block in blocks] == [bool(flag) for flag in flags]

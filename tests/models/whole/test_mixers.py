@@ -258,7 +258,7 @@ def test_folded_copying_is_refused_for_what_the_raw_basis_lacks_too() -> None:
 )
 def test_scores_add_up_beside_a_sink_in_a_window_and_with_angles_of_the_attention_itself(model_type: str) -> None:
     lm, tokens = _lm(model_type), torch.arange(3, 15)
-    understood = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.scores_understood]
+    understood = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.scores.understood]
     assert understood == ([3] if model_type == "llama4_text" else list(lm.attention_layers))
     for layer in understood:
         found = Circuits(lm).score_terms(tokens, layer, 1)

@@ -148,7 +148,7 @@ def induction(
         if of_earlier is not None and not of_earlier.isnan().all():
             a, h = divmod(int(of_earlier.nan_to_num(-torch.inf).argmax()), of_earlier.shape[1])
             partner, composition, previous = (a, h), float(of_earlier[a, h]), float(scores.previous_token[a, h])
-            if (a, layer) not in matching and lm.structure.blocks[layer].attention.scores_understood:
+            if (a, layer) not in matching and lm.structure.blocks[layer].attention.scores.understood:
                 matching[a, layer] = matching_through(lm, product, a, layer, basis, back).score
             if (a, layer) in matching:
                 matched = float(matching[a, layer][h, head])
@@ -172,9 +172,9 @@ def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
     missing, sentences = missing_circuits(lm, basis), []
     first = lm.attention_layers[0] if lm.attention_layers else None
     scores = {
-        n: site.no_scores
+        n: site.scores.missing
         for n in lm.attention_layers
-        if not (site := lm.structure.blocks[n].attention).scores_understood
+        if not (site := lm.structure.blocks[n].attention).scores.understood
     }
     for what, by_layer in (
         ("Copying, and being a partner", missing.ov),

@@ -87,8 +87,8 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     layer, head = lm.layer_and_head(layer, head)
     site = lm.structure.blocks[layer].attention
     what = f"the scores of L{layer}H{head} of {lm.name}"
-    if not site.scores_understood:
-        raise Unsupported(what, why=site.no_scores, instead="Use patterns")
+    if not site.scores.understood:
+        raise Unsupported(what, why=site.scores.missing, instead="Use patterns")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
     seen = run(lm, tokens, points, logits=False)
     if seen.tokens.shape[0] != 1:
@@ -101,17 +101,17 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     )
     q, k = (_turned(lm, layer, site, parts, which) for which in "qk")
     kv = head // site.queries_per_kv
-    terms = {f"{a} x {b}": site.scale * q[a][head] @ k[b][kv].mT for a in q for b in k}
+    terms = {f"{a} x {b}": site.scores.scale * q[a][head] @ k[b][kv].mT for a in q for b in k}
     pos = seen.tokens.shape[1]
     where = torch.arange(pos, device=seen.tokens.device)
-    if site.alibi_slopes is not None:
-        terms["alibi"] = (site.alibi_slopes[head].double() * where).expand(pos, pos)
+    if site.scores.alibi_slopes is not None:
+        terms["alibi"] = (site.scores.alibi_slopes[head].double() * where).expand(pos, pos)
     total = torch.stack(list(terms.values())).sum(dim=0)
-    if site.softcap is not None:
-        total = site.softcap * torch.tanh(total / site.softcap)
+    if site.scores.softcap is not None:
+        total = site.scores.softcap * torch.tanh(total / site.scores.softcap)
     hidden = where > where[:, None]
-    if site.window is not None:
-        hidden = hidden | (where[:, None] - where >= site.window)
+    if site.scores.window is not None:
+        hidden = hidden | (where[:, None] - where >= site.scores.window)
     pattern = seen.at("pattern", layer)[0, head]
     # A sink takes a share of each row; scores give the rest.
     seen_share = pattern.sum(dim=-1, keepdim=True)
@@ -165,19 +165,19 @@ def _turned(
     lm: Decoder, layer: int, site: AttentionSite, parts: Mapping[str, Tensor], which: str
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
     """Queries or keys of all heads by part: projected, normed with the run's sizes, rotated by position."""
-    module = site.q_norm if which == "q" else site.k_norm
+    module = site.scores.q_norm if which == "q" else site.scores.k_norm
     made = read_in_run(lm, layer, which, parts) if is_composed(site) else _projected(lm, layer, which, parts)
     first = next(iter(made.values()))
     pos = first.shape[1]
     where = torch.arange(pos, device=lm.device)
-    rotary = site.rotary
+    rotary = site.scores.rotary
 
     def rotate(t: Tensor) -> Tensor:
         return t if rotary is None else rotary.rotate(t, where)
 
     if module is None:
         return {name: rotate(t) for name, t in made.items()}
-    if site.norm_after_rotary:
+    if site.scores.norm_after_rotary:
         made = {name: rotate(t) for name, t in made.items()}
     norm = QKNorm.of(module, first.shape[0], first.shape[2], first.to(lm.dtype))
     whole = torch.stack(list(made.values())).sum(dim=0)
@@ -186,7 +186,7 @@ def _turned(
     if bool(norm.bias.any()):
         made["bias"] = made.get("bias", torch.zeros(1, dtype=torch.float64)) + norm.bias.double()[:, None]
     made = {name: t.expand(-1, pos, -1) for name, t in made.items()}
-    return made if site.norm_after_rotary else {name: rotate(t) for name, t in made.items()}
+    return made if site.scores.norm_after_rotary else {name: rotate(t) for name, t in made.items()}
 
 
 def score_terms_section(

@@ -49,7 +49,7 @@ def position_scores(
     layer, head = circuits.resolve_head(layer, head, basis)
     if (table := lm.weights.W_pos) is None:
         site = lm.structure.blocks[layer].attention
-        by_offset = site.scores_understood and (site.rotary is not None or site.alibi_slopes is not None)
+        by_offset = site.scores.understood and (site.scores.rotary is not None or site.scores.alibi_slopes is not None)
         raise Unsupported(
             f"scores of positions of layer {layer} of {lm.name}",
             why="it has no table of positions",
@@ -114,7 +114,7 @@ def scores_by_offset(
     if lm.weights.W_pos is not None:
         scores = position_scores(circuits, layer, head, basis).double()
         total += torch.stack([scores.diagonal(-o).mean() for o in offsets]).cpu()
-    elif site.rotary is None and site.alibi_slopes is None:
+    elif site.scores.rotary is None and site.scores.alibi_slopes is None:
         added = lm.structure.positions == "added"
         raise Unsupported(
             f"scores by offset of layer {layer} of {lm.name}",
@@ -123,13 +123,13 @@ def scores_by_offset(
             else "its scores do not depend on positions",
             instead="Use captured patterns" if added else "Use qk, which is the same at every offset",
         )
-    if site.rotary is not None:
+    if site.scores.rotary is not None:
         mean = mean_embedding(lm, basis, centre=True).double()
         for i, offset in enumerate(offsets):
             qk = circuits.qk(layer, head, offset, basis).double()
-            total[i] += float((mean @ qk.left) @ (qk.right @ mean)) * site.scale
-    if site.alibi_slopes is not None:
-        total -= float(site.alibi_slopes[head]) * torch.tensor(list(offsets), dtype=torch.float64)
+            total[i] += float((mean @ qk.left) @ (qk.right @ mean)) * site.scores.scale
+    if site.scores.alibi_slopes is not None:
+        total -= float(site.scores.alibi_slopes[head]) * torch.tensor(list(offsets), dtype=torch.float64)
     return total
 
 

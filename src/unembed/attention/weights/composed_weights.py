@@ -21,7 +21,8 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.models.structure.structure import GATES, AttentionSite, Latent, Reading
+from unembed.models.structure.exotic.head_readings import Latent, Reading
+from unembed.models.structure.structure import GATES, AttentionSite
 from unembed.names import HeadBasis
 
 PARTS = ("rotary", "content")
@@ -191,10 +192,10 @@ def require_qk(lm: Decoder, layer: int) -> None:
         Unsupported: they do not, or the layer has no attention.
     """
     site = lm.structure.blocks[layer].attention
-    if not site.scores_understood:
+    if not site.scores.understood:
         raise Unsupported(
             f"the QK circuit of layer {layer} of {lm.name}",
-            why=site.no_scores,
+            why=site.scores.missing,
             instead=_without_qk(site),
         )
 

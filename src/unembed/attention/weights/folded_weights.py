@@ -123,7 +123,7 @@ def reading_weights(
         matrix = {"q": lm.weights.W_Q, "k": lm.weights.W_K, "v": lm.weights.W_V}[which][layer]
     if basis == "folded":
         matrix = _through_norm(site.pre_norm, at_least_float32(matrix))
-        module = {"q": site.q_norm, "k": site.k_norm}.get(which)
+        module = {"q": site.scores.q_norm, "k": site.scores.k_norm}.get(which)
         if module is not None:
             matrix = qk_normed(module, matrix)
         matrix = read_at_end(lm, matrix, layer, "attention")
@@ -334,15 +334,15 @@ def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tu
         if site.clip is not None:
             notes.append(f"values are clipped at {site.clip:g} in the model, not here")
         return tuple(notes)
-    if site.q_norm is not None:
+    if site.scores.q_norm is not None:
         gains = "its gains folded in" if basis == "folded" else "its gains left out"
         notes.append(f"QK-norm divides each query and key by its size in a run: {gains}")
-    if site.alibi_slopes is not None:
+    if site.scores.alibi_slopes is not None:
         notes.append("ALiBi adds its own term")
-    if site.softcap is not None:
-        notes.append(f"scores are soft-capped at {site.softcap:g}")
-    if site.window is not None:
-        notes.append(f"sources further back than {site.window - 1} are never read")
+    if site.scores.softcap is not None:
+        notes.append(f"scores are soft-capped at {site.scores.softcap:g}")
+    if site.scores.window is not None:
+        notes.append(f"sources further back than {site.scores.window - 1} are never read")
     return tuple(notes)
 
 

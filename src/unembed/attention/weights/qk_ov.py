@@ -95,10 +95,10 @@ class HeadMatrices:
         notes = circuit_notes(self.lm, layer, basis, "qk")
         if part is not None:
             notes = (*notes, f"the {part} part of the score alone")
-        if site.rotary is not None and part != "content":
+        if site.scores.rotary is not None and part != "content":
             name = str(offsets[0]) if len(offsets) == 1 else f"mean of {offsets[0]} to {offsets[-1]}"
             notes = (*notes, f"rotary, offset {name}")
-            W_Q, W_K = _rotated(site.rotary, W_Q, W_K, offsets)
+            W_Q, W_K = _rotated(site.scores.rotary, W_Q, W_K, offsets)
         return LowRank(W_Q, W_K.mT, notes)
 
     def ov_full(
@@ -214,7 +214,7 @@ class HeadMatrices:
     def scales(self) -> list[float]:
         """The factor of each layer's attention scores (1 / sqrt(d_head) in most families); NaN without attention."""
         mixers = [block.mixer for block in self.lm.structure.blocks]
-        return [nan if mixer is None or not mixer.is_attention else mixer.scale for mixer in mixers]
+        return [nan if mixer is None or not mixer.is_attention else mixer.scores.scale for mixer in mixers]
 
 
 def full_ov(
@@ -234,7 +234,7 @@ def queries_and_keys(
         Unsupported: the layer has no fixed QK circuit.
         InvalidInput: an offset is negative or not an integer, or none is given.
     """
-    offsets, rotary = offsets_of(offset), lm.structure.blocks[layer].attention.rotary
+    offsets, rotary = offsets_of(offset), lm.structure.blocks[layer].attention.scores.rotary
     W_Q, W_K = (reading_weights(lm, layer, which, basis) for which in "qk")
     return (W_Q, W_K) if rotary is None else _rotated(rotary, W_Q, W_K, offsets)
 

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from unembed.models.norms import Norm
 from unembed.models.offload import parameter
-from unembed.models.structure.attention_layout import relative
-from unembed.models.structure.probe import Probe, same
+from unembed.models.structure.probe import Probe, relative, same
 
 
 def embedding_of(

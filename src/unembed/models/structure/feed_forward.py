@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from unembed.models.structure.attention_layout import relative
 from unembed.models.structure.find_experts import find_experts
-from unembed.models.structure.probe import Probe, flat, holds_weights, is_linear, same
+from unembed.models.structure.probe import Probe, flat, holds_weights, is_linear, relative, same
 from unembed.models.structure.structure import FeedForwardSite
 
 _ACTIVATION_FIELDS = ("hidden_activation", "hidden_act", "activation_function", "activation", "act_fn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,19 @@ def not_understood(hf: PreTrainedModel, part: str, why: str, instead: str | None
 def same(a: Tensor | None, b: Tensor | None) -> bool:
     """Whether two tensors are equal, bit for bit."""
     return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The size of the difference in units of the second tensor's size; infinite when shapes differ."""
+    if a.shape != b.shape:
+        return math.inf
+    a, b = a.double(), b.double()
+    return float((a - b).norm() / b.norm().clamp_min(1e-30))
+
+
+def factor_of(t: Tensor, goal: Tensor) -> float:
+    """The factor that makes a tensor closest to another."""
+    return float((t * goal).double().sum() / t.double().square().sum().clamp_min(1e-30))
 
 
 def flat(t: Tensor | None) -> Tensor | None:

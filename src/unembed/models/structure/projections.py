@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from unembed.models.offload import device_of, is_readable, parameter
-from unembed.models.structure.attention_layout import relative
 from unembed.models.structure.effective_matrix import EffectiveMatrix, own_bias
-from unembed.models.structure.probe import Probe, is_linear
+from unembed.models.structure.probe import Probe, is_linear, relative
 from unembed.models.structure.quantized import computing_dtype, is_packed, layouts_of
 from unembed.models.structure.structure import Block
 

@@ -19,17 +19,16 @@ from unembed.errors import ModelNotUnderstood, NotFinite, UnembedError, first_se
 from unembed.models.norms import ChannelGain, Norm
 from unembed.models.offload import is_offloaded
 from unembed.models.structure.attention import mixer_site
-from unembed.models.structure.attention_layout import relative
 from unembed.models.structure.block_sums import BlockSum, find_sum
 from unembed.models.structure.dry_run import PassFailed, record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
+from unembed.models.structure.exotic.several_streams import streams_of
+from unembed.models.structure.exotic.stream_blocks import check_end, stream_block
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
-from unembed.models.structure.probe import Probe, is_linear, not_understood, same
+from unembed.models.structure.probe import Probe, is_linear, not_understood, relative, same
 from unembed.models.structure.projections import check_projections
 from unembed.models.structure.rotary import common_style
-from unembed.models.structure.several_streams import streams_of
-from unembed.models.structure.stream_blocks import check_end, stream_block
 from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite, Structure, Writer
 
 _TOLERANCE = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -211,15 +210,16 @@ def _with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tenso
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
     """Blocks whose own attention does not show how it is rotated take it from one that does."""
-    shown = common_style([block.mixer.rotary for block in blocks if block.mixer is not None])
+    shown = common_style([block.mixer.scores.rotary for block in blocks if block.mixer is not None])
     if shown is None:
         return blocks
     mended = []
     for block in blocks:
-        rotary = None if block.mixer is None else block.mixer.rotary
+        rotary = None if block.mixer is None else block.mixer.scores.rotary
         if block.mixer is not None and rotary is not None and not rotary.certain:
             rotary = replace(rotary, interleaved=shown.interleaved, sign=shown.sign)
-            block = replace(block, mixer=replace(block.mixer, rotary=rotary))
+            scores = replace(block.mixer.scores, rotary=rotary)
+            block = replace(block, mixer=replace(block.mixer, scores=scores))
         mended.append(block)
     return mended
 
@@ -228,9 +228,9 @@ def _positions(blocks: list[Block], position_embedding: nn.Module | None) -> str
     sites = [b.mixer for b in blocks if b.mixer is not None]
     if position_embedding is not None:
         return "learned"
-    if any(s.rotary is not None for s in sites):
+    if any(s.scores.rotary is not None for s in sites):
         return "rotary"
-    if any(s.alibi_slopes is not None for s in sites):
+    if any(s.scores.alibi_slopes is not None for s in sites):
         return "alibi"
     return "qk_learned" if any(s.positions_read for s in sites) else "none"
 

@@ -6,7 +6,6 @@ families is a field here, so code above reads fields and never checks a family's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,11 @@ from unembed.errors import Unsupported
 from unembed.models.norms import Norm
 from unembed.models.structure.effective_matrix import EffectiveMatrix
 from unembed.models.structure.rotary import Rotary
-from unembed.models.structure.several_streams import Streams
 
 if TYPE_CHECKING:
-    from unembed.models.structure.differential import DifferentialPattern
+    from unembed.models.structure.exotic.differential import DifferentialPattern
+    from unembed.models.structure.exotic.head_readings import HeadReadings
+    from unembed.models.structure.exotic.several_streams import Streams
     from unembed.models.structure.experts import Experts
 
 
@@ -104,60 +104,6 @@ class ValueSource:
 
 
 @dataclass(frozen=True, eq=False)
-class Latent:
-    """A narrow vector between the stream and the heads: some columns of a projection of the stream, then normed."""
-
-    module: nn.Module
-    start: int
-    stop: int
-    """Columns of the module's output."""
-    norm: Norm | None
-    factor: float
-    """Factor of the normed latent (Dots 3)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """One part of every head's query, key or value: some channels of each head's slice of a projection's output."""
-
-    module: nn.Module | None
-    """The projection that reads the stream, or the latent; None where the latent itself is the part."""
-    latent: Latent | None
-    n_heads: int
-    """How many heads lie side by side in the output; 1 where all share it."""
-    start: int
-    stop: int
-    factor: float = 1.0
-
-    @property
-    def width(self) -> int:
-        """How many channels of a head this part is."""
-        return self.stop - self.start
-
-    def split(self, t: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes head part"]:
-        """The part of each head, in an output or in a matrix's last axis."""
-        part = t.unflatten(-1, (self.n_heads, -1))[..., self.start : self.stop]
-        return part if self.factor == 1.0 else part * self.factor
-
-
-@dataclass(frozen=True, eq=False)
-class HeadReadings:
-    """How queries, keys and values are read where no layout of one matrix each was found.
-
-    Parts that are rotated come first in a query and a key, regardless of their order in the model; scores are the same.
-    """
-
-    parts: Mapping[str, tuple[Reading, ...]]
-    """For "q", "k" and "v"; without "q" and "k" where only the values are understood."""
-    normed_values: bool = False  # a norm without a gain divides each head's value by its size (Gemma 4)
-
-    @property
-    def has_latent_keys(self) -> bool:
-        """True where a key has parts behind different norms."""
-        return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
-
-
-@dataclass(frozen=True, eq=False)
 class Writer:
     """A module that adds its output to the stream in addition to the mixer and the FFN of its block."""
 
@@ -167,6 +113,27 @@ class Writer:
     multiplier: float
     each_stream: bool = False
     """True where it writes a different vector to each of several streams."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRule:
+    """How a pattern follows from queries and keys: the softmax of scale * q . k, after norms and a rotation of both."""
+
+    scale: float = float("nan")
+    rotary: Rotary | None = None
+    q_norm: nn.Module | None = None
+    k_norm: nn.Module | None = None
+    norm_after_rotary: bool = False
+    softcap: float | None = None
+    alibi_slopes: Float[Tensor, " n_heads"] | None = None
+    window: int | None = None
+    missing: str = "its attention scores could not be rebuilt from queries and keys when the model was opened"
+    """Why the pattern could not be rebuilt, so that there are no QK circuits; empty where it was."""
+
+    @property
+    def understood(self) -> bool:
+        """False where the pattern could not be rebuilt: QK questions are refused, all others hold."""
+        return not self.missing
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +149,6 @@ class AttentionSite:
     output: nn.Module
     """The mixer adds this module's output, times `multiplier`, plus `constant`, to the stream."""
     out_projection: nn.Module | None
-    head_layout: HeadLayout | None
     pre_norm: Norm | None
     branch_norm: Norm | None
     multiplier: float
@@ -194,29 +160,20 @@ class AttentionSite:
     d_head: int
     is_attention: bool
     """True where the module computes attention weights."""
-    values: ValueSource | None
-    """Where the values can be captured; None where they were not found."""
     values_missing: str
     """Why W_Q, W_K and W_V are not available; empty where they are."""
-    scale: float
-    rotary: Rotary | None
-    q_norm: nn.Module | None
-    k_norm: nn.Module | None
-    norm_after_rotary: bool
-    softcap: float | None
-    alibi_slopes: Float[Tensor, " n_heads"] | None
-    window: int | None
-    clip: float | None
-    scores_understood: bool
-    """False where the pattern could not be rebuilt from q and k: QK questions are refused, all others hold."""
-    positions_read: bool
+    scores: ScoreRule
+    values: ValueSource | None = None
+    """Where the values can be captured; None where they were not found."""
+    head_layout: HeadLayout | None = None
+    clip: float | None = None
+    """The size at which queries, keys and values are cut off."""
+    positions_read: bool = False
     """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
     readings: HeadReadings | None = None
     """What circuits read where `head_layout` is None: through a latent, or from a projection with an output gate."""
     no_heads: str = ""
     """Why the mixer's output is no sum over heads, where more is to say than that there is no out-projection."""
-    no_scores: str = "its attention scores could not be rebuilt from queries and keys when the model was opened"
-    """Why there are no QK circuits where `scores_understood` is False."""
     differential: DifferentialPattern | None = None
     """How patterns follow from two softmaxes for each head; None where a head has one."""
 

@@ -16,9 +16,63 @@ from torch import Tensor, nn
 
 from unembed.errors import ModelNotUnderstood
 from unembed.models.norms import Norm
-from unembed.models.structure.attention_layout import relative
-from unembed.models.structure.probe import Probe, is_linear
-from unembed.models.structure.structure import HeadReadings, Latent, Reading, ValueSource
+from unembed.models.structure.attention_layout import Mixing
+from unembed.models.structure.probe import Probe, factor_of, is_linear, relative
+from unembed.models.structure.structure import ValueSource
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """A narrow vector between the stream and the heads: some columns of a projection of the stream, then normed."""
+
+    module: nn.Module
+    start: int
+    stop: int
+    """Columns of the module's output."""
+    norm: Norm | None
+    factor: float
+    """Factor of the normed latent (Dots 3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One part of every head's query, key or value: some channels of each head's slice of a projection's output."""
+
+    module: nn.Module | None
+    """The projection that reads the stream, or the latent; None where the latent itself is the part."""
+    latent: Latent | None
+    n_heads: int
+    """How many heads lie side by side in the output; 1 where all share it."""
+    start: int
+    stop: int
+    factor: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """How many channels of a head this part is."""
+        return self.stop - self.start
+
+    def split(self, t: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes head part"]:
+        """The part of each head, in an output or in a matrix's last axis."""
+        part = t.unflatten(-1, (self.n_heads, -1))[..., self.start : self.stop]
+        return part if self.factor == 1.0 else part * self.factor
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReadings:
+    """How queries, keys and values are read where no layout of one matrix each was found.
+
+    Parts that are rotated come first in a query and a key, regardless of their order in the model; scores are the same.
+    """
+
+    parts: Mapping[str, tuple[Reading, ...]]
+    """For "q", "k" and "v"; without "q" and "k" where only the values are understood."""
+    normed_values: bool = False  # a norm without a gain divides each head's value by its size (Gemma 4)
+
+    @property
+    def has_latent_keys(self) -> bool:
+        """True where a key has parts behind different norms."""
+        return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +95,17 @@ class ReadHeads:
     n_kv_heads: int
 
 
-def find_readings(
-    probe: Probe, attention_path: str, module: nn.Module, source: ValueSource, out_proj: nn.Module
-) -> ReadHeads | None:
+def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
     """What queries, keys and values read, for an attention whose values were found at `source`; None where unknown.
 
     The result reproduces the dry run's values by construction; queries and keys are judged by the caller, on the
     pattern.
     """
-    x = probe.recording.given(attention_path)
+    probe = mixing.probe
+    x = probe.recording.given(mixing.path)
     if x is None or source.form not in ("heads", "latent", "head_axis"):
         return None
-    calls = {c.path.rsplit(".", 1)[-1]: c for c in _calls(probe, attention_path, module) if c.module is not out_proj}
+    calls = {c.path.rsplit(".", 1)[-1]: c for c in _calls(mixing) if c.module is not mixing.out_projection}
     linear = {name: c for name, c in calls.items() if is_linear(c.module)}
     norms = [c for c in calls.values() if "norm" in type(c.module).__name__.lower()]
     normed = next((c for c in norms if c.module is source.module), None)
@@ -95,13 +148,13 @@ def _projection_behind(norm: _Call, linear: Mapping[str, _Call], d_head: int) ->
     return next((c for c in same_size if torch.equal(c.returned.reshape(-1, d_head), norm.given)), None)
 
 
-def _calls(probe: Probe, path: str, module: nn.Module) -> Iterator[_Call]:
-    for name, part in module.named_modules():
-        call = probe.recording.calls.get(f"{path}.{name}") if name else None
-        if call is None or call.given is None or call.returned is None or part is module:
+def _calls(mixing: Mixing) -> Iterator[_Call]:
+    for name, part in mixing.module.named_modules():
+        call = mixing.probe.recording.calls.get(f"{mixing.path}.{name}") if name else None
+        if call is None or call.given is None or call.returned is None:
             continue
         given, returned = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
-        yield _Call(f"{path}.{name}", part, given, returned)
+        yield _Call(f"{mixing.path}.{name}", part, given, returned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +171,7 @@ def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call],
     for norm in norms:
         if norm.returned.shape != given.shape:
             continue
-        factor = float((norm.returned * given).double().sum() / norm.returned.double().square().sum().clamp_min(1e-30))
+        factor = factor_of(norm.returned, given)
         if relative(factor * norm.returned, given) > probe.tolerance:
             continue
         for down in linear.values():

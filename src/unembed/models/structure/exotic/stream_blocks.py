@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from unembed.models.norms import Norm, OpaqueNorm
 from unembed.models.structure.attention import mixer_site
-from unembed.models.structure.attention_layout import relative
+from unembed.models.structure.exotic.several_streams import AltUp, Streams
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
-from unembed.models.structure.probe import Probe
-from unembed.models.structure.several_streams import AltUp, Streams
+from unembed.models.structure.probe import Probe, relative
 from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite, Writer
 
 _MIXERS = ("self_attn", "linear_attn", "attention", "attn")
