@@ -22,8 +22,10 @@ from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.block_sums import BlockSum, find_sum
 from unembed.models.structure.dry_run import PassFailed, record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
-from unembed.models.structure.exotic.several_streams import streams_of
-from unembed.models.structure.exotic.stream_blocks import check_end, stream_block
+from unembed.models.structure.exotic.convolution import before_convolution, convolved_ffn, convolved_mixer
+from unembed.models.structure.exotic.handovers import with_handovers
+from unembed.models.structure.exotic.several_streams import Streams, streams_of
+from unembed.models.structure.exotic.stream_blocks import check_end, stream_blocks
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
 from unembed.models.structure.probe import Probe, is_linear, not_understood, relative, same
@@ -71,14 +73,52 @@ def _failed_pass(hf: PreTrainedModel, failed: PassFailed) -> ModelNotUnderstood:
 
 def _resolve(hf: PreTrainedModel) -> Structure:
     config = hf.config.get_text_config()
+    embedding, head = _ends(hf, config)
+    blocks_path, modules = _find_blocks(hf, config)
+    probe = _probe(hf, config)
+    streams = streams_of(hf.get_submodule(blocks_path.rpartition(".")[0]), list(modules), config)
+    x = _entering(probe, blocks_path, embedding, streams)
+    position_embedding, embedding_scale = embedding_of(probe, embedding, blocks_path, x)
+    positions_added = position_embedding is None and relative(x[:, -1], x[:, 0]) > 10 * probe.tolerance
+    if streams is None:
+        blocks, leaving = _blocks(probe, blocks_path, modules, x)
+        blocks, last = with_handovers(probe, blocks, leaving, _read_at_the_end(probe, head))
+    else:
+        blocks, last = stream_blocks(probe, blocks_path, modules, streams), _read_at_the_end(probe, head)
+        check_end(probe, blocks[-1].path, streams, last)
+    blocks = _with_common_rotation(blocks)
+    final_norm, logit_scale, softcap = readout_of(probe, head, last)
+    projections = check_projections(probe, blocks, head)
+    return Structure(
+        family=config.model_type,
+        blocks=tuple(blocks),
+        embedding=embedding,
+        position_embedding=position_embedding,
+        read_positions=_read_positions(hf, blocks),
+        positions="added" if positions_added else _positions(blocks, position_embedding),
+        embedding_scale=embedding_scale,
+        final_norm=final_norm,
+        head=head,
+        logit_scale=logit_scale,
+        logit_softcap=softcap,
+        effective=projections.effective,
+        not_linear=projections.not_linear,
+    )
+
+
+def _ends(hf: PreTrainedModel, config: Any) -> tuple[nn.Module, nn.Module]:
+    """The embedding and the head of a model that is not refused."""
     refused = facts_of(config.model_type).refused or facts_of(hf.config.model_type).refused
     if refused or getattr(hf.config, "is_encoder_decoder", False):
         raise not_understood(hf, "it cannot be opened", refused or facts_of("t5").refused)
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     if head is None or embedding is None:
         raise not_understood(hf, "its readout", "it has no language-model head, so there is no vocabulary to read in")
-    blocks_path, blocks = _find_blocks(hf, config)
-    d_model = config.hidden_size
+    return embedding, head
+
+
+def _probe(hf: PreTrainedModel, config: Any) -> Probe:
+    """The recording of the dry run, with the norms that worked on the stream's width in it."""
     try:
         recording = record(hf, vocabulary_size(hf))
     except PassFailed as failed:
@@ -92,58 +132,50 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     norms: dict[str, nn.Module] = {
         path: module
         for path, module in hf.named_modules()
-        if ("norm" in type(module).__name__.lower() or re.search(r"norm|(^|\.)ln_", path.lower()))
-        and not isinstance(module, (nn.Identity, nn.ModuleList))
-        and (not list(module.children()) or re.search(r"gated\w*norm$", type(module).__name__.lower()))
+        if _is_norm(path, module)
         and (t := recording.returned(path)) is not None
-        and t.shape == (1, recording.tokens.shape[1], d_model)
+        and t.shape == (1, recording.tokens.shape[1], config.hidden_size)
     }
     dtype = recording.logits.dtype if recording.logits.dtype in _TOLERANCE else torch.float32
     dtype = next((p.dtype for p in hf.parameters() if p.dtype in _TOLERANCE), dtype)
-    probe = Probe(hf, config, recording, d_model, _TOLERANCE[dtype], norms)
-    # Without layers the stream is what the embedding returns; the readout below checks that nothing is added to it.
-    x = recording.given(f"{blocks_path}.0") if len(blocks) else recording.returned(_path_of(hf, embedding))
-    decoder = hf.get_submodule(blocks_path.rpartition(".")[0])
-    streams = streams_of(decoder, list(blocks), config)
+    return Probe(hf, config, recording, config.hidden_size, _TOLERANCE[dtype], norms)
+
+
+def _is_norm(path: str, module: nn.Module) -> bool:
+    """Whether a module is a norm by its class or name, without norms inside unless it is gated."""
+    kind = type(module).__name__.lower()
+    return (
+        bool("norm" in kind or re.search(r"norm|(^|\.)ln_", path.lower()))
+        and not isinstance(module, (nn.Identity, nn.ModuleList))
+        and bool(not list(module.children()) or re.search(r"gated\w*norm$", kind))
+    )
+
+
+def _entering(probe: Probe, blocks_path: str, embedding: nn.Module, streams: Streams | None) -> Tensor:
+    """The stream that enters the first block, or the first of several streams.
+
+    Without layers it is what the embedding returns; the readout checks that nothing is added to it.
+    """
+    first = f"{blocks_path}.0"
+    has_blocks = first in dict(probe.hf.named_modules())
+    x = probe.recording.given(first) if has_blocks else probe.recording.returned(_path_of(probe.hf, embedding))
     if streams is not None and x is not None:
         x = streams.split(x)[..., 0, :]
-    if x is None or x.shape != (1, recording.tokens.shape[1], d_model):
+    if x is None or x.shape != (1, probe.recording.tokens.shape[1], probe.d_model):
         raise probe.fail("block 0", "it does not read one stream of shape (batch, pos, d_model)")
-    position_embedding, embedding_scale = embedding_of(probe, embedding, blocks_path, x)
-    positions_added = position_embedding is None and relative(x[:, -1], x[:, 0]) > 10 * probe.tolerance
+    return x
+
+
+def _blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, x: Tensor) -> tuple[list[Block], Tensor]:
+    """The blocks in order, and the stream that leaves the last one."""
     found: list[Block] = []
-    for number, module in enumerate(blocks):
+    for number, module in enumerate(modules):
         path = f"{blocks_path}.{number}"
-        if streams is not None:
-            found.append(stream_block(probe, path, number, module, streams))
-        elif path in recording.calls:  # Mllama leaves its cross-attention out of a pass without an image
-            entering = recording.given(path)
+        if path in probe.recording.calls:  # Mllama leaves its cross-attention out of a pass without an image
+            entering = probe.recording.given(path)
             block, x = _block(probe, path, module, x if entering is None else entering)
             found.append(block)
-    found = _with_common_rotation(found)
-    if streams is not None:
-        leaving, x = recording.returned(f"{blocks_path}.{len(blocks) - 1}"), _read_at_the_end(probe, head)
-        assert leaving is not None
-        check_end(probe, streams, leaving, x)
-    else:
-        found, x = _with_handovers(probe, found, x, _read_at_the_end(probe, head))
-    final_norm, logit_scale, softcap = readout_of(probe, head, x)
-    projections = check_projections(probe, found, head)
-    return Structure(
-        family=config.model_type,
-        blocks=tuple(found),
-        embedding=embedding,
-        position_embedding=position_embedding,
-        read_positions=_read_positions(hf, found),
-        positions="added" if positions_added else _positions(found, position_embedding),
-        embedding_scale=embedding_scale,
-        final_norm=final_norm,
-        head=head,
-        logit_scale=logit_scale,
-        logit_softcap=softcap,
-        effective=projections.effective,
-        not_linear=projections.not_linear,
-    )
+    return found, x
 
 
 def _path_of(hf: PreTrainedModel, module: nn.Module) -> str:
@@ -175,37 +207,6 @@ def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
     last = probe.recording.given(norm) if norm else entered
     assert last is not None
     return last
-
-
-def _with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor) -> tuple[list[Block], Tensor]:
-    """Blocks whose output the model multiplies by a number before what reads it (RWKV halves it now and then).
-
-    Args:
-        probe: the model and its dry run.
-        last: what the last one returned.
-        read: what the final norm was given.
-
-    Returns:
-        The blocks, and the last stream.
-
-    Raises:
-        ModelNotUnderstood: the next block reads something else.
-    """
-    mended = []
-    for block, after in zip(blocks, [*blocks[1:], None], strict=False):
-        y = probe.recording.returned(block.path)
-        x = read if after is None else probe.recording.given(after.path)
-        if x is None or y is None or same(x, y) or x.shape != y.shape:
-            mended.append(block)
-            continue
-        factor = float((x.double() * y.double()).sum() / y.double().square().sum().clamp_min(1e-30))
-        fits = relative(factor * y, x) <= probe.tolerance
-        if not fits and after is not None:
-            raise probe.fail(f"block {block.path}", "the next block does not read what it returns")
-        near = round(factor * 2**10) / 2**10
-        factor = near if abs(near - factor) <= 1e-3 * abs(factor) else factor
-        mended.append(replace(block, handover=factor) if fits else block)
-    return mended, read if mended and mended[-1].handover != 1.0 else last
 
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
@@ -265,52 +266,25 @@ class _Part:
 
 
 def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
+    """One block, from the stream that entered it, and the stream that leaves it."""
     y = probe.recording.returned(path)
     if y is None or y.shape != x.shape:
         raise probe.fail(f"block {path}", "it does not return hidden states of the stream's shape")
     ffn_path = ffn_path_of(probe, path, module)
-    entered = None if ffn_path is None else _entered(probe, path, ffn_path)
-    called = [p for p in probe.recording.calls if p.startswith(path + ".")]
-    if ffn_path is None or entered is None or same(entered, x):
-        late = _sum(probe, path, x, y, called)
-        early, middle = None, x
-    else:
-        first = f"{path}.fc1" if ffn_path == path else ffn_path
-        at = next(i for i, p in enumerate(called) if p == first or p.startswith(first + "."))
-        early, middle = _sum(probe, path, x, entered, called[:at]), entered
-        late = _sum(probe, path, entered, y, called[at:])
-    exit_gain = late.gain
-    if isinstance(exit_gain, Tensor):
-        late_scale, exit_scale, middle_gain = 1.0, 1.0, exit_gain
-    else:
-        late_scale, exit_scale, middle_gain = float(exit_gain), exit_gain, 1.0
-    late_norm = probe.norm(late.norm) if late.norm else None
-    early_parts = [] if early is None else _parts(probe, early, 1.0)
-    late_parts = _parts(probe, late, late_scale)
+    steps = _steps(probe, path, ffn_path, x, y)
+    early_parts = [] if steps.early is None else _parts(probe, steps.early, 1.0)
+    late_parts = _parts(probe, steps.late, steps.exit_gain)
     ffn = next((p for p in late_parts if ffn_path is not None and _is_within(p.source, ffn_path)), None)
     if ffn_path is not None and ffn is None:
         raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output", probe.way_on)
-    others = [p for p in late_parts if p is not ffn]
-    pool = early_parts if early is not None else others
-    mixer = _mixer_among(probe, pool)
-    pool = [p for p in pool if p is not mixer]
-    constant = (early or late).constant if mixer is not None else None
-    if any(s is not None and s.constant is not None for s in ([late] if early is not None else [])):
+    late_parts = [p for p in late_parts if p is not ffn]
+    mixer = _mixer_among(probe, late_parts if steps.early is None else early_parts)
+    if steps.early is not None and steps.late.constant is not None:
         raise probe.fail(f"block {path}", "something constant is added after its FFN")
-    site = None
-    if mixer is not None:
-        output = probe.hf.get_submodule(mixer.output)
-        branch = mixer.branch_norm(probe)
-        site = mixer_site(probe, path, mixer.source, mixer.raw, output, branch, mixer.multiplier, constant)
-        site = _convolved_mixer(site, mixer.behind) if mixer.behind else site
+    site = None if mixer is None else _mixer(probe, path, mixer, (steps.early or steps.late).constant)
     feed_forward, parallel = None, False
     if ffn is not None and ffn_path is not None:
-        feed_forward, parallel = feed_forward_site(
-            probe, path, ffn_path, ffn.raw, x, middle, ffn.branch, ffn.multiplier, probe.hf.get_submodule(ffn.output)
-        )
-        if ffn.channels is not None:
-            feed_forward = replace(feed_forward, branch_norm=ffn.branch_norm(probe))
-        feed_forward = _convolved_ffn(feed_forward, ffn.behind) if ffn.behind else feed_forward
+        feed_forward, parallel = _feed_forward(probe, path, ffn_path, ffn, x, steps.middle)
     return (
         Block(
             path=path,
@@ -318,16 +292,69 @@ def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block
             mixer=site,
             feed_forward=feed_forward,
             parallel=parallel and site is not None,
-            early_writers=tuple(_writer(probe, path, p) for p in pool) if early is not None else (),
-            late_writers=tuple(_writer(probe, path, p) for p in (others if early is not None else pool)),
-            entry_gain=1.0 if early is None else early.gain,
-            middle_gain=middle_gain,
-            exit_gain=exit_scale,
-            entry_norm=late_norm if early is None else probe.norm(early.norm) if early.norm else None,
-            middle_norm=late_norm if early is not None else None,
+            early_writers=tuple(_writer(probe, path, p) for p in early_parts if p is not mixer),
+            late_writers=tuple(_writer(probe, path, p) for p in late_parts if p is not mixer),
+            entry_gain=1.0 if steps.early is None else steps.early.gain,
+            middle_gain=steps.middle_gain,
+            exit_gain=steps.exit_gain,
+            entry_norm=_stream_norm(probe, steps.early or steps.late),
+            middle_norm=None if steps.early is None else _stream_norm(probe, steps.late),
         ),
         y,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The sums by which a block gets from the stream that enters it to the one that leaves it."""
+
+    early: BlockSum | None
+    """What is written before the FFN reads the stream; None where everything is written in one step."""
+    middle: Tensor
+    """The stream that the FFN reads."""
+    late: BlockSum
+
+    @property
+    def exit_gain(self) -> float:
+        """The factor of the whole output, where the last step has a number as its gain."""
+        return 1.0 if isinstance(self.late.gain, Tensor) else float(self.late.gain)
+
+    @property
+    def middle_gain(self) -> float | Tensor:
+        """The factor of each channel of the stream before the last step; 1 where there is none."""
+        return self.late.gain if isinstance(self.late.gain, Tensor) else 1.0
+
+
+def _steps(probe: Probe, path: str, ffn_path: str | None, x: Tensor, y: Tensor) -> _Steps:
+    entered = None if ffn_path is None else _entered(probe, path, ffn_path)
+    called = [p for p in probe.recording.calls if p.startswith(path + ".")]
+    if ffn_path is None or entered is None or same(entered, x):
+        return _Steps(None, x, _sum(probe, path, x, y, called))
+    first = f"{path}.fc1" if ffn_path == path else ffn_path
+    at = next(i for i, p in enumerate(called) if p == first or p.startswith(first + "."))
+    early = _sum(probe, path, x, entered, called[:at])
+    return _Steps(early, entered, _sum(probe, path, entered, y, called[at:]))
+
+
+def _stream_norm(probe: Probe, step: BlockSum) -> Norm | None:
+    return probe.norm(step.norm) if step.norm else None
+
+
+def _mixer(probe: Probe, path: str, part: _Part, constant: Tensor | None) -> AttentionSite:
+    output, norm = probe.hf.get_submodule(part.output), part.branch_norm(probe)
+    site = mixer_site(probe, path, part.source, part.raw, output, norm, part.multiplier, constant)
+    return convolved_mixer(site, part.behind) if part.behind else site
+
+
+def _feed_forward(
+    probe: Probe, path: str, ffn_path: str, part: _Part, x: Tensor, middle: Tensor
+) -> tuple[FeedForwardSite, bool]:
+    """The FFN, and whether it reads what entered the block."""
+    output = probe.hf.get_submodule(part.output)
+    site, parallel = feed_forward_site(probe, path, ffn_path, part.raw, x, middle, part.branch, part.multiplier, output)
+    if part.channels is not None:
+        site = replace(site, branch_norm=part.branch_norm(probe))
+    return convolved_ffn(site, part.behind) if part.behind else site, parallel
 
 
 def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
@@ -387,7 +414,7 @@ def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
             source = found_source
         elif (inner := _norm_at_its_end(probe, output)) is not None:
             branch, raw = inner, probe.recording.given(inner)
-        behind = _before_convolution(probe, output)
+        behind = before_convolution(probe, output)
         if behind is not None:
             source, raw = behind, probe.recording.returned(behind)
         assert raw is not None
@@ -402,31 +429,6 @@ def _norm_at_its_end(probe: Probe, output: str) -> str | None:
     returned = probe.recording.returned(output)
     inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
     return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)
-
-
-def _before_convolution(probe: Probe, output: str) -> str | None:
-    """The branch whose output passes a convolution over positions before it is written (Inkling)."""
-    if not any(isinstance(m, nn.Conv1d) for m in probe.hf.get_submodule(output).modules()):
-        return None
-    given, outer = probe.recording.given(output), output.rpartition(".")[0] + "."
-    siblings = (p for p in probe.recording.calls if p.startswith(outer) and "." not in p.removeprefix(outer))
-    return next(
-        (p for p in siblings if p != output and p not in probe.norms and same(probe.recording.returned(p), given)), None
-    )
-
-
-def _convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
-    """A mixer whose heads do not reach the stream at their own position alone."""
-    reason = f"its output goes through {kind}, which mixes positions, before it reaches the stream"
-    return replace(
-        site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason, no_heads=reason
-    )
-
-
-def _convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:
-    """An FFN whose memories do not reach the stream at their own position alone."""
-    reason = f"the output of its memories goes through {kind}, which mixes positions, before it reaches the stream"
-    return replace(site, down_proj=None, experts=None, memories_missing=reason)
 
 
 def _same_numbers(a: Tensor | None, b: Tensor | None) -> bool:

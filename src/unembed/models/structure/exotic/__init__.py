@@ -1,7 +1,8 @@
 """Blocks of a few families that differ from the common shape. A reader of the common case needs none of these files.
 
-Two modules are called from outside this folder. `exotic.attention` describes an attention whose queries, keys and
-values lie in no known layout: behind a latent, beside a gate, in an earlier layer, or under two softmaxes
-(`head_readings`, `values`, `differential`). `exotic.stream_blocks` describes the blocks of a model with several
-residual streams (`several_streams`).
+- `attention`: queries, keys and values in no known layout: behind a latent or beside a gate (`head_readings`), captured
+  at an unusual place or in an earlier layer (`values`), under two softmaxes (`differential`)
+- `stream_blocks`: the blocks of a model with several residual streams, mixed as in `several_streams`
+- `convolution`: branches that are convolved over positions on their way to the stream
+- `handovers`: blocks whose output is multiplied by a number on its way to the next
 """

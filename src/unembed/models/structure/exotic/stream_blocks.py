@@ -24,12 +24,17 @@ _REASON = "it reads a mixture of several streams, with weights that depend on th
 Site = TypeVar("Site", AttentionSite, FeedForwardSite)
 
 
-def stream_block(probe: Probe, path: str, number: int, module: nn.Module, streams: Streams) -> Block:
-    """One block of a model with several streams.
+def stream_blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, streams: Streams) -> list[Block]:
+    """The blocks of a model with several streams.
 
     Raises:
-        ModelNotUnderstood: its mixer or FFN was not found.
+        ModelNotUnderstood: a mixer or FFN was not found.
     """
+    return [_block(probe, f"{blocks_path}.{n}", n, module, streams) for n, module in enumerate(modules)]
+
+
+def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Streams) -> Block:
+    """One block, whose branches are taken from the modules that the family's mixing takes them from."""
     name = next((n for n in _MIXERS if f"{path}.{n}" in probe.recording.calls), None)
     ffn_path = ffn_path_of(probe, path, module)
     if name is None or ffn_path is None:
@@ -106,12 +111,18 @@ def _opaque(site: Site) -> Site:
     return replace(site, pre_norm=OpaqueNorm(module, path, width, reason=_REASON))
 
 
-def check_end(probe: Probe, streams: Streams, leaving: Tensor, last: Tensor) -> None:
+def check_end(probe: Probe, last_block: str, streams: Streams, last: Tensor) -> None:
     """Refuse a model whose end does not put the streams together as described.
+
+    Args:
+        last_block: the path of the last block.
+        last: what the final norm was given.
 
     Raises:
         ModelNotUnderstood: the collapsed streams, or their weights, differ from the input of the final norm.
     """
+    leaving = probe.recording.returned(last_block)
+    assert leaving is not None
     each = streams.split(leaving)
     collapsed = streams.collapsed(each)
     u = last.double().flatten(0, -2)[-1].to(last.dtype)

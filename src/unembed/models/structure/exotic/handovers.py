@@ -1,0 +1,39 @@
+"""Blocks whose output the model multiplies by a number before what reads it (RWKV halves it now and then)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from unembed.models.structure.probe import Probe, factor_of, relative, same
+from unembed.models.structure.structure import Block
+
+
+def with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor) -> tuple[list[Block], Tensor]:
+    """The blocks with the factors of their outputs, and the last stream.
+
+    Args:
+        probe: the model and its dry run.
+        blocks: in order.
+        last: what the last one returned.
+        read: what the final norm was given.
+
+    Raises:
+        ModelNotUnderstood: the next block reads something else.
+    """
+    mended = []
+    for block, after in zip(blocks, [*blocks[1:], None], strict=False):
+        y = probe.recording.returned(block.path)
+        x = read if after is None else probe.recording.given(after.path)
+        if x is None or y is None or same(x, y) or x.shape != y.shape:
+            mended.append(block)
+            continue
+        factor = factor_of(y.double(), x.double())
+        fits = relative(factor * y, x) <= probe.tolerance
+        if not fits and after is not None:
+            raise probe.fail(f"block {block.path}", "the next block does not read what it returns")
+        near = round(factor * 2**10) / 2**10
+        factor = near if abs(near - factor) <= 1e-3 * abs(factor) else factor
+        mended.append(replace(block, handover=factor) if fits else block)
+    return mended, read if mended and mended[-1].handover != 1.0 else last
