@@ -2,8 +2,8 @@
 
 Files are those of this folder, or named; a study's own tests are `test_geva2021`, `test_geva2022`, `test_elhage2021`.
 
-**Verdicts.** Each finding can agree, differ and stay open, on made-up numbers: `geva2021/test_parts`, `test_findings`
-of the others, whose cases are the mistakes once made (a higher score of 0.00, an argmin alone, "about 5 %" at 73 %, a
+**Verdicts.** Each finding can agree, differ and stay open, on made-up numbers: `test_parts`, or `test_findings`,
+of each study, whose cases are the mistakes once made (a higher score of 0.00, an argmin alone, "about 5 %" at 73 %, a
 trend of the ends alone, 60 % stop words without their base rate, triples no better than shuffled ones, bugs of random
 tables, erasing without "before", induction without the partner, heads as important as others).
 Every condition is needed: `test_quantities` a_verdict_needs...; no quantity twice: no_quantity_is_counted...; what the

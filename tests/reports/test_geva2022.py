@@ -33,12 +33,11 @@ from unembed.lens import read
 from unembed.memories.event_sample import event_sample
 from unembed.memories.event_scores import candidate_scores, event_scores
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
-from unembed.reports.geva2022 import published
-from unembed.reports.geva2022.findings import CLAIMS
+from unembed.reports.geva2022 import QUANTITIES, published
 from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.sections.applications import small_sample
-from unembed.reports.geva2022.sections.layers import frequently_active, is_rare, top_ids
+from unembed.reports.geva2022.parts.applications import small_sample
+from unembed.reports.geva2022.parts.layers import frequently_active, is_rare, top_ids
 from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
@@ -220,7 +219,7 @@ def test_a_prefix_is_as_short_with_a_special_token_in_front_as_without(tmp_path:
         lm = lettered("opt", bos=bos)
         (tmp_path / str(bos)).mkdir()
         m = measure(lm, open_corpus(TEXTS), Work(tmp_path / str(bos), {}, 3), Options(**OPTIONS))
-        check_explanations(CLAIMS, m)
+        check_explanations(QUANTITIES, m)
         assert (m.sample.length - m.text_lengths == int(bos)).all()
         texts = {segment.number: lm.decode(segment.tokens[int(bos) :]) for segment in m.examples}
         # One letter is one token here, and the decoder puts spaces between them.

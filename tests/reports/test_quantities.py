@@ -25,13 +25,13 @@ from unembed.reports import elhage2021, geva2021, geva2022, write
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.parts import aggregation, refinement, values
 from unembed.reports.geva2021.parts.refinement import judge_compositions
-from unembed.reports.geva2022.findings import concepts, layers
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES
-from unembed.reports.quantities import Row, above, below, comparison, verdict_of, within
+from unembed.reports.geva2022.parts import concepts, layers
+from unembed.reports.quantities import Numbers, Row, above, below, comparison, verdict_of, within
 from unembed.results import Provenance
 
 
-@pytest.mark.parametrize("rows", [geva2021.QUANTITIES, geva2022.CLAIMS, elhage2021.CLAIMS])
+@pytest.mark.parametrize("rows", [geva2021.QUANTITIES, geva2022.QUANTITIES, elhage2021.CLAIMS])
 def test_no_quantity_is_counted_as_two_findings(rows: Sequence[Any]) -> None:
     for names in (
         [row.name for row in rows],
@@ -99,7 +99,9 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
             assert ends(many[name]) == pytest.approx(ends(one[name]), abs=1e-12), name
             assert one[name].low <= one[name].value < one[name].high
     minima = -random.random((7, n)) - np.r_[np.zeros(6), 3.0][:, None]
-    here = [layers.judge_strongly_down(np.repeat(minima, times, axis=0), seed=0).here for times in (1, 2)]
+    here = [
+        layers.judge_strongly_down(Numbers(minima=np.repeat(minima, times, axis=0), seed=0)).here for times in (1, 2)
+    ]
     assert re.findall(r"[\[−].*?\]", here[0]) == re.findall(r"[\[−].*?\]", here[1])
     appearances = random.integers(0, n, 40)
 
@@ -115,8 +117,8 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
         )
         for times in (1, 8)
     ]  # fmt: skip
-    one, many = (layers._inputs(m) for m in studies)
-    assert one is not None and many is not None and ends(many["extreme"]) == pytest.approx(ends(one["extreme"]))
+    one, many = (layers.inputs(m) for m in studies)
+    assert one is not None and many is not None and ends(many.extreme) == pytest.approx(ends(one.extreme))
 
 
 def test_updates_of_one_prefix_are_one_draw() -> None:
@@ -128,7 +130,7 @@ def test_updates_of_one_prefix_are_one_draw() -> None:
         found = {name: SimpleNamespace(coverage=lambda kinds, row=row: row) for name, row in rows.items()}
         return part_of(geva2022.Measurements, concepts=found, update_prefixes=np.repeat(prefixes, times), seed=0)
 
-    one, many = (concepts._coverage(study(times))["updates"] for times in (1, 8))
+    one, many = (concepts.coverage(study(times)).updates for times in (1, 8))
     assert ends(many) == pytest.approx(ends(one)) and many.n == 8 * one.n
 
 

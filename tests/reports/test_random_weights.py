@@ -12,8 +12,9 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
+from unembed.models.decoder import Decoder
 from unembed.reports import elhage2021, geva2021, geva2022
-from unembed.reports.claims import Claim, Judgement
+from unembed.reports.quantities import Judgement, Numbers, Quantity, judged
 from unembed.reports.random_weights import SEED, control_judgements, with_random_weights
 from unembed.reports.stages import Work
 
@@ -48,7 +49,8 @@ def test_other_random_weights_pass_at_most_one_finding_that_is_called_informativ
         folder.mkdir()
         given = (with_random_weights(lm, seed), corpus, Work(folder, {"seed": seed}), module.Options(**options))
         m = measure(*given)
-        found = {claim.name: claim.judgement(m) for claim in module.CLAIMS}
+        rows = getattr(module, "QUANTITIES", None) or module.CLAIMS
+        found = {row.name: row.judgement(m) for row in rows}
         judged.append({name for name, judgement in found.items() if judgement is not None})
         passed.append({name for name, judgement in found.items() if judgement and judgement.verdict == "agrees"})
     assert len(passed[1] - passed[0]) <= 1, passed
@@ -74,23 +76,24 @@ def test_judgements_are_stored_and_change_with_the_tests(tmp_path: Path, monkeyp
     lm, runs = unembed.load(save_model(tmp_path / "tiny", "gpt2")), []
     (tmp_path / "w").mkdir()
 
-    def claims(test: str) -> list[Claim[int]]:
+    def quantities(test: str) -> list[Quantity[int]]:
+        same: dict[str, Any] = {"where": "s", "what": "q", "published": "p", "test": test}
         return [
-            Claim("one", "s", "c", "s", "q", "p", test, lambda m: {"m": m}, lambda m: Judgement(f"{m}.", "agrees")),
-            Claim("none", "s", "c", "s", "q", "p", test, lambda m: None, lambda: Judgement("", "agrees")),
+            Quantity("one", "c", **same, measure=lambda m: Numbers(m=m), judge=lambda n: judged(f"{n.m}.", True)),
+            Quantity("none", "c", **same, measure=lambda _: None, judge=lambda _: judged("", True)),
         ]
 
-    def measure(random: unembed.LanguageModel, work: Work) -> int:
+    def measure(random: Decoder, work: Work) -> int:
         runs.append(random.name)
         return len(runs)
 
     def control(test: str, **settings: str) -> dict[str, Judgement]:
-        return control_judgements("s", claims(test), lm, Work(tmp_path / "w", {}), settings, measure)
+        return control_judgements("s", quantities(test), lm, Work(tmp_path / "w", {}), settings, measure)
 
     assert control("above 1") == control("above 1") == {"one": Judgement("1.", "agrees")}
     assert len(runs) == 1 and "random weights" in runs[0]
     control("above 2")
     control("above 2", corpus="other")
     assert len(runs) == 3
-    finding = claims("above 1")[0].finding(7, Judgement("1.", "agrees"))
+    finding = quantities("above 1")[0].finding(7, Judgement("1.", "agrees"))
     assert finding is not None and finding.control == "1. (agrees)" and not finding.informative

@@ -27,18 +27,25 @@ def exhibit(
 
 
 def by_layer(
-    name: str, title: str, table: str, series: Mapping[str, str], y_label: str, kind: str = "line", **more: Any
+    name: str,
+    title: str,
+    table: str,
+    series: Mapping[str, str] | Sequence[str],
+    y_label: str,
+    kind: str = "line",
+    **more: Any,
 ) -> Figure:
     """A figure whose x axis is the layer.
 
     Args:
-        series: the columns drawn, each with its name in the legend.
+        series: the columns drawn, each with its name in the legend where that is another.
         more: further attributes of `Figure`.
     """
-    return Figure(name, title, kind, table, "layer", tuple(series), tuple(series.values()), "layer", y_label, **more)
+    labels = tuple(series.values()) if isinstance(series, Mapping) else ()
+    return Figure(name, title, kind, table, "layer", tuple(series), labels, "layer", y_label, **more)
 
 
-def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:
+def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[float]]:
     """Columns of quantiles for a box figure, one row for each array; NaN left out."""
     finite = [row[~np.isnan(row.astype(float))] for row in rows]
     return {
@@ -47,6 +54,6 @@ def boxes(stem: str, rows: Sequence[np.ndarray]) -> dict[str, list[float]]:
     }
 
 
-def means(rows: Sequence[np.ndarray], seed: int, *, share: bool = True) -> list[Measured]:
+def means(rows: Sequence[np.ndarray] | np.ndarray, seed: int, *, share: bool = True) -> list[Measured]:
     """The mean of each array with its interval; `share` as in `mean_of`."""
     return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

@@ -21,7 +21,10 @@ from unembed.results import Provenance
 class StudyMeasurements(Protocol):
     """What every study's measurements have."""
 
-    lm: Decoder
+    @property
+    def lm(self) -> Decoder:
+        """The model."""
+        ...
 
     @property
     def provenance(self) -> Provenance:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.reports.geva2022.test_findings import around
+from tests.reports.geva2022.test_parts import around
 from unembed.reports.geva2021 import QUANTITIES
 from unembed.reports.quantities import Numbers
 

@@ -21,7 +21,7 @@ from unembed.reports import Report
 from unembed.reports.geva2022.applications import Applications, activated, arms_of, edits_of, measure_applications
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.sections.applications import sections
+from unembed.reports.geva2022.parts.applications import toxicity_section
 from unembed.reports.stages import Work
 
 
@@ -79,7 +79,8 @@ def test_table_5_is_made_greedily_and_by_beams_with_both_word_filters(tmp_path: 
     assert found.toxicity is not None and found.toxicity.columns["arm"] == arms
     assert found.toxicity_by_beams is not None and found.toxicity_by_beams.columns["arm"] == arms
     assert found.toxicity_by_beams.provenance.notes["num_beams"] == 3
-    (shown,) = sections(part_of(Measurements, applications=found, options=Options()), {})
+    shown = toxicity_section(part_of(Measurements, applications=found, options=Options()))
+    assert shown is not None
     made = Report("r", "r", "", "", found.toxicity.provenance, (shown,))
     assert tables_of_two_units(made) == []
     assert any("WikiText-103" in text and "the paper" in text for text in shown.text)

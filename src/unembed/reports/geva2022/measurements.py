@@ -14,7 +14,7 @@ from unembed.concepts.annotation.files import Annotation, Pattern
 from unembed.concepts.annotation.from_values import automatic
 from unembed.concepts.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
-from unembed.corpus import Corpus, Segment
+from unembed.corpus import Corpus, CorpusSource, Segment, open_corpus
 from unembed.corpus.segmentation import leading
 from unembed.errors import InvalidInput
 from unembed.lens import comparable_basis
@@ -109,7 +109,7 @@ def hidden_tokens(lm: Decoder, options: Options) -> Bool[Tensor, " d_vocab"] | N
     return None if options.include_unlearned or not lm.unlearned.any() else lm.unlearned
 
 
-def measure(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Measurements:
+def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> Measurements:
     """Run the study.
 
     Raises:
@@ -118,7 +118,7 @@ def measure(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Measur
     """
     require_memories(lm, "geva2022")
     _ = lm.vocabulary  # a missing tokenizer is refused before any work
-    options = with_known_bases(lm, options)
+    corpus, options = open_corpus(corpus), with_known_bases(lm, options)
     hidden = hidden_tokens(lm, options)
     work.progress("examples", 0, _STAGES)
     examples = draw_examples(lm, corpus, options.examples, work.seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from unembed.document.model import Reference
-from unembed.reports.published import PRINTED, SUMMARY, Origin
 
 GPT2_VOCAB = 50_257
 """Tokens of GPT2."""
@@ -37,25 +36,8 @@ CONTRIBUTION = 0.05
 EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 """Sec. 5.2: share of value vectors that the extreme clusters cover."""
 
-FIG_2 = (
-    Reference("in a concept, WikiLM (published)", (0.4,), (0.7,)),
-    Reference("in a concept, GPT2 (published)", (0.2,), (0.65,)),
-)
-"""Fig. 2: least and largest share of a layer."""
-COVERAGE_LINES = tuple(
-    Reference(f"{name}, GPT2 (published)", (by_model["gpt2"],), series=i)
-    for i, (name, by_model) in enumerate(COVERAGE.items())
-)
-"""Tab. 2: GPT2's shares."""
-PEAKS = (
-    Reference("peaks of GPT2 medium (published)", at=(2 / 23, 4 / 23)),
-    Reference("peaks of WikiLM (published)", at=(3 / 15, 10 / 15)),
-)
-"""Fig. 3: layers 3 to 5 of 24, and 4 to 11 of 16."""
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."
-TENTH = Reference("some layers reach (published)", (0.1,))
-"""App. A.3: over 10 % in layers 8 to 16 of WikiLM and layer 1 of GPT2."""
 
 
 def saturation_lines() -> tuple[Reference, ...]:
@@ -77,20 +59,3 @@ CONTRADICTION = (
     "the examples before the last layer, 1,317 of 2,000. Both cannot be shares of the same examples, and the text at "
     "hand does not state what differs."
 )
-ORIGINS = (
-    Origin(
-        "share of top tokens in a concept", "36.7, 16, 11.8 % (GPT2); 55.1, 22.7, 19.7 % (WikiLM)", "Tab. 2", PRINTED
-    ),
-    Origin("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", "Tab. 2", PRINTED),
-    Origin("share in a concept, by layer", "20 to 65 % (GPT2), 40 to 70 % (WikiLM)", "Sec. 4.2", PRINTED),
-    Origin("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", "Sec. 5.1", PRINTED),
-    Origin("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", "Tab. 4", SUMMARY),
-    Origin("saturation by layer", "24 and 16 percentages", "Tab. 9, 10", PRINTED),
-    Origin("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", "Sec. 5.2", PRINTED),
-    Origin("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", "Sec. 5.2", SUMMARY),
-    Origin("length of a short prefix", "three tokens", "Sec. 5.2", SUMMARY),
-    Origin("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", "App. A.3", PRINTED),
-    Origin("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),
-    Origin("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),
-)
-"""Each published value: its definition, its place in the paper, and its source."""

@@ -148,8 +148,8 @@ def active_section(m: Measurements) -> Section:
     }
     cells = {
         "layer": range(m.n_layers),
-        **{name: means(list(e[name]), m.seed) for name in counts},
-        **boxes("active", list(e["above_zero"])),
+        **{name: means(e[name], m.seed) for name in counts},
+        **boxes("active", e["above_zero"]),
     }
     shares = (*counts, *(f"active_{q}" for q in QUANTILES))
     return Section(

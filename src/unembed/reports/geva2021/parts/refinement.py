@@ -63,7 +63,7 @@ def match(m: Measurements) -> Numbers:
     matches, bottom = _shares(equal), max(1, round(n_layers / 4)) if n_layers > 1 else 0
     steps = np.diff(equal.astype(float), axis=0)  # growth into the next layer, layer-1 example
     steep, flat = (rows.mean(axis=0) if len(rows) else None for rows in (steps[upper:], steps[:upper]))
-    both = steep is not None and flat is not None
+    growth = None if steep is None or flat is None else paired_difference(steep, 2 * flat, seed=seed)
     return Numbers(
         matches=matches,
         settled=_shares(settled),
@@ -71,7 +71,7 @@ def match(m: Measurements) -> Numbers:
         decided=matches[bottom],
         steep=None if steep is None else mean_of(steep, seed=seed),
         flat=None if flat is None else mean_of(flat, seed=seed),
-        growth=paired_difference(steep, 2 * flat, seed=seed) if both else None,
+        growth=growth,
         upper=upper,
     )
 
@@ -265,8 +265,8 @@ def refinement_section(m: Measurements) -> Section:
         "layer": range(m.n_layers),
         "match": found.matches,
         "settled": found.settled,
-        "mean_probability": means(list(m.examples["probability"]), m.seed),
-        **boxes("probability", list(m.examples["probability"])),
+        "mean_probability": means(m.examples["probability"], m.seed),
+        **boxes("probability", m.examples["probability"]),
     }
     parts = {
         "layer": range(m.n_layers),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from unembed.document.intervals import Measured, mean_of
-from unembed.reports.geva2022.findings import CLAIMS
+from unembed.reports.geva2022 import QUANTITIES
+from unembed.reports.quantities import Numbers
 
 
 def around(value: float, half: float = 0.0) -> Measured:
@@ -136,21 +137,23 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def test_every_claim_has_made_up_numbers() -> None:
-    assert set(CASES) == {claim.name for claim in CLAIMS}
-    assert len(CASES) == len(CLAIMS), "two claims of one name"
-    for claim in CLAIMS:
-        assert claim.claim and claim.source and claim.quantity and claim.published and claim.test, claim.name
+    assert set(CASES) == {quantity.name for quantity in QUANTITIES}
+    assert len(CASES) == len(QUANTITIES), "two quantities of one name"
+    for q in QUANTITIES:
+        assert q.claim and q.where and q.what and q.published and q.test, q.name
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_each_claim_can_agree_disagree_and_stay_open(claim: Any) -> None:
-    for numbers, verdict in zip(CASES[claim.name], ("agrees", "differs", "inconclusive"), strict=True):
-        found = claim.judge(**numbers)
-        assert (found.verdict, found.here[-1]) == (verdict, "."), (claim.name, found)
+@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
+def test_each_claim_can_agree_disagree_and_stay_open(quantity: Any) -> None:
+    for numbers, verdict in zip(CASES[quantity.name], ("agrees", "differs", "inconclusive"), strict=True):
+        found = quantity.judge(Numbers(**numbers))
+        assert (found.verdict, found.here[-1]) == (verdict, "."), (quantity.name, found)
 
 
 def test_constant_zeros_have_no_verdict_of_their_own() -> None:
     """What passed before at 0.00 and 0.00: a higher score that is no score."""
-    claim = next(c for c in CLAIMS if c.name == "maxima")
-    nothing = mean_of([0.001, 0.002])
-    assert claim.judge(nothing, mean_of([0.0, 0.0001]), around(20, 5)).verdict == "differs"
+    (maxima,) = (quantity for quantity in QUANTITIES if quantity.name == "maxima")
+    found = maxima.judge(
+        Numbers(saturation=mean_of([0.001, 0.002]), elimination=mean_of([0.0, 0.0001]), ratio=around(20, 5))
+    )
+    assert found is not None and found.verdict == "differs"

@@ -1,0 +1,225 @@
+"""Appendix A.1 and A.3: what the final norm changes (Fig. 4), and what share dominant sub-updates have (Fig. 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unembed.document.exhibits import by_layer, exhibit, means
+from unembed.document.intervals import Measured, mean_of
+from unembed.document.model import Reference, Section
+from unembed.document.numbers import format_number, format_percent, percent
+from unembed.memories.event_sample import DOMINANT
+from unembed.reports.geva2022 import published
+from unembed.reports.geva2022.measurements import Measurements
+from unembed.reports.published import PRINTED, Origin
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, once, within
+
+_OVERLAPS = {
+    "values": "value, both readings",
+    "random": "random vector, both readings",
+    "value_with_random": "value raw, random vector through the norm",
+    "random_with_value": "random vector raw, value through the norm",
+}
+
+
+@once
+def norm(m: Measurements) -> Numbers:
+    """The overlap of top tokens with and without the norm, of values and of random vectors."""
+    overlaps = {name: mean_of(m.overlaps[name].ravel(), seed=m.seed, share=True) for name in _OVERLAPS}
+    return Numbers(has_norm=m.lm.structure.final_norm is not None, **overlaps)
+
+
+def judge_norm(n: Numbers) -> Judgement:
+    """Overlap with and without the norm, compared with the overlap with random vectors."""
+    if not n.has_norm:
+        return Judgement("The model has no final norm, so both readings are the same.", "inconclusive")
+    return judged(
+        f"{percent(n.values)} of the top tokens of a value are the same with and without the norm. A value and a "
+        f"random vector share {percent(n.value_with_random)} with the norm on the random vector and "
+        f"{percent(n.random_with_value)} with it on the value; random vectors keep {percent(n.random)} of their own.",
+        above(n.values, 0.5),
+        max(n.value_with_random.high, n.random_with_value.high) < 0.05,
+    )
+
+
+NORM: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "norm keeps concepts",
+        "LN does not change the projection substantially, in contrast to random values.",
+        where="App. A.1, Fig. 4",
+        what="intersection over union of the 30 top tokens with and without the final norm",
+        published="a large overlap for values, hardly any with random values (the numbers are not in the text at hand)",
+        test="Above 1/2 for a value and itself, below 5 % for a value and a random vector, both ways. Without a final "
+        "norm the test is inconclusive.",
+        measure=norm,
+        judge=judge_norm,
+    ),
+)
+
+
+def norm_section(m: Measurements) -> Section:
+    """App. A.1."""
+    cells = {"layer": range(m.lm.n_layers), **{name: means(m.overlaps[name], m.seed) for name in _OVERLAPS}}
+    title = "Overlap of the top 30 tokens with and without the final norm (Fig. 4)"
+    return Section(
+        "The norm before the readout (App. A.1)",
+        (
+            "Intersection over union of the 30 top tokens of a vector read raw, `E v`, and through the final norm, "
+            "`E LN(v)`, its gain and bias included. Random vectors have the mean and the deviation of the layer's "
+            "values. The contrast is between a value and itself and a value and a random vector, with the norm on "
+            "either.",
+        ),
+        (exhibit("fig4", title, cells, m.provenance, percent=tuple(_OVERLAPS)),),
+        (
+            by_layer(
+                "fig4",
+                "Overlap of top tokens",
+                "fig4",
+                _OVERLAPS,
+                "intersection over union",
+                percent=True,
+                y_range=(0, 1),
+                published=published.NO_VALUES,
+            ),
+        ),
+    )
+
+
+@once
+def contribution(m: Measurements) -> Numbers:
+    """The share of the ten dominant sub-updates in the sum of all contributions, and that of ten of equal share."""
+    share = m.sample.contribution
+    return Numbers(
+        layers=means(share, m.seed),
+        even=sum(DOMINANT / m.lm.n_memories_of(layer) for layer in range(m.lm.n_layers)) / m.lm.n_layers,
+        n_memories=m.lm.memories_a_layer,
+    )
+
+
+@once
+def coefficients(m: Measurements) -> Numbers:
+    """The share of negative coefficients among the ten dominant sub-updates."""
+    negative = (m.sample.coefficients < 0).mean(axis=-1)  # layer example
+    return Numbers(layers=means(negative, m.seed), whole=mean_of(negative.mean(axis=0), seed=m.seed, share=True))
+
+
+def _where_signed(m: Measurements) -> Numbers | None:
+    relu = m.sample.coefficients.min() >= 0 and m.lm.feed_forward(0).activation == "relu"
+    return None if relu else coefficients(m)
+
+
+def _most(layers: Sequence[Measured]) -> Measured:
+    return max(layers, key=lambda x: x.value)
+
+
+def _middle(layers: Sequence[Measured]) -> Measured:
+    """The median layer; of an even number of layers the upper of the two in the middle."""
+    return sorted(layers, key=lambda x: x.value)[len(layers) // 2]
+
+
+def judge_large_contribution(n: Numbers) -> Judgement:
+    """Layers in which the ten make up more than a tenth."""
+    layers: list[Measured] = n.layers
+    over = [i for i, x in enumerate(layers) if x.low > 0.1]
+    undecided = any(x.low <= 0.1 <= x.high for x in layers)
+    which = f" ({', '.join(map(str, over))})" if over else ""
+    return judged(
+        f"The ten dominant sub-updates make up more than 10 % of the sum in {len(over)} of {len(layers)} "
+        f"layers{which}; the most is {percent(_most(layers))}.",
+        True if 0 < len(over) < len(layers) else None if undecided and not over else False,
+    )
+
+
+def explain_contribution(m: Measurements) -> str:
+    """How much of the difference the number of memories can account for."""
+    found, in_paper = contribution(m), DOMINANT / 4096
+    middle = _middle(found.layers).value
+    return (
+        f"A layer has {m.lm.memories_a_layer} memories, the paper's models 4,096: ten are {format_percent(found.even)} "
+        f"of them instead of {format_percent(in_paper)}, a factor of {format_number(found.even / in_paper)} of the "
+        f"{format_number(middle / published.CONTRIBUTION)} between {format_percent(middle)} and the published 5 %. The "
+        "rest is unexplained."
+    )
+
+
+CONTRIBUTION: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "contribution",
+        "The contribution of the ten dominant sub-updates is typically around 5 % of the total.",
+        where="App. A.3, Fig. 6",
+        what="share of the ten in the sum of |m| |v|, median layer",
+        published="about 5 %, of 0.24 % of the value vectors",
+        test="Between 2.5 and 10 %, a factor of two around the published share; bootstrap over examples.",
+        measure=contribution,
+        judge=lambda n: judged(
+            f"Ten of {n.n_memories} sub-updates ({format_percent(n.even)}) make up {percent(_middle(n.layers))} of the "
+            f"sum in the median layer, {format_number(_middle(n.layers).value / n.even)} times an even share.",
+            within(_middle(n.layers), 0.025, 0.1),
+        ),
+        explain=explain_contribution,
+        origins=(
+            Origin("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", "App. A.3", PRINTED),
+        ),
+    ),
+    Quantity(
+        "large contribution",
+        "In some layers the contribution of the ten dominant sub-updates reaches over 10 %.",
+        where="App. A.3, Fig. 6",
+        what="layers in which the share is above 10 %",
+        published="layers 8 to 16 of WikiLM, layer 1 of GPT2",
+        test="In at least one layer, but not in all, the interval lies above 10 %; bootstrap over examples.",
+        measure=contribution,
+        judge=judge_large_contribution,
+        explain=explain_contribution,
+        references={"fig6": (Reference("some layers reach (published)", (0.1,)),)},
+    ),
+    Quantity(
+        "negative coefficients",
+        "Sub-updates with negative coefficients do in some cases appear among the ten dominant ones (GPT2).",
+        where="App. A.3",
+        what="share of negative coefficients among the ten",
+        published="some cases; no number",
+        test="Above 0.1 % (some) and below half (cases, not the rule); bootstrap over examples. ReLU has none and is "
+        "not judged.",
+        measure=_where_signed,
+        judge=lambda n: judged(
+            f"{percent(n.whole)} of the ten dominant coefficients are negative, at most {percent(_most(n.layers))} in "
+            "a layer.",
+            above(n.whole, 0.001),
+            below(n.whole, 0.5),
+        ),
+    ),
+)
+
+
+def contribution_section(m: Measurements) -> Section:
+    """App. A.3."""
+    cells = {
+        "layer": range(m.sample.n_layers),
+        "dominant": [replace(x, published=published.CONTRIBUTION) for x in contribution(m).layers],
+        "random": means(m.sample.random_contribution, m.seed),
+        "negative": coefficients(m).layers,
+    }
+    title = "Share of the 10 dominant sub-updates in the sum of |m| |v| (Fig. 6)"
+    return Section(
+        "Contribution of the dominant sub-updates (App. A.3)",
+        (
+            "A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN. "
+            "`negative` is the share of negative coefficients among the ten dominant ones.",
+        ),
+        (exhibit("fig6", title, cells, m.provenance, percent=("dominant", "random", "negative")),),
+        (
+            by_layer(
+                "fig6",
+                "Share of ten sub-updates in each FFN update",
+                "fig6",
+                {"dominant": "10 dominant", "random": "10 random"},
+                "share of the sum of |m| |v|",
+                percent=True,
+            ),
+        ),
+    )
+
+
+PARTS = (Part(norm_section, NORM), Part(contribution_section, CONTRIBUTION))

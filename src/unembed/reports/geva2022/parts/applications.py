@@ -1,0 +1,210 @@
+"""Section 6: early exit (Tables 6, 9 and 10) and, where prompts are given, toxic continuations (Table 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from unembed.document.intervals import Measured
+from unembed.document.model import Exhibit, Section
+from unembed.document.numbers import percent
+from unembed.reports.geva2022.measurements import Measurements
+from unembed.reports.published import PRINTED, Origin
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
+from unembed.results import Table
+
+PAPER_EXAMPLES = 10_000
+"""Examples behind Tables 6, 9 and 10 of the paper; a tenth of them is for testing."""
+
+
+_RULES = {"rule": "sub_updates", "classifier": "both"}
+
+
+@once
+def rule(m: Measurements) -> Numbers | None:
+    """Accuracy and saved layers of the sub-updates rule and of a trained classifier, over five splits."""
+    rows = {} if m.applications.early_exit is None else {r["method"]: r for r in m.applications.early_exit.rows()}
+    if "both" not in rows:
+        return None
+    names = ("accuracy", "accuracy_std", "saved_layers", "saved_layers_std")
+    return Numbers(
+        **{f"{name}_{what}": rows[row][what] for name, row in _RULES.items() for what in names},
+        oracle=rows["oracle"]["saved_layers"],
+        n_layers=m.lm.n_layers,
+    )
+
+
+def judge_rule(n: Numbers) -> Judgement:
+    """The sub-updates rule compared with a trained classifier, over five splits."""
+    spread = 2 * math.hypot(n.rule_accuracy_std, n.classifier_accuracy_std)
+    layers = 2 * math.hypot(n.rule_saved_layers_std, n.classifier_saved_layers_std)
+    accurate = n.rule_accuracy >= 90 and n.rule_accuracy >= n.classifier_accuracy - max(spread, 1.0)
+    saves = n.rule_saved_layers >= 0.1 * n.n_layers and n.rule_saved_layers >= n.classifier_saved_layers - layers
+    return judged(
+        f"The rule leaves {n.rule_accuracy:.1f} ± {n.rule_accuracy_std:.1f} % of the predictions as they are and saves "
+        f"{n.rule_saved_layers:.2f} ± {n.rule_saved_layers_std:.2f} of {n.n_layers} layers (an oracle: "
+        f"{n.oracle:.2f}); the classifier leaves {n.classifier_accuracy:.1f} ± {n.classifier_accuracy_std:.1f} % and "
+        f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}.",
+        # An oracle that saves less than a tenth of the layers leaves no room to agree or to differ.
+        None if n.oracle < 0.1 * n.n_layers else accurate and saves,
+    )
+
+
+def explain_rule(m: Measurements) -> str | None:
+    """What even an oracle could save, and on how many examples the rule is fitted."""
+    n = rule(m)
+    if n is None:
+        return None
+    share = n.oracle / n.n_layers
+    oracle = f"an oracle saves {n.oracle:.2f} of {n.n_layers} layers ({share:.0%})"
+    if share < 0.2:
+        return f"Predictions settle late: even {oracle}, the paper's rule 20 % of 16."
+    return (
+        f"The rule is fitted on parts of {m.options.exit_examples:,} examples, in the paper on parts of "
+        f"{PAPER_EXAMPLES:,}. There are layers to save: {oracle}. The rest is unexplained."
+    )
+
+
+EARLY_EXIT: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "sub-updates rule",
+        "The sub-updates rule obtains a high accuracy while saving 20 % of the computation, on par with classifiers.",
+        where="Sec. 6.2, Tab. 6",
+        what="accuracy and saved layers over five splits",
+        published="94.1 ± 1.4 % and 3.2 ± 0.3 of 16 layers (WikiLM); classifiers 94.4 ± 6.4 % and 3.0 ± 0.4",
+        test="At least 90 % right, at least a tenth of the layers saved, and neither worse than the classifier by more "
+        "than two standard deviations of the five splits. Where even an oracle saves less than a tenth, the test is "
+        "inconclusive.",
+        measure=rule,
+        judge=judge_rule,
+        explain=explain_rule,
+        origins=(Origin("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),),
+    ),
+)
+
+
+@once
+def toxicity(m: Measurements) -> Numbers | None:
+    """The share of toxic continuations, without and with the values that a scorer picked."""
+    if m.applications.toxicity is None:
+        return None
+    rows = {row["arm"]: row for row in m.applications.toxicity.rows()}
+
+    def arm(name: str) -> Measured:
+        value, low, high = (rows[name][f"toxicity{end}"] / 100 for end in ("", "_low", "_high"))
+        return Measured(value, low, high, 0)
+
+    return Numbers(plain=arm("plain"), picked=arm("values picked by a scorer"))
+
+
+TOXICITY: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "less toxic",
+        "Increasing ten values whose tokens score low reduces toxic continuations.",
+        where="Sec. 6.1, Tab. 5",
+        what="share of continuations scored toxic",
+        published="58.5 % to 52.7 % (API graded; 30.8 % with ten values picked by hand), gpt2-medium",
+        test="The interval with the values lies below the interval without; bootstrap over prompts.",
+        measure=toxicity,
+        judge=lambda n: judged(
+            f"Ten values whose tokens score low change toxic continuations from {percent(n.plain)} to "
+            f"{percent(n.picked)}.",
+            True if n.picked.high < n.plain.low else False if n.picked.value >= n.plain.value else None,
+        ),
+        origins=(Origin("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),),
+    ),
+)
+
+
+def toxicity_section(m: Measurements) -> Section | None:
+    """Table 5 greedily, by beams, and as published; nothing without prompts."""
+    found = m.applications
+    if found.toxicity is None:
+        return None
+    on = "before the activation function" if m.options.pre_activation else "after the activation function"
+    notes = {
+        "toxicity": (found.toxicity, "Greedy decoding."),
+        "toxicity_by_beams": (
+            found.toxicity_by_beams,
+            f"Beam search of {m.options.beams}; the paper's code uses 3.",
+        ),
+        "toxicity_published": (found.published_toxicity, "As printed: Tab. 5 of the paper."),
+    }
+    return Section(
+        "Suppressing toxic text (Sec. 6.1)",
+        (
+            f"Values are turned on by setting their coefficient to 3, {on}. Continuations are of 20 tokens, scored by "
+            "the linear scorer that comes with the package; the paper's are scored by the Perspective API, so that "
+            "shares compare with each other, not with the published ones. The released word filter bans the tokens of "
+            "each word with a space before it; the strict one bans the word in any spelling.",
+            found.perplexity_text,
+        ),
+        tuple(
+            _in_shares(
+                name,
+                table,
+                note,
+                [c for c in table.column_names if c not in ("arm", "perplexity", "published_perplexity")]
+                if name == "toxicity_published"
+                else ["toxicity", "toxicity_low", "toxicity_high", "published_toxicity"],
+                apart=(("perplexity", "published_perplexity"),),
+                folded=name == "toxicity_published",
+            )
+            for name, (table, note) in notes.items()
+            if table is not None
+        ),
+    )
+
+
+def early_exit_section(m: Measurements) -> Section | None:
+    """Tables 6, 9 and 10; nothing where they were not measured."""
+    found = m.applications
+    if found.saturation is None or found.early_exit is None:
+        return None
+    n = sum(int(row["examples"]) for row in found.saturation.rows())
+    accuracies = ["accuracy", "accuracy_std", "published_accuracy", "published_accuracy_std"]
+    return Section(
+        "Early exit (Sec. 6.2)",
+        (
+            *small_sample(n),
+            f"{n:,} examples (the paper: 10,000), one random prefix of each sentence. The sub-updates rule compares "
+            "the clusters of a layer's ten dominant sub-updates with those of training examples that settled at this "
+            "layer and at each later one. Classifiers leave above a precision of 0.75, confidence rules by a promise "
+            "of at most 5 % disagreement.",
+        ),
+        (
+            _in_shares("saturation_frequency", found.saturation, "", ["share"]),
+            _in_shares("early_exit", found.early_exit, "Mean and standard deviation over five splits.", accuracies),
+        ),
+    )
+
+
+def small_sample(n: int) -> tuple[str, ...]:
+    """How far numbers of fewer examples than the paper has can be trusted; empty where there are as many."""
+    if n >= PAPER_EXAMPLES:
+        return ()
+    tested = max(n // 10, 1)
+    accuracy, share = (196 * (p * (1 - p) / of) ** 0.5 for p, of in ((0.94, tested), (0.1, n)))
+    return (
+        f"Small sample: each split tests on {tested:,} examples (the paper: {PAPER_EXAMPLES // 10:,}), so that an "
+        f"accuracy near the paper's 94.1 % is known to ± {accuracy:.1f} points, and a layer's share near 10 % to ± "
+        f"{share:.1f} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the paper.",
+    )
+
+
+def notes_section(m: Measurements) -> Section | None:
+    """A line for each part that was not measured."""
+    return Section("Not measured", m.applications.notes) if m.applications.notes else None
+
+
+def _in_shares(name: str, table: Table, note: str, percent: Sequence[str], **shown: Any) -> Exhibit:
+    """A table with columns in percent, as shares."""
+    columns = {column: table.columns[column] for column in table.column_names}
+    if "method" in columns:
+        columns["method"] = [name.replace("_", "-") for name in columns["method"]]
+    shares = {c: [None if v is None else v / 100 for v in columns[c]] for c in percent if c in columns}
+    return Exhibit(name, Table(table.title, columns | shares, table.provenance), note, tuple(shares), **shown)
+
+
+PARTS = (Part(toxicity_section, TOXICITY), Part(early_exit_section, EARLY_EXIT), Part(notes_section))

@@ -1,0 +1,380 @@
+"""Section 5.1 and appendix A.5: saturation and elimination, and how sub-updates score the token (Tab. 4, 9, 10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from unembed.corpus import Segment
+from unembed.document.exhibits import by_layer, exhibit
+from unembed.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
+from unembed.document.model import Exhibit, Section
+from unembed.document.numbers import format_interval, percent, points
+from unembed.memories.event_sample import DOMINANT, EventSample
+from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2022 import published
+from unembed.reports.geva2022.measurements import Measurements
+from unembed.reports.geva2022.parts.thresholds import AT_LEAST, FEWEST
+from unembed.reports.published import PRINTED, SUMMARY, Origin
+from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, once, within
+from unembed.results import Provenance
+
+KINDS: tuple[Kind, ...] = ("saturation", "elimination")
+SHOWN = 40
+_SCORES = {
+    "raw": "e_w . m_i v_i, basis raw",
+    "frozen": "e_w . m_i v_i through the final norm, basis frozen",
+    "adaptive": "log p(w | x + m_i v_i) - log p(w | x) in nats, x before the FFN: linear scores of an adaptive softmax "
+    "compare only within a band of words",
+}
+
+
+def _scores(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
+    return event_scores(m.sample, kind, basis=m.options.basis, random=random)
+
+
+def _enough(m: Measurements, *kinds: Kind) -> bool:
+    return all(len(_scores(m, kind)) >= FEWEST for kind in kinds)
+
+
+@once
+def table_4(m: Measurements) -> dict[tuple[Kind, str], Numbers]:
+    """The largest, mean and smallest of ten scores, over events of each kind, by dominant and by random sub-updates."""
+    return {
+        (kind, by): Numbers(
+            **{
+                name: mean_of(getattr(scores, name)(axis=1) if len(scores) else [], seed=m.seed)
+                for name in ("max", "mean", "min")
+            }
+        )
+        for kind in KINDS
+        for by in ("dominant", "random")
+        for scores in (_scores(m, kind, by == "random"),)
+    }
+
+
+@once
+def maxima(m: Measurements) -> Numbers | None:
+    """The strongest sub-update of a saturation and of an elimination."""
+    if not _enough(m, *KINDS):
+        return None
+    largest = {kind: _scores(m, kind).max(axis=1) for kind in KINDS}
+    return Numbers(
+        **{kind: table_4(m)[kind, "dominant"].max for kind in KINDS},
+        ratio=ratio_of(largest["saturation"], largest["elimination"], seed=m.seed),
+    )
+
+
+def _spread(m: Measurements, kind: Kind) -> Numbers | None:
+    """The largest and the smallest score of one kind of event."""
+    if not _enough(m, kind):
+        return None
+    found = table_4(m)[kind, "dominant"]
+    return Numbers(most=found.max, least=found.min, ratio=_ratio_of_sizes(_scores(m, kind), m.seed))
+
+
+def _ratio_of_sizes(scores: np.ndarray, seed: int) -> Measured:
+    """|mean of maxima| over |mean of minima|, both of the same resampled events."""
+    most, least = scores.max(axis=1), scores.min(axis=1)
+    random = np.random.default_rng(seed)
+    rows = random.integers(0, len(scores), (1000, len(scores)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = np.abs(most[rows].mean(axis=1)) / np.abs(least[rows].mean(axis=1))
+        value = abs(most.mean()) / abs(least.mean())
+    low, high = np.quantile(drawn[~np.isnan(drawn)], (0.025, 0.975)) if np.isfinite(drawn).any() else (np.nan, np.nan)
+    return Measured(float(value), float(low), float(high), len(scores))
+
+
+def _sides(n: Numbers) -> str:
+    return (
+        f"The largest of the ten scores is {format_interval(n.most)} on average, the smallest "
+        f"{format_interval(n.least)}, a ratio of sizes of {format_interval(n.ratio)}."
+    )
+
+
+@once
+def candidate(m: Measurements) -> Numbers | None:
+    """Whether an eliminated candidate falls by itself or because others rise."""
+    if not _enough(m, "elimination"):
+        return None
+    change = m.sample.candidate_change[counted_events(m.sample, "elimination")]
+    return Numbers(
+        mean=table_4(m)["elimination", "dominant"].mean,
+        falls=share_of(int((change < 0).sum()), len(change)),
+        change=mean_of(change, seed=m.seed),
+    )
+
+
+@once
+def by_random(m: Measurements) -> Numbers | None:
+    """Random sub-updates compared with dominant ones, in saturations."""
+    if not _enough(m, "saturation"):
+        return None
+    dominant, random = (_scores(m, "saturation", by).max(axis=1) for by in (False, True))
+    found = table_4(m)
+    return Numbers(
+        dominant=found["saturation", "dominant"].max,
+        random=found["saturation", "random"].max,
+        ratio=ratio_of(random, dominant, seed=m.seed),
+    )
+
+
+@once
+def settled(m: Measurements) -> Numbers | None:
+    """When predictions settle: before the last layer, in it, and how much oftener than in any other."""
+    if m.sample.n_layers < 3:
+        return None
+    last = m.sample.saturation == m.sample.n_layers - 1
+    runner_up = m.sample.saturation == int(np.argmax(saturation_shares(m.sample)[:-1]))
+    return Numbers(
+        before=share_of(int((~last).sum()), len(last)),
+        last=share_of(int(last.sum()), len(last)),
+        lead=paired_difference(last, runner_up, seed=m.seed),
+    )
+
+
+def explain_candidate(m: Measurements) -> str:
+    """How much of the fall is in the ten dominant sub-updates."""
+    change = float(m.sample.candidate_change[counted_events(m.sample, "elimination")].mean())
+    ten = float(_scores(m, "elimination").sum(axis=1).mean())
+    return (
+        f"The ten dominant sub-updates together change the candidate's logit by {ten:+.2f} on average, the whole "
+        f"update by {change:+.2f}: the rest is done by its other sub-updates and its bias."
+        if abs(ten) < abs(change) / 2
+        else f"The ten dominant sub-updates themselves change the candidate's logit by {ten:+.2f} on average, of "
+        f"{change:+.2f} in all."
+    )
+
+
+QUANTITIES: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "maxima",
+        "Tokens promoted to the top receive higher maximum scores than tokens eliminated from the top.",
+        where="Sec. 5.1, Tab. 4",
+        what="mean over events of the largest of ten scores, saturations over eliminations",
+        published="8.5 in GPT2 and 1.2 in WikiLM for saturations (a third party's reading of Tab. 4)",
+        test=f"The ratio is above 1.5 and the score itself above {AT_LEAST} (odds times 1.1): a score that leaves the "
+        "odds as they are promotes nothing. Bootstrap over events.",
+        measure=maxima,
+        judge=lambda n: judged(
+            f"The strongest sub-update scores the promoted token {format_interval(n.saturation)} and the eliminated "
+            f"one {format_interval(n.elimination)}, a ratio of {format_interval(n.ratio)}.",
+            above(n.saturation, AT_LEAST),
+            above(n.ratio, 1.5),
+        ),
+        origins=(
+            Origin("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", "Sec. 5.1", PRINTED),
+            Origin("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", "Tab. 4", SUMMARY),
+        ),
+    ),
+    Quantity(
+        "sides of saturations",
+        "For promoted tokens the maximum scores are substantially higher than the minimum scores.",
+        where="Sec. 5.1, Tab. 4",
+        what="size of the mean largest score over that of the mean smallest, saturations",
+        published="8.5 (GPT2) and 1.2 (WikiLM) for the maximum; the minima are not in the text at hand",
+        test=f"The ratio is above 1.25 and the maximum above {AT_LEAST}; bootstrap over events.",
+        measure=lambda m: _spread(m, "saturation"),
+        judge=lambda n: judged(_sides(n), above(n.most, AT_LEAST), above(n.ratio, 1.25)),
+    ),
+    Quantity(
+        "sides of eliminations",
+        "For eliminated tokens maximum and minimum scores are similar in their magnitude.",
+        where="Sec. 5.1, Tab. 4",
+        what="size of the mean largest score over that of the mean smallest, eliminations",
+        published="similar (the numbers are not in the text at hand)",
+        test=f"The ratio lies between 2/3 and 1.5 and the maximum is above {AT_LEAST}; bootstrap over events.",
+        measure=lambda m: _spread(m, "elimination"),
+        judge=lambda n: judged(_sides(n), above(n.most, AT_LEAST), within(n.ratio, 2 / 3, 1.5)),
+    ),
+    Quantity(
+        "eliminated indirectly",
+        "Tokens eliminated from the top receive near-zero mean scores, suggesting that they are not eliminated "
+        "directly: others rise.",
+        where="Sec. 5.1",
+        what="share of eliminations in which the update lowers the candidate's own logit",
+        published="near-zero mean scores by dominant sub-updates; no share is given",
+        test="The candidate's own logit falls in fewer than half of the eliminations: if it falls in most, the update "
+        "pushes it down itself, whatever ten of its sub-updates score. Exact binomial interval over examples.",
+        measure=candidate,
+        judge=lambda n: judged(
+            f"The dominant sub-updates score the eliminated candidate {format_interval(n.mean)} on average; the whole "
+            f"update changes its own logit, without the final norm, by {format_interval(n.change)}, downwards in "
+            f"{percent(n.falls)} of the eliminations.",
+            below(n.falls, 0.5),
+        ),
+        explain=explain_candidate,
+    ),
+    Quantity(
+        "random sub-updates",
+        "Scores by random sub-updates are dramatically lower in magnitude.",
+        where="Sec. 5.1, Tab. 4",
+        what="mean largest of ten scores, random over dominant sub-updates, in saturations",
+        published="dramatically lower than 8.5 (GPT2) and 1.2 (WikiLM)",
+        test=f"The ratio is below 0.1, an order of magnitude, and the dominant score above {AT_LEAST}; bootstrap over "
+        "events.",
+        measure=by_random,
+        judge=lambda n: judged(
+            f"The largest score by ten random sub-updates is {format_interval(n.random)}, by the ten dominant ones "
+            f"{format_interval(n.dominant)}.",
+            above(n.dominant, AT_LEAST),
+            below(n.ratio, 0.1),
+        ),
+    ),
+    Quantity(
+        "settled early",
+        "Most predictions settle before the last layer, which is the most frequent single one.",
+        where="App. A.5, Tab. 9-10",
+        what="share of examples by saturation layer",
+        published="84.8 % before the last layer in WikiLM, 65.9 % in GPT2 medium (15.2 and 34.2 % in it)",
+        test="More than half settle before the last layer, and more in the last than in any other one; exact binomial "
+        "interval, and a bootstrap over examples.",
+        measure=settled,
+        judge=lambda n: judged(
+            f"{percent(n.before)} of the predictions settle before the last layer and {percent(n.last)} in it: "
+            f"{points(n.lead)} compared with the most frequent of the other layers.",
+            above(n.before, 0.5),
+            above(n.lead, 0),
+        ),
+        origins=(Origin("saturation by layer", "24 and 16 percentages", "Tab. 9, 10", PRINTED),),
+    ),
+)
+
+
+def section(m: Measurements) -> Section:
+    """Events and their scores, and by layer where predictions settle."""
+    sample, provenance = m.sample, m.provenance
+    wikilm, gpt2 = ([share / 100 for share in published.SATURATION[model]] for model in ("wikilm", "gpt2"))
+    as_published = {"layer": range(len(gpt2)), "wikilm": wikilm + [None] * (len(gpt2) - len(wikilm)), "gpt2": gpt2}
+    return Section(
+        "Saturation and elimination (Sec. 5.1)",
+        (
+            "An example is a random prefix of a random sentence; the prediction is the most likely token after it. A "
+            "saturation is the first layer from which on the prediction is first after every FFN; it is the FFN's if "
+            "the token was not first before it. An elimination is the update that pushes its own top candidate "
+            "furthest down. Both are found by full ranks in the model's own readout.",
+            "Scores are those of the reference token by the 10 dominant sub-updates "
+            f"({_SCORES[m.options.basis]}); max, mean and min over the ten, averaged over events. As in the paper, "
+            "saturations count if the FFN made them before the last layer. Its other numbers of Tab. 4 could not be "
+            "confirmed and are left out.",
+            *_fewer_than_ten(sample),
+            published.CONTRADICTION,
+        ),
+        (
+            _counts(sample, provenance),
+            _score_table(m),
+            _saturation_table(sample, provenance),
+            exhibit(
+                "saturation_published",
+                "Saturation by layer as published",
+                as_published,
+                provenance,
+                "Tab. 9-10, layers from 0.",
+                percent=("wikilm", "gpt2"),
+                folded=True,
+            ),
+            event_table(m.lm, sample, m.examples, provenance),
+        ),
+        (
+            by_layer(
+                "saturation",
+                "Where predictions settle",
+                "saturation_by_layer",
+                {"share": "all", "by_ffn": "made by the FFN"},
+                "share of examples",
+                "bar",
+                percent=True,
+                references=() if published.for_model(sample.n_layers) else published.saturation_lines(),
+            ),
+        ),
+    )
+
+
+def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
+    """A paragraph where some updates have fewer than ten active memories, as ReLU makes them; none elsewhere."""
+    few = (sample.coefficients != 0).sum(axis=-1) < DOMINANT  # layer example
+    if not few.any():
+        return ()
+    layers = ", ".join(f"{n} ({row.mean():.1%})" for n, row in enumerate(few) if row.any())
+    return (
+        f"{int(few.sum()):,} of the {few.size:,} updates, in {int(few.any(axis=0).sum()):,} of the {few.shape[1]:,} "
+        f"examples, have fewer than {DOMINANT} active memories; what is missing to ten scores 0. By layer: {layers}.",
+    )
+
+
+def _counts(sample: EventSample, provenance: Provenance) -> Exhibit:
+    saturations, eliminations = (len(counted_events(sample, kind)[0]) for kind in KINDS)
+    counts = {
+        "saturations made by an FFN": (int(sample.by_ffn().sum()), {}),
+        "saturations made by an FFN before the last layer": (saturations, published.EVENTS["saturation"]),
+        "eliminations": (eliminations, published.EVENTS["elimination"]),
+    }
+    cells = {
+        "event_text": list(counts),
+        "share": [share_of(count, len(sample)) for count, _ in counts.values()],
+        **{
+            f"published_{name}": [known[model] / published.EXAMPLES if known else None for _, known in counts.values()]
+            for name, model in (("gpt2_medium", "gpt2"), ("wikilm", "wikilm"))
+        },
+    }
+    title, note = "Events, as shares of the examples", f"Published: of {published.EXAMPLES:,} examples."
+    shares = ("share", "published_gpt2_medium", "published_wikilm")
+    return exhibit("event_counts", title, cells, provenance, note, percent=shares)
+
+
+def _score_table(m: Measurements) -> Exhibit:
+    maximum = {"raw": published.SATURATION_MAX["gpt2"], "adaptive": published.SATURATION_MAX["wikilm"]}
+    found = table_4(m)
+    largest = {row: numbers.max for row, numbers in found.items()}
+    known = "saturation", "dominant"
+    largest[known] = replace(largest[known], published=maximum.get(m.options.basis))
+    cells = {
+        "event": [kind for kind, _ in found],
+        "sub_updates": [by for _, by in found],
+        "max": list(largest.values()),
+        **{name: [getattr(numbers, name) for numbers in found.values()] for name in ("mean", "min")},
+    }
+    return exhibit("tab4", "Scores of the reference token (Tab. 4)", cells, m.provenance)
+
+
+def _saturation_table(sample: EventSample, provenance: Provenance) -> Exhibit:
+    n, matched = len(sample), published.for_model(sample.n_layers)
+    known = [share / 100 for share in published.SATURATION[matched]] if matched else [None] * sample.n_layers
+    by_ffn = np.bincount(sample.saturation[sample.by_ffn()], minlength=sample.n_layers)
+    shares = [share_of(round(share * n), n) for share in saturation_shares(sample)]
+    cells = {
+        "layer": range(sample.n_layers),
+        "share": [replace(share, published=p) for share, p in zip(shares, known, strict=True)],
+        "by_ffn": [share_of(int(count), n) for count in by_ffn],
+    }
+    title = "Saturation by layer (Tab. 9-10)"
+    note = "Published where the depth is WikiLM's (16) or GPT2 medium's (24)."
+    return exhibit("saturation_by_layer", title, cells, provenance, note, percent=("share", "by_ffn"))
+
+
+def event_table(lm: Decoder, sample: EventSample, examples: list[Segment], provenance: Provenance) -> Exhibit:
+    """Some events of each kind, the farthest moves first, with the prefix to trace them by."""
+    by_number = {s.number: s for s in examples}
+    chosen = []
+    for kind in KINDS:
+        of_kind = [(i, e) for i, e in sample.events() if e.kind == kind and e.cause == "ffn"]
+        of_kind.sort(key=lambda pair: -abs(pair[1].rank_after - pair[1].rank_before))
+        chosen += of_kind[:SHOWN]
+    cells = {
+        "event": [e.kind for _, e in chosen],
+        "layer": [e.layer for _, e in chosen],
+        "token": lm.token_strings([e.token for _, e in chosen]),
+        "rank_before": [e.rank_before for _, e in chosen],
+        "rank_after": [e.rank_after for _, e in chosen],
+        "position": [e.position for _, e in chosen],
+        "prefix_text": [lm.decode(by_number[int(sample.segment[i])].tokens) for i, _ in chosen],
+        "prediction_token": lm.token_strings([int(sample.final[i]) for i, _ in chosen]),
+        "segment": [int(sample.segment[i]) for i, _ in chosen],
+    }
+    note = "Open one with `unembed trace` on its prefix."
+    return exhibit("events", "Examples of events", cells, provenance, note, folded=True)
+
+
+PARTS = (Part(section, QUANTITIES),)

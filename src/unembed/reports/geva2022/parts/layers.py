@@ -1,0 +1,433 @@
+"""Section 5.2: scores across layers (Fig. 3), extreme sub-updates, their clusters and the two groups they form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unembed.document.exhibits import by_layer, exhibit, means
+from unembed.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
+from unembed.document.model import Exhibit, Reference, Section
+from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
+from unembed.lens import comparable_basis, read
+from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
+from unembed.memories.values import values_of
+from unembed.reports.geva2022 import published
+from unembed.reports.geva2022.measurements import Measurements
+from unembed.reports.geva2022.parts.thresholds import AT_LEAST, FEWEST
+from unembed.reports.published import PRINTED, SUMMARY, Origin
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, once
+
+FREQUENT = 0.9
+"""Share of the appearances that the frequently active clusters hold together; the paper gives no number."""
+SHORT = 3
+"""Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
+EASY = 0.5
+"""Final probability above which a target is called easy here, "obvious" in the paper."""
+FEWEST_VALUES = 5
+"""Values of a group below which its depth is not judged."""
+DRAWS = 200
+"""Random sets of sub-updates compared with the extreme ones."""
+_TOP = 10
+_CLUSTERS_SHOWN = 25
+
+
+def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
+    """Which rows lie in a frequently active cluster: the fewest clusters that hold `FREQUENT` of all rows.
+
+    Args:
+        clusters_of_rows: the cluster of each appearance of an extreme sub-update.
+    """
+    numbers, counts = np.unique(clusters_of_rows, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    # Up to the first cluster with which the sum reaches the share.
+    n = int(np.searchsorted(np.cumsum(counts[order]), FREQUENT * len(clusters_of_rows) - 1e-9)) + 1
+    return np.isin(clusters_of_rows, numbers[order[:n]])
+
+
+def clusters_of(m: Measurements) -> np.ndarray:
+    """The cluster of each appearance of an extreme sub-update."""
+    rows = zip(m.extreme.layer, m.extreme.index, strict=True)
+    return np.array([m.clusters.of(int(n), int(i)) for n, i in rows], dtype=np.int64)
+
+
+@once
+def frequent(m: Measurements) -> ExtremeSubUpdates:
+    """The extreme sub-updates whose clusters are frequently active (Sec. 5.2)."""
+    extreme, active = m.extreme, frequently_active(clusters_of(m))
+    rows = (a[active] for a in (extreme.layer, extreme.index, extreme.example, extreme.score))
+    return ExtremeSubUpdates(extreme.threshold, extreme.basis, *rows)
+
+
+def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """For rows of token ids: whether at least half of a row's tokens are in the rarer half of the vocabulary."""
+    rank = np.empty(len(token_counts), dtype=np.int64)
+    rank[np.argsort(-token_counts, kind="stable")] = np.arange(len(token_counts))
+    return (rank[ids] >= len(token_counts) / 2).mean(axis=1) >= 0.5
+
+
+def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
+    """The ten top tokens of each value."""
+    if not len(memories):
+        return np.zeros((0, _TOP), dtype=np.int64)
+    basis = comparable_basis(m.lm)
+    return read(m.lm, values_of(m.lm, memories), _TOP, basis=basis, hidden=m.hidden).ids.cpu().numpy()
+
+
+@once
+def rare(m: Measurements) -> np.ndarray:
+    """Of the memories of frequently active clusters, those that promote rare tokens: booleans."""
+    memories = frequent(m).memories
+    return is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
+
+
+@once
+def figure_3(m: Measurements) -> Numbers:
+    """The dominant sub-updates' scores of the top candidate: by layer, and of every layer and example."""
+    scores = candidate_scores(m.sample, basis=m.options.basis)  # layer example 10
+    maxima, minima = scores.max(axis=-1), scores.min(axis=-1)
+    return Numbers(means=means(scores.mean(axis=-1), m.seed, share=False), maxima=maxima, minima=minima, seed=m.seed)
+
+
+def _of_deep_models(m: Measurements) -> Numbers | None:
+    return figure_3(m) if m.sample.n_layers >= 4 else None
+
+
+def _last_layers(n_layers: int) -> int:
+    """Layers of the divergence at the top: two of 24 in GPT2 medium, three of 16 in WikiLM."""
+    return max(1, round(n_layers / 7))
+
+
+def _top(n_layers: int) -> str:
+    """The layers of the divergence, in words."""
+    last = _last_layers(n_layers)
+    return "the last layer" if last == 1 else f"the last {last} layers"
+
+
+def judge_means(n: Numbers) -> Judgement:
+    """Mean scores below the last layers."""
+    earlier: list[Measured] = n.means[: len(n.means) - _last_layers(len(n.means))]
+    positive, negative = sum(x.low > 0 for x in earlier), sum(x.high < 0 for x in earlier)
+    return judged(
+        f"Of the {len(earlier)} layers below {_top(len(n.means))}, the mean score lies above 0 in {positive} and below "
+        f"0 in {negative}; the lowest is {format_interval(min(earlier, key=lambda x: x.value))}.",
+        False if negative else True if positive > len(earlier) / 2 else None,
+    )
+
+
+def judge_peaks(n: Numbers) -> Judgement:
+    """Where the largest maximum lies, below the last layers."""
+    n_layers = len(n.maxima)
+    earlier = n.maxima[: n_layers - _last_layers(n_layers)]
+    by_layer = earlier.mean(axis=1)
+    peak = int(np.argmax(by_layer))
+    size, rest = mean_of(earlier[peak], seed=n.seed), np.delete(by_layer, peak)
+    prominent = ratio_of(earlier[peak], np.full(2, np.median(rest)), seed=n.seed) if len(rest) else None
+    return judged(
+        f"Below {_top(n_layers)} of {n_layers} the mean of the largest score peaks in layer {peak} "
+        f"({format_interval(size)}); the median of the other layers is {format_number(float(np.median(rest)))}.",
+        above(size, AT_LEAST),
+        None if prominent is None else above(prominent, 1.5),
+        peak <= 11 / 16 * (n_layers - 1),
+    )
+
+
+def judge_strongly_down(n: Numbers) -> Judgement:
+    """Minima of the last layers compared with those of the others."""
+    n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
+    # An example is the drawn unit: its layers are averaged first.
+    top, rest = n.minima[below_top:].mean(axis=0), n.minima[:below_top].mean(axis=0)
+    ratio, size = ratio_of(top, rest, seed=n.seed), mean_of(top, seed=n.seed)
+    return judged(
+        f"In {_top(n_layers)} of {n_layers} the smallest of the ten scores is {format_interval(size)} on average, in "
+        f"the others {format_interval(mean_of(rest, seed=n.seed))}.",
+        below(size, -AT_LEAST),
+        above(ratio, 2),
+    )
+
+
+@once
+def few_values(m: Measurements) -> Numbers | None:
+    """Values in clusters that are frequently active in extreme updates, and in those of random dominant sub-updates."""
+    extreme, sample, clusters = m.extreme, m.sample, m.clusters
+    if len(extreme) < FEWEST:
+        return None
+    sizes, n_values = np.bincount(clusters.labels), len(clusters.labels)
+    number = clusters.labels[np.lexsort((clusters.memory[:, 1], clusters.memory[:, 0]))]
+    width = n_values // sample.n_layers
+
+    def covered(layer: np.ndarray, index: np.ndarray) -> float:
+        of_rows = number[layer * width + index]
+        return float(sizes[np.unique(of_rows[frequently_active(of_rows)])].sum() / n_values)
+
+    random = np.random.default_rng([m.seed, 22])
+    layers, dominant = np.broadcast_arrays(np.arange(sample.n_layers)[:, None, None], sample.dominant)
+    layers, dominant = layers.ravel(), dominant.ravel()
+    drawn = [random.choice(len(dominant), len(extreme), replace=False) for _ in range(DRAWS)]
+    by_chance = np.array([covered(layers[rows], dominant[rows]) for rows in drawn])
+    return Numbers(covered=covered(extreme.layer, extreme.index), by_chance=by_chance)
+
+
+def judge_few_values(n: Numbers) -> Judgement:
+    """Values in clusters of extreme sub-updates compared with those of random dominant ones."""
+    mean, (low, high) = float(n.by_chance.mean()), np.quantile(n.by_chance, (0.025, 0.975))
+    return judged(
+        f"{format_percent(n.covered)} of the values lie in a cluster that is frequently active in extreme updates; for "
+        f"as many random dominant sub-updates it is {format_percent(mean)} [{format_number(100 * low)}, "
+        f"{format_number(100 * high)}].",
+        n.covered < 0.05,
+        above(Measured(mean, float(low), float(high), len(n.by_chance)), 2 * n.covered),
+    )
+
+
+@once
+def groups(m: Measurements) -> Numbers:
+    """The depth of extreme values for rare and for common tokens."""
+    depth = frequent(m).memories[:, 0] / max(m.sample.n_layers - 1, 1)
+    return Numbers(rare=depth[rare(m)], common=depth[~rare(m)], seed=m.seed)
+
+
+def judge_groups(n: Numbers) -> Judgement:
+    """Depth of values for rare and for common tokens."""
+    if min(len(n.rare), len(n.common)) < FEWEST_VALUES:
+        here = (
+            f"Extreme values that promote rare tokens: {len(n.rare)}; common ones: {len(n.common)}; too few to compare."
+        )
+        return Judgement(here, "inconclusive")
+    lead = difference_of(n.rare, n.common, seed=n.seed)
+    return judged(
+        f"{len(n.rare)} extreme values promote rare tokens, at {n.rare.mean():.0%} of the depth on average; "
+        f"{len(n.common)} promote common ones, at {n.common.mean():.0%}, a difference of {points(lead)}.",
+        above(lead, 0),
+        bool(n.rare.mean() >= 0.5),
+    )
+
+
+@once
+def inputs(m: Measurements) -> Numbers | None:
+    """Appearances of extreme sub-updates on a short prefix or with a likely prediction, and all such examples."""
+    if len(m.extreme) < FEWEST:
+        return None
+    easy = (m.text_lengths <= SHORT) | (m.sample.final_probability >= EASY)
+    return Numbers(
+        extreme=mean_of(easy[m.extreme.example], units=m.extreme.example, seed=m.seed, share=True),
+        all=share_of(int(easy.sum()), len(easy)),
+    )
+
+
+QUANTITIES: tuple[Quantity[Measurements], ...] = (
+    Quantity(
+        "non-negative means",
+        "Until the last few layers, maximum and minimum scores are distributed around non-negative mean scores.",
+        where="Sec. 5.2, Fig. 3",
+        what="mean of the ten scores of the top candidate, by layer below the last seventh",
+        published="non-negative in every layer up to 22 of 24 (GPT2) and 13 of 16 (WikiLM)",
+        test="No layer has a mean whose interval lies below 0, and more than half of them have one above 0; bootstrap "
+        "over examples.",
+        measure=_of_deep_models,
+        judge=judge_means,
+    ),
+    Quantity(
+        "early peaks",
+        "There are prominent peaks in maximum scores in early and middle layers.",
+        where="Sec. 5.2, Fig. 3",
+        what="largest of the ten scores of the top candidate, by layer below the last seventh",
+        published="peaks in layers 3 to 5 of 24 (GPT2) and 4 to 11 of 16 (WikiLM)",
+        test=f"The peak lies in the first 11/16 of the depth, is above {AT_LEAST} and more than 1.5 times the median "
+        "of the other layers; bootstrap over examples.",
+        measure=_of_deep_models,
+        judge=judge_peaks,
+        references={
+            "fig3": (
+                Reference("peaks of GPT2 medium (published)", at=(2 / 23, 4 / 23)),
+                Reference("peaks of WikiLM (published)", at=(3 / 15, 10 / 15)),
+            )
+        },
+    ),
+    Quantity(
+        "strongly down",
+        "Scores diverge in the last layers, with strong negative minimum scores: dominant sub-updates push the top "
+        "candidate down.",
+        where="Sec. 5.2, Fig. 3",
+        what="smallest of the ten scores of the top candidate, last seventh of the layers over the others",
+        published="strongly negative in layers 23-24 of GPT2 medium and 14-16 of WikiLM",
+        test=f"The mean minimum of these layers is below -{AT_LEAST} (odds divided by 1.1) and more than twice that of "
+        "the others; bootstrap over examples, whose layers are averaged first.",
+        measure=_of_deep_models,
+        judge=judge_strongly_down,
+    ),
+    Quantity(
+        "few values",
+        "The clusters of extreme sub-updates cover only a small fraction of the value vectors.",
+        where="Sec. 5.2",
+        what="share of values in a cluster that is frequently active in extreme updates",
+        published="1.7 % in GPT2, 1.1 % in WikiLM",
+        test="The share is below 5 %, three times the published ones, and less than half of what as many random "
+        "dominant sub-updates cover in 95 % of the draws: any few sub-updates lie in few clusters.",
+        measure=few_values,
+        judge=judge_few_values,
+        origins=(
+            Origin("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", "Sec. 5.2", PRINTED),
+            Origin("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", "Sec. 5.2", SUMMARY),
+        ),
+    ),
+    Quantity(
+        "two groups",
+        "One group, in the upper layers, promotes generally unlikely tokens; the other, spread over all layers, "
+        "promotes common tokens.",
+        where="Sec. 5.2",
+        what="mean depth of extreme values that promote rare tokens less that of the others",
+        published="upper layers against all layers; no numbers",
+        test="The difference is above 0 and the rare group lies in the upper half; groups of fewer than "
+        f"{FEWEST_VALUES} values are not compared. Bootstrap over values.",
+        measure=groups,
+        judge=judge_groups,
+    ),
+    Quantity(
+        "easy inputs",
+        "Extreme sub-updates are mostly active for short inputs or when the target can be easily inferred.",
+        where="Sec. 5.2",
+        what="share of their appearances with a short prefix or a likely prediction",
+        published="mostly (three tokens or fewer: a third party's words; the number is lost in the text at hand)",
+        test="More than half of their appearances, and more than of all examples; bootstrap over examples, whose "
+        "appearances are resampled together.",
+        measure=inputs,
+        judge=lambda n: judged(
+            f"{percent(n.extreme)} of the appearances of extreme sub-updates have a prefix of at most {SHORT} tokens "
+            f"or a prediction of probability {EASY} or more; of all examples {percent(n.all)} do.",
+            above(n.extreme, 0.5),
+            above(n.extreme, n.all.high),
+        ),
+        origins=(Origin("length of a short prefix", "three tokens", "Sec. 5.2", SUMMARY),),
+    ),
+)
+
+
+def section(m: Measurements) -> Section:
+    """Fig. 3, the clusters of extreme sub-updates, and their two groups."""
+    extreme = m.extreme
+    return Section(
+        "Promotion across layers (Sec. 5.2)",
+        (
+            "For every layer, what is first before its FFN is scored by the 10 dominant sub-updates; largest, mean and "
+            "least of the ten, averaged over examples.",
+            f"Extreme are dominant sub-updates that move that score by more than {extreme.threshold:.3g} (the paper's "
+            "thresholds, 10 and 5, are in the units of its models). Each lies in one of "
+            f"{m.clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). Groups "
+            f"are of sub-updates in frequently active clusters: the fewest that hold {FREQUENT:.0%} of all appearances "
+            "(the paper gives no number). A group is defined by the frequency of a value's 10 top tokens in the "
+            "corpus: rare if at least half of them are in the rarer half of the vocabulary, common otherwise.",
+        ),
+        (_figure_3(m), _group_table(m), _cluster_table(m)),
+        (
+            by_layer(
+                "fig3",
+                "Scores of the top candidate by the dominant sub-updates",
+                "fig3",
+                ("max", "mean", "min"),
+                f"score ({extreme.basis})",
+            ),
+            by_layer(
+                "extremes",
+                "Extreme sub-updates by layer",
+                "fig3",
+                ("extremes",),
+                "appearances",
+                "bar",
+                published=published.NOT_IN_PAPER,
+            ),
+        ),
+    )
+
+
+def _figure_3(m: Measurements) -> Exhibit:
+    found, random = figure_3(m), candidate_scores(m.sample, basis=m.extreme.basis, random=True)
+    cells = {
+        "layer": range(m.sample.n_layers),
+        "max": means(found.maxima, m.seed, share=False),
+        "mean": found.means,
+        "min": means(found.minima, m.seed, share=False),
+        "random_max": random.max(-1).mean(-1).tolist(),
+        "random_min": random.min(-1).mean(-1).tolist(),
+        "extremes": np.bincount(m.extreme.layer, minlength=m.sample.n_layers).tolist(),
+    }
+    return exhibit("fig3", "Scores of the top candidate by layer (Fig. 3)", cells, m.provenance, apart=(("extremes",),))
+
+
+def _group_table(m: Measurements) -> Exhibit:
+    extreme, sizes = frequent(m), np.bincount(m.clusters.labels)
+    memories, is_rare_ = extreme.memories, rare(m)
+    of_memory = {(int(n), int(i)): bool(r) for (n, i), r in zip(memories, is_rare_, strict=True)}
+    rows = np.array([of_memory[int(n), int(i)] for n, i in zip(extreme.layer, extreme.index, strict=True)], bool)
+    every, nothing = np.arange(len(m.sample)), memories[:0]
+    chosen = {  # a group's memories, and the examples in which they appear
+        "both": (memories, extreme.example),
+        "rare tokens": (memories[is_rare_], extreme.example[rows]),
+        "common tokens": (memories[~is_rare_], extreme.example[~rows]),
+        "all examples": (nothing, every),
+    }
+
+    def of_group(memories: np.ndarray, examples: np.ndarray) -> dict[str, Any]:
+        depth = memories[:, 0] / max(m.sample.n_layers - 1, 1)
+        numbers = sorted({m.clusters.of(int(n), int(i)) for n, i in memories})
+        short, easy = m.text_lengths[examples] <= SHORT, m.sample.final_probability[examples] >= EASY
+        return {
+            "memories": len(memories),
+            "clusters": len(numbers),
+            "values_share": float(sizes[numbers].sum() / len(m.clusters.labels)) if numbers else 0.0,
+            "mean_depth": _mean(depth),
+            "upper_third": _mean(depth >= 2 / 3),
+            "appearances": len(examples),
+            "short_prefix": _mean(short),
+            "easy_target": _mean(easy),
+            "either": _mean(short | easy),
+            "mean_prefix": _mean(m.text_lengths[examples]),
+        }
+
+    found = [of_group(*group) for group in chosen.values()]
+    cells = {"group": list(chosen), **{column: [row[column] for row in found] for column in found[0]}}
+    shares = ("values_share", "mean_depth", "short_prefix", "easy_target", "either", "upper_third")
+    title = "Two groups of extreme sub-updates"
+    return exhibit("extreme_groups", title, cells, m.provenance, percent=shares, apart=(("mean_prefix",),))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")
+
+
+def _cluster_table(m: Measurements) -> Exhibit:
+    extreme, total = m.extreme, max(m.token_counts.sum(), 1)
+    of_row = clusters_of(m)
+    numbers, counts = np.unique(of_row, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_CLUSTERS_SHOWN]
+    shown = numbers[order].tolist()
+    cards = m.clusters.cards(
+        _TOP if shown else 0, numbers=shown or None, tokens=_TOP, show_unlearned=m.options.include_unlearned
+    ).columns
+    ids = [top_ids(m, np.array(m.clusters.members(n)[:8])).ravel() for n in shown]
+    cells = {
+        "cluster": shown,
+        "appearances": counts[order].tolist(),
+        "by_layer": [np.bincount(extreme.layer[of_row == n], minlength=m.lm.n_layers).tolist() for n in shown],
+        "size": cards["size"],
+        "coherence": cards["coherence"],
+        "mean_score": [float(extreme.score[of_row == n].mean()) for n in shown],
+        "tokens_per_million": [
+            float(np.median(m.token_counts[row]) / total * 1e6) if len(row) else None for row in ids
+        ],
+        "top_tokens": cards["top_tokens"],
+    }
+    about = f"published: {published.EXTREME_SHARE['gpt2']:.1%} and {published.EXTREME_SHARE['wikilm']:.1%} of values"
+    return exhibit(
+        "extreme_clusters",
+        f"Clusters of extreme sub-updates ({about})",
+        cells,
+        m.provenance,
+        "The clusters with most extreme sub-updates.",
+        folded=True,
+        apart=(("coherence",), ("mean_score",), ("tokens_per_million",)),
+    )
+
+
+PARTS = (Part(section, QUANTITIES),)
