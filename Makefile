@@ -67,7 +67,7 @@ families: $(VENV)/.installed-dev  ## a tiny model of every decoder class of tran
 pictures: $(VENV)/.installed-browser $(READY)  ## make the documentation's pictures again: explorer, terminal, report
 	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
-lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms, the explorer's JavaScript
+lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between rooms, the explorer's JavaScript and its unit tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
@@ -75,6 +75,7 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 	@command -v npm >/dev/null || { echo 'The JavaScript was not checked: install Node.js 20 or later, which brings npm' >&2; exit 1; }
 	@test package.json -ot node_modules/.package-lock.json || npm ci --no-audit --no-fund --loglevel=error
 	@npm run --silent lint
+	@npm test --silent
 
 bench: $(VENV)/.installed-dev $(PEERS)/.installed $(HOOKED)/.installed  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
 	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster

@@ -58,7 +58,7 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
   const key = `trace ${JSON.stringify([prompt, edits])}`;
   const found = responses.get(key);
   if (found) return (cancel(channel), store(key, found));
-  const part = { stages: [] };
+  /** @type {any} */ const part = { stages: [] };
   let whole = null;
   await stream(
     "/traces/stream",
@@ -116,14 +116,14 @@ async function request(path, init, key, channel, what, fresh) {
 export async function stream(path, body, on, { channel = path, what = "" } = {}) {
   const { answer, end } = await begin(path, posted(body), channel, what);
   try {
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const reader = /** @type {ReadableStream} */ (answer.body).pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     let ended = false;
     for (;;) {
       const { value, done } = await reader.read();
       if (done) break;
       const lines = (rest + value).split("\n");
-      rest = lines.pop();
+      rest = lines.pop() ?? "";
       for (const line of lines) {
         const item = JSON.parse(line);
         if (item.kind === "error") throw new Problem(item, 200);

@@ -31,7 +31,7 @@ const shade = (x, most) => {
  * Draw the diagram in `el`. `at`: the selected part, {layer, part}. With a `view`, each part shows its contribution to
  * the question, and a click selects it.
  */
-export function architecture(el, { model, at = null, view = null }) {
+export function architecture(el, /** @type {any} */ { model, at = null, view = null }) {
   const rows = view?.attributions[0].rows ?? [];
   const sum = (of) => rows.filter(of).reduce((total, row) => total + row.contribution, 0);
   const added = (n, part) => sum((row) => row.layer === n && ROWS[part].test(row.label));
@@ -39,49 +39,46 @@ export function architecture(el, { model, at = null, view = null }) {
   const parts = Array.from({ length: model.n_layers }, (_, n) => partsOf(model, n));
   const all = parts.map((of, n) => of.map(([part]) => added(n, part)));
   const numbers = [...all.flat(), start];
-  const most = Math.max(...numbers.map(Math.abs), 1e-9);
-  const digits = places(numbers);
   const dense = model.n_layers > 14;
-  const short = (x) => fixed(x, Math.max(0, digits - 1), true).replace(/\b0\./, "."); // shown where the window is narrow
-  const number = (x) => view && !dense && h("small", { data: { short: short(x) } }, fixed(x, digits, true));
-  const here = (n, part) => at !== null && at.layer === n && at.part === part;
-  const box = (n, [part, name, full, stage], x) => {
-    const spokenLabel = `Layer ${n} ${full}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
-    const props = {
-      class: `part ${view ? shade(x, most) : ""}${here(n, part) ? " on" : ""}`,
-      title: spokenLabel,
-      "aria-label": spokenLabel,
-      "aria-current": here(n, part) && "true",
-    };
-    const text = [h("span.what", { data: { short: name[0] } }, dense ? name[0] : name), number(x)];
-    return view
-      ? h("button", { type: "button", onclick: () => turn({ layer: String(n), stage, layers: "" }), ...props }, text)
-      : h("span", { role: "img", ...props }, text);
-  };
+  const scale = { view, at, dense, digits: places(numbers), most: Math.max(...numbers.map(Math.abs), 1e-9) };
+  const block = (xs, n) =>
+    h("div.block", [
+      parts[n].map((part, i) => box(n, part, xs[i], scale)),
+      h("span.faint", dense && !view ? "" : String(n)),
+    ]);
+  const cls = `architecture${dense ? " dense" : ""}${view ? "" : " small"}`;
+  const total = () => `= ${fixed(view.attributions[0].total, scale.digits)}`;
+  const embedding = { title: "token and position embeddings, and the bias of the final norm" };
   fill(el, [
-    h(
-      "div",
-      {
-        class: `architecture${dense ? " dense" : ""}${view ? "" : " small"}`,
-        role: "group",
-        "aria-label": "Where in the model",
-      },
-      [
-        h("div.end", { title: "token and position embeddings, and the bias of the final norm" }, [
-          "Embedding",
-          number(start),
-        ]),
-        all.map((xs, n) =>
-          h("div.block", [
-            parts[n].map((part, i) => box(n, part, xs[i])),
-            h("span.faint", dense && !view ? "" : String(n)),
-          ]),
-        ),
-        h("div.end", "Unembedding", view && !dense && h("small", `= ${fixed(view.attributions[0].total, digits)}`)),
-      ],
-    ),
+    h("div", { class: cls, role: "group", "aria-label": "Where in the model" }, [
+      h("div.end", embedding, "Embedding", number(start, scale)),
+      all.map(block),
+      h("div.end", "Unembedding", view && !dense && h("small", total())),
+    ]),
   ]);
   // In a narrow window the blocks scroll in their own box: bring the selected one into view.
   const chosen = innerWidth < 640 && /** @type {HTMLElement | null} */ (el.querySelector(".on"));
   if (chosen) el.firstChild.scrollLeft = chosen.offsetLeft - el.clientWidth / 2;
+}
+
+/** A contribution, and a shorter form of it for a narrow window. */
+function number(x, { view, dense, digits }) {
+  const short = fixed(x, Math.max(0, digits - 1), true).replace(/\b0\./, ".");
+  return view && !dense && h("small", { data: { short } }, fixed(x, digits, true));
+}
+
+/** A part of layer n that adds x. */
+function box(n, [part, name, full, stage], x, scale) {
+  const { view, at, dense, digits, most } = scale;
+  const here = at !== null && at.layer === n && at.part === part;
+  const label = `Layer ${n} ${full}${view ? ` adds ${fixed(x, digits, true)} to ${asText(view)}` : ""}`;
+  const props = {
+    class: `part ${view ? shade(x, most) : ""}${here ? " on" : ""}`,
+    title: label,
+    "aria-label": label,
+    "aria-current": here && "true",
+  };
+  const text = [h("span.what", { data: { short: name[0] } }, dense ? name[0] : name), number(x, scale)];
+  const onclick = () => turn({ layer: String(n), stage, layers: "" });
+  return view ? h("button", { type: "button", onclick, ...props }, text) : h("span", { role: "img", ...props }, text);
 }

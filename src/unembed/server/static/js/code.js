@@ -8,7 +8,7 @@ export const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 /** A text as a Python literal: JSON's escapes, with one for each character beyond the first plane. */
 export const literal = (text) =>
   JSON.stringify(text).replace(/[\u007f-\u{10ffff}]/gu, (c) => {
-    const code = c.codePointAt(0).toString(16);
+    const code = Number(c.codePointAt(0)).toString(16);
     return code.length > 4 ? `\\U${code.padStart(8, "0")}` : `\\u${code.padStart(4, "0")}`;
   });
 

@@ -3,11 +3,7 @@ import { button, fill, h, num, percent, segmented } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { go } from "./state.js";
 
-const LENGTHS = [
-  ["8", "Short"],
-  ["24", "Medium"],
-  ["400", "Full"],
-];
+const LENGTHS = { 8: "Short", 24: "Medium", 400: "Full" };
 let length = "24";
 
 /** The lists on the page; all are redrawn when the length changes. */
@@ -35,55 +31,53 @@ export function shade(m, most) {
 export function contexts(box, rows, first, quantity = "coefficient") {
   const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);
   let shown = first;
+  const all = () => {
+    shown = 99;
+    box.draw();
+  };
   box.draw = () =>
     fill(box, [
-      rows.slice(0, shown).map((r) => {
-        const last = r.tokens.length - 1;
-        const from = Math.max(0, Math.min(last - Number(length), (r.source ?? last) - 2));
-        const title = (i) => (i in r.coefficients ? `${quantity} ${r.coefficients[i].toPrecision(4)}` : undefined);
-        return h("div.trigger", [
-          h("span.value", { title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
-          h("div.context", { dir: "auto" }, [
-            from > 0 && "… ",
-            r.tokens.slice(from).map((t, k) =>
-              h(
-                from + k === last ? "mark" : "span",
-                {
-                  class:
-                    from + k === last
-                      ? ""
-                      : from + k === r.source
-                        ? "from"
-                        : shade(r.coefficients[from + k] || 0, most),
-                  title: title(from + k),
-                },
-                [t.replace(/\s+/g, " ")],
-              ),
-            ),
-            h("span.next", { title: "the token that follows in the corpus" }, ` ${visible(r.next_token || "")}`),
-            h("small.faint", [
-              ` document ${r.document}`,
-              r.weight !== undefined && [", reads ", token(r.tokens[r.source]), ` (${percent(r.weight)})`],
-            ]),
+      rows
+        .slice(0, shown)
+        .map((r) =>
+          h("div.trigger", [
+            h("span.value", { title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
+            passage(r, most, quantity),
+            r.prompt !== null && useButton(r),
           ]),
-          r.prompt !== null &&
-            button(
-              "use",
-              () =>
-                go({
-                  screen: "trace",
-                  prompt: r.prompt || r.tokens.join("").trimStart(),
-                  position: r.prompt ? String(r.position) : "",
-                  token: "",
-                  layer: "",
-                }),
-              { class: "quiet", title: "Use the whole passage as prompt", "aria-label": "Use this text as the prompt" },
-            ),
-        ]);
-      }),
-      shown < rows.length && button(`Show all ${rows.length}`, () => ((shown = 99), box.draw()), { class: "quiet" }),
+        ),
+      shown < rows.length && button(`Show all ${rows.length}`, all, "quiet"),
     ]);
   dropDetached();
   drawn.add(box);
   box.draw();
+}
+
+function passage({ tokens, source, coefficients, weight, document, next_token: next }, most, quantity) {
+  const last = tokens.length - 1;
+  const from = Math.max(0, Math.min(last - Number(length), (source ?? last) - 2));
+  const word = (text, k) => {
+    const i = from + k;
+    const title = i in coefficients ? `${quantity} ${coefficients[i].toPrecision(4)}` : undefined;
+    const cls = i === last ? "" : i === source ? "from" : shade(coefficients[i] || 0, most);
+    return h(i === last ? "mark" : "span", { class: cls, title }, text.replace(/\s+/g, " "));
+  };
+  return h("div.context", { dir: "auto" }, [
+    from > 0 && "… ",
+    tokens.slice(from).map(word),
+    h("span.next", { title: "the token that follows in the corpus" }, ` ${visible(next || "")}`),
+    h("small.faint", [
+      ` document ${document}`,
+      weight !== undefined && [", reads ", token(tokens[source]), ` (${percent(weight)})`],
+    ]),
+  ]);
+}
+
+function useButton({ prompt, tokens, position }) {
+  const text = prompt || tokens.join("").trimStart();
+  const at = prompt ? String(position) : "";
+  return button("use", () => go({ screen: "trace", prompt: text, position: at, token: "", layer: "" }), "quiet", {
+    title: "Use the whole passage as prompt",
+    "aria-label": "Use this text as the prompt",
+  });
 }

@@ -7,26 +7,15 @@ export { append, fill, h, s };
 export const percent = (p) => (p > 0 && p < 0.001 ? "<0.1 %" : `${(100 * p).toFixed(1)} %`);
 
 /** A number with its sign, three significant digits. */
-export function signed(x) {
-  const text = num(Math.abs(x));
-  return x < 0 ? `−${text}` : `+${text}`;
-}
+export const signed = (x) => (x < 0 ? num(x) : `+${num(x)}`);
 
 /** A number, three significant digits. */
 export function num(x) {
   if (Number.isNaN(x ?? NaN)) return "–";
   const a = Math.abs(x);
   if (a === 0) return "0";
-  const text =
-    a >= 1000
-      ? Math.round(a).toLocaleString("en")
-      : a >= 100
-        ? a.toFixed(0)
-        : a >= 10
-          ? a.toFixed(1)
-          : a >= 0.01
-            ? a.toFixed(a >= 1 ? 2 : 3)
-            : a.toExponential(1);
+  const digits = a >= 100 ? 0 : a >= 10 ? 1 : a >= 1 ? 2 : 3;
+  const text = a >= 1000 ? grouped(Math.round(a)) : a >= 0.01 ? a.toFixed(digits) : a.toExponential(1);
   return x < 0 ? `−${text}` : text;
 }
 
@@ -44,14 +33,24 @@ export function fixed(x, digits, plus = false) {
 }
 
 /** So many of something: "1 memory", "1,024 memories". */
-export const many = (n, one, more = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : more}`;
+export const many = (n, one, more = `${one}s`) => `${grouped(n)} ${n === 1 ? one : more}`;
 
 /** The last words of a text, at most about so many characters of them. */
 export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).replace(/^\S*\s(?=\S)/, "")}` : text);
 
-/** A rank with its thousands separated. */
-export const shownRank = (rank) => grouped.format(rank);
-const grouped = new Intl.NumberFormat("en"); // toLocaleString looks up the language in every call: 25 µs
+/** An integer with its thousands separated. */
+export const grouped = (n) => thousands.format(n);
+const thousands = new Intl.NumberFormat("en"); // toLocaleString looks up the language in every call: 25 µs
+
+/** Some empty elements, one for each selector. */
+export const boxes = (...selectors) => selectors.map((one) => h(one));
+
+/** An island's drawing in an element of its own. */
+export function drawn(mount, data, options) {
+  const el = h("div");
+  mount(el, data, options);
+  return el;
+}
 
 /** An index clamped to 0 … n - 1. */
 export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
@@ -61,62 +60,83 @@ export const icon = (name) =>
   s("svg.icon", { "aria-hidden": "true" }, s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }));
 
 /** A button with a text. */
-export function button(text, onclick, props = {}) {
-  return h("button", { type: "button", onclick, ...props }, text);
+export function button(text, onclick, cls = "", props = {}) {
+  return h("button", { type: "button", class: cls, onclick, ...props }, text);
 }
+
+/** The element of the page with this id. */
+export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /** Run something after the next frame. */
 export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
 
-/** A box for a text, a box for a number, a box to tick with its text. */
-export const textBox = (label, props = {}) => h("input", { type: "text", "aria-label": label, ...props });
+/** A box for a text; `onenter()` is called when Enter is pressed in it. */
+export const textBox = (label, /** @type {any} */ { onenter, ...props } = {}) =>
+  h("input", { type: "text", "aria-label": label, onkeydown: onenter && entering(onenter), ...props });
+export const entering = (run) => (e) => e.key === "Enter" && run();
+
+/** A box for a prompt: Enter enters it, Shift and Enter begin a line. */
+export const promptBox = (label, onenter, props = {}) =>
+  h("textarea", {
+    rows: 1,
+    "aria-label": label,
+    spellcheck: "false",
+    onkeydown: (e) => e.key === "Enter" && !e.shiftKey && (e.preventDefault(), onenter()),
+    ...props,
+  });
+
+/** A box for a number, a slider, a box to tick with its text. */
 export const numberBox = (label, value, props = {}) =>
   h("input", { type: "number", min: 0, value: String(value), "aria-label": label, ...props });
-export const tickBox = (text, checked, ontick) =>
-  h("label.check", h("input", { type: "checkbox", checked, onchange: (e) => ontick(e.target.checked) }), text);
+export const rangeBox = (label, props) => h("input", { type: "range", "aria-label": label, ...props });
+export const tick = (label, checked, ontick, props = {}) =>
+  h("input", { type: "checkbox", checked, "aria-label": label, onchange: (e) => ontick(e.target.checked), ...props });
+export const tickBox = (text, checked, ontick) => h("label.check", tick(null, checked, ontick), text);
 
-/** A list to choose from: [value, text] each. */
-export const selectBox = (label, options, chosen, props = {}) =>
-  h("select", { "aria-label": label, ...props }, [
-    options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
+/** Options as [value, text] each; they may be given as an object. */
+const pairs = (options) => (Array.isArray(options) ? options : Object.entries(options));
+
+/** A list to choose from. */
+export const selectBox = (label, options, chosen, onchoose, props = {}) =>
+  h("select", { "aria-label": label, onchange: (e) => onchoose?.(e.target.value), ...props }, [
+    pairs(options).map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
   ]);
 
 /** A control with its label. */
 export const worded = (text, ...control) => h("label.row.faint", text, control);
 
-/** One choice among few, as a row of radio-like buttons. */
+/** One choice among few, as a row of radio-like buttons: options of `selectBox`, which may have a title. */
 export function segmented(label, options, chosen, onchoose) {
-  const group = h("div.segmented", { role: "radiogroup", "aria-label": label });
-  const draw = (value) => {
-    for (const el of group.children) {
+  const choose = (value) => (draw(value), onchoose(value));
+  const group = h("div.segmented", { role: "radiogroup", "aria-label": label, onkeydown: move }, [
+    pairs(options).map(([value, text, title]) =>
+      h("button", { type: "button", role: "radio", data: { value }, title, onclick: () => choose(value) }, text),
+    ),
+  ]);
+  const all = /** @type {HTMLElement[]} */ ([...group.children]);
+  function draw(value) {
+    for (const el of all) {
       const on = el.dataset.value === value;
       el.setAttribute("aria-checked", String(on));
       el.tabIndex = on ? 0 : -1;
     }
-  };
-  for (const [value, text, title] of options) {
-    group.append(
-      h("button", { type: "button", role: "radio", data: { value }, title, onclick: () => choose(value) }, text),
-    );
   }
-  const choose = (value) => {
-    draw(value);
-    onchoose(value);
-  };
-  group.addEventListener("keydown", (event) => {
+  function move(event) {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const at = options.findIndex(
-      ([value]) => group.querySelector(`[data-value="${value}"]`).getAttribute("aria-checked") === "true",
-    );
-    const next = options[(at + step + options.length) % options.length][0];
-    choose(next);
-    group.querySelector(`[data-value="${next}"]`).focus();
-  });
+    taken(event);
+    const next = all[(all.findIndex((el) => el.tabIndex === 0) + step + all.length) % all.length];
+    choose(next.dataset.value);
+    next.focus();
+  }
   draw(chosen);
   return group;
+}
+
+/** Nothing else happens at this event. */
+export function taken(event) {
+  event.preventDefault();
+  event.stopPropagation();
 }
 
 /** A dialog over the page, open until it is closed. */
@@ -129,7 +149,7 @@ export function modal(props, ...body) {
 
 /** Show a short message, which a screen reader reads aloud. */
 export function announce(text) {
-  const live = document.getElementById("live");
+  const live = byId("live");
   live.textContent = text;
   clearTimeout(saying);
   saying = setTimeout(() => (live.textContent = ""), 6000);

@@ -2,9 +2,9 @@
 
 import * as api from "./api.js";
 import { shell } from "./code.js";
-import { button, fill, h, many, num, textBox } from "./dom.js";
+import { button, fill, grouped, h, many, num, selectBox, textBox } from "./dom.js";
 import * as names from "./names.js";
-import { pane } from "./parts.js";
+import { answered, pane } from "./parts.js";
 import { save } from "./sharing.js";
 import { go } from "./state.js";
 
@@ -27,14 +27,14 @@ export async function noIndex(box, text) {
     ]),
   ]);
   if (!model.can.text) return;
-  await pane(cost, async () => {
-    const found = await api.get("/index/estimate", {}, { what: "Estimating" });
-    const minutes = Math.ceil(found.seconds_busy / 60);
-    fill(cost, [
-      `About ${many(minutes, "minute")} and ${num(found.bytes / 1e6)} MB on disk, for the ` +
-        `${found.tokens.toLocaleString("en")} tokens of the shipped corpus.`,
-    ]);
-  });
+  const ask = () => api.get("/index/estimate", {}, { what: "Estimating" });
+  await answered(
+    cost,
+    ask,
+    ({ seconds_busy: seconds, bytes, tokens }) =>
+      `About ${many(Math.ceil(seconds / 60), "minute")} and ${num(bytes / 1e6)} MB on disk, for the ` +
+      `${grouped(tokens)} tokens of the shipped corpus.`,
+  );
 }
 
 /** Save all labels as a file, one JSON object a line. */
@@ -47,78 +47,67 @@ export async function exportLabels() {
  * The labels of a memory or a head (`of`: "head") in one box, its names in another; `written` is called after a label
  * was saved or withdrawn.
  */
-export function labels(box, named, { layer, index, of = "memory" }, written) {
+export function labels(box, named, one, written) {
   if (!names.indexed()) return fill(box, h("p.faint", "Labels are stored in an index, and none is open."));
+  const { layer, index, of = "memory" } = one;
   const all = (name) =>
     of === "head" ? { screen: "search", query: `name:"${name}"` } : { screen: "search", path: ["concept", name] };
+  const again = async () => {
+    api.forget("/memories/search");
+    await names.load().catch(api.fail);
+    written?.();
+    labels(box, named, one, written);
+  };
   return pane(box, async () => {
-    const rows = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows.filter(
-      (row) => row.kind !== "random value",
-    );
-    fill(named, [
-      [...new Set(rows.map((row) => row.label))].map((name) =>
-        button(name, () => go(all(name)), { class: "tag", title: "All of this name" }),
-      ),
-    ]);
-    const again = async () => {
-      api.forget("/memories/search");
-      await names.load().catch(api.fail);
-      written?.();
-      labels(box, named, { layer, index, of }, written);
-    };
-    const save = () => {
-      const missing = [label, who].find((input) => !input.value.trim());
-      if (missing) return missing.focus();
-      return api
-        .send("/labels", {
-          layer,
-          index,
-          kind: of,
-          label: label.value,
-          author: who.value,
-          note: note.value,
-          tags: tags.value
-            .split(",")
-            .map((t) => t.trim())
-            .filter(Boolean),
-          ...(sure.value && { confidence: Number(sure.value) }),
-          ...(verdict.value && { verdict: verdict.value }),
-        })
-        .then(again, api.fail); // a label that could not be stored stays in the form
-    };
-    const label = textBox("Name", { placeholder: "a name for it", onkeydown: (e) => e.key === "Enter" && save() });
-    const who = names.authorBox();
-    const sure = h("select", { "aria-label": "Confidence" }, [
-      h("option", { value: "" }, "confidence"),
-      [1, 2, 3, 4, 5].map((n) => h("option", { value: n }, `${n} of 5`)),
-    ]);
-    const verdict = h("select", { "aria-label": "Verdict" }, [
-      ["", "clear", "mixed", "unclear"].map((v) => h("option", { value: v }, v || "verdict")),
-    ]);
-    const [tags, note] = [
-      ["Tags", "tags, with commas"],
-      ["Note", "a note"],
-    ].map(([name, placeholder]) => textBox(name, { placeholder }));
-    fill(box, [
-      rows.map((row) =>
-        h("p.row", [
-          h("b", row.label),
-          row.notes.tags?.map((t) => h("span.tag", t)),
-          h("span.faint", [
-            [
-              row.author || "someone",
-              row.made.slice(0, 10),
-              row.notes.confidence && `confidence ${row.notes.confidence} of 5`,
-              row.notes.verdict,
-              row.notes.note,
-            ]
-              .filter(Boolean)
-              .join(", "),
-          ]),
-          button("withdraw", () => names.withdraw([row.id], who.value || "someone").then(again), { class: "quiet" }),
-        ]),
-      ),
-      h("div.row", label, who, sure, verdict, tags, note, button("Save", save, { class: "btn" })),
-    ]);
+    const found = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows;
+    const rows = found.filter((row) => row.kind !== "random value");
+    const unique = [...new Set(rows.map((row) => row.label))];
+    fill(named, [unique.map((name) => button(name, () => go(all(name)), "tag", { title: "All of this name" }))]);
+    const form = labelForm({ layer, index, kind: of }, again);
+    const withdraw = (row) => names.withdraw([row.id], form.author() || "someone").then(again);
+    fill(box, [rows.map((row) => line(row, withdraw)), form.el]);
   });
+}
+
+function line(row, withdraw) {
+  const { tags, confidence, verdict, note } = row.notes;
+  const sure = confidence && `confidence ${confidence} of 5`;
+  const about = [row.author || "someone", row.made.slice(0, 10), sure, verdict, note];
+  return h("p.row", [
+    h("b", row.label),
+    tags?.map((t) => h("span.tag", t)),
+    h("span.faint", about.filter(Boolean).join(", ")),
+    button("withdraw", () => withdraw(row), "quiet"),
+  ]);
+}
+
+/** A form for a new label of `one`; a label that could not be stored stays in it. `{el, author()}` */
+function labelForm(one, stored) {
+  const save = () => {
+    const missing = [label, who].find((input) => !input.value.trim());
+    if (missing) return missing.focus();
+    const body = {
+      ...one,
+      label: label.value,
+      author: who.value,
+      note: note.value,
+      tags: tags.value
+        .split(",")
+        .map((t) => t.trim())
+        .filter(Boolean),
+      ...(sure.value && { confidence: Number(sure.value) }),
+      ...(verdict.value && { verdict: verdict.value }),
+    };
+    return api.send("/labels", body).then(stored, api.fail);
+  };
+  const label = textBox("Name", { placeholder: "a name for it", onenter: save });
+  const who = names.authorBox();
+  const numbers = [1, 2, 3, 4, 5].map((n) => [n, `${n} of 5`]);
+  const sure = selectBox("Confidence", [["", "confidence"], ...numbers], null);
+  const verdicts = ["", "clear", "mixed", "unclear"].map((v) => [v, v || "verdict"]);
+  const verdict = selectBox("Verdict", verdicts, null);
+  const tags = textBox("Tags", { placeholder: "tags, with commas" });
+  const note = textBox("Note", { placeholder: "a note" });
+  const el = h("div.row", label, who, sure, verdict, tags, note, button("Save", save, "btn"));
+  return { el, author: () => who.value };
 }

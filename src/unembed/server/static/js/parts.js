@@ -1,63 +1,69 @@
 /** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
 
 import * as api from "./api.js";
-import { button, fill, fixed, h, icon, many, num, percent, places, shownRank, signed, within } from "./dom.js";
+import {
+  button,
+  drawn,
+  fill,
+  fixed,
+  grouped,
+  h,
+  icon,
+  many,
+  num,
+  percent,
+  places,
+  segmented,
+  signed,
+  within,
+} from "./dom.js";
 import * as bars from "./islands/bars.js";
 import { token } from "./islands/tokens.js";
 import { nameOf } from "./names.js";
-import { go, idOf, state, turn } from "./state.js";
+import { cardOf, go, idOf, state, turn } from "./state.js";
 
 /**
  * A list of candidates, best first. For changes of rank: `before`, the list one stage earlier, or `from`, the rank of
  * each candidate there.
  */
-export function candidates(list, { before = null, from = null, onpick = null, rank = null, n = 6 } = {}) {
+export function candidates(list, /** @type {any} */ { before, from, onpick, rank, n = 6 } = {}) {
   const was = new Map((before || []).map((c, i) => [c.id, i + 1]));
-  const rows = list.slice(0, n).map((c, i) => {
-    const old = from ? from[i] : was.get(c.id);
-    const moved =
-      (from || before) === null || old === i + 1
-        ? ""
-        : old === undefined
-          ? "new"
-          : `${old > i + 1 ? "▲" : "▼"}${Math.abs(old - i - 1).toLocaleString("en")}`;
-    return h("li", [
-      h(
-        "button.cand",
-        {
-          type: "button",
-          data: { id: c.id },
-          style: { "--p": `${Math.max(1, c.probability * 100)}%` },
-          title: `logit ${num(c.logit)}`,
-          onclick: () => onpick?.(c),
-          onpointerenter: () => same(c.id, true),
-          onpointerleave: () => same(c.id, false),
-        },
-        [h("span", token(c.token), " ", moved && h("span.delta", moved)), h("small", percent(c.probability))],
-      ),
-    ]);
-  });
-  return h("div", h("ol", rows), rank === null ? null : h("p.faint", `target at rank ${shownRank(rank)}`));
+  const moved = (old, now) =>
+    !(from || before) || old === now
+      ? ""
+      : old === undefined
+        ? "new"
+        : `${old > now ? "▲" : "▼"}${grouped(Math.abs(old - now))}`;
+  const row = (c, i) => {
+    const move = moved(from ? from[i] : was.get(c.id), i + 1);
+    const text = [h("span", token(c.token), " ", move && h("span.delta", move)), h("small", percent(c.probability))];
+    const props = {
+      data: { id: c.id },
+      style: { "--p": `${Math.max(1, c.probability * 100)}%` },
+      title: `logit ${num(c.logit)}`,
+      onpointerenter: () => same(c.id, true),
+      onpointerleave: () => same(c.id, false),
+    };
+    return h("li", [button(text, () => onpick?.(c), "cand", props)]);
+  };
+  return h("div", [
+    h("ol", list.slice(0, n).map(row)),
+    (rank ?? null) !== null && h("p.faint", `target at rank ${grouped(rank)}`),
+  ]);
 }
 
 function same(id, on) {
   for (const el of document.querySelectorAll(`.cand[data-id="${id}"]`)) el.classList.toggle("same-token", on);
 }
 
-/** The name of a writer, and the state that a click on it opens. */
+const KINDS = ["attention", "mixer", "embedding", "positions", "head", "memory"];
+
+/** The name of a writer. */
 function writer(row) {
   const kind = row.label.split(" ")[0];
-  const names = {
-    attention: "Attention",
-    mixer: "Mixer",
-    ffn: "FFN",
-    embedding: "Embedding",
-    positions: "Positions",
-    head: "Head",
-    memory: "Memory",
-  };
-  if (row.layer === null) return names[kind] || row.label;
-  const name = names[kind] && !row.label.includes("bias") ? names[kind] : row.label.replace(/ L?\d.*$/, "");
+  const named = kind === "ffn" ? "FFN" : KINDS.includes(kind) && kind[0].toUpperCase() + kind.slice(1);
+  if (row.layer === null) return named || row.label;
+  const name = named && !row.label.includes("bias") ? named : row.label.replace(/ L?\d.*$/, "");
   const where = row.index === null ? row.layer : idOf(row, kind);
   const called = row.index !== null && nameOf(row, kind);
   return `${name} ${where}${called ? `, ${called}` : ""}${row.source === null ? "" : ` from ${row.source}`}`;
@@ -66,32 +72,19 @@ function writer(row) {
 /** A logit as bars of its writers, with the sum and its error below. */
 export function attribution(el, a, tokens = []) {
   const digits = places([...a.rows.map((row) => row.contribution), a.others_contribution ?? 0]);
-  const rows = a.rows.map((row) => ({
-    label:
-      row.source === null || !tokens[row.source]
-        ? writer(row)
-        : h("span", writer(row), " ", token(tokens[row.source].token)),
-    value: row.contribution,
-    text: fixed(row.contribution, digits, true),
-    row,
-    pick: row.layer !== null,
-  }));
-  if (a.others)
-    rows.push({
-      label: many(a.others, "other"),
-      value: a.others_contribution,
-      text: fixed(a.others_contribution, digits, true),
-      cls: "rest",
-      pick: false,
-    });
-  const list = h("div");
-  bars.mount(list, { rows, signed: true }, { onpick: ({ row }) => follow(row) });
+  const bar = (label, value, more) => ({ label, value, text: fixed(value, digits, true), ...more });
+  const rows = a.rows.map((row) => {
+    const from = row.source !== null && tokens[row.source];
+    const label = from ? h("span", writer(row), " ", token(from.token)) : writer(row);
+    return bar(label, row.contribution, { row, pick: row.layer !== null });
+  });
+  if (a.others) rows.push(bar(many(a.others, "other"), a.others_contribution, { cls: "rest", pick: false }));
   const of =
     a.against === null ? [h("span", "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
   fill(el, [
-    list,
+    drawn(bars.mount, { rows, signed: true }, { onpick: ({ row }) => follow(row) }),
     h("p.row.soft", [
-      h("span", "Sum ", h("b", num(a.total)), " = ", ...of, ` ${num(a.logit)} logits`),
+      h("span", "Sum ", h("b", num(a.total)), " = ", of, ` ${num(a.logit)} logits`),
       h("span.faint", `relative error ${a.error.toExponential(1)}`),
     ]),
   ]);
@@ -103,8 +96,8 @@ export const effectsTable = (rows) =>
     ["writer", "direct effect", "total effect", "where they differ"],
     rows.map((row) => [
       row.writer,
-      h("td.n", signed(row.direct_effect)),
-      h("td.n", row.total_effect === null ? "" : signed(row.total_effect)),
+      cell(signed(row.direct_effect)),
+      cell(row.total_effect === null ? "" : signed(row.total_effect)),
       row.note,
     ]),
     "Direct and total effects",
@@ -112,9 +105,7 @@ export const effectsTable = (rows) =>
 
 function follow(row) {
   const kind = row.label.split(" ")[0];
-  if (kind === "memory") go({ screen: "memory", memory: idOf(row) });
-  else if (kind === "head") go({ screen: "heads", head: idOf(row, "head") });
-  else go({ screen: "layer", layer: String(row.layer) });
+  go(kind === "memory" || kind === "head" ? cardOf(row, kind) : { screen: "layer", layer: String(row.layer) });
 }
 
 /** A titled card of a screen; `controls` are in its header. */
@@ -126,44 +117,57 @@ let cards = 0;
 
 /** A button that saves the card around it as a figure, through an event of the page. */
 const saver = () =>
-  button(icon("save"), (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true })), {
-    class: "icon-btn save",
+  button(icon("save"), save, "icon-btn save", {
     "aria-label": "Download this figure",
     title: "Download this figure",
     "aria-haspopup": "menu",
   });
+const save = (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true }));
 
-/** Whether a cell of a table holds a number, which is aligned at the right. */
+/** One choice among few that the address holds under a name. */
+export const choice = (label, name, options) =>
+  segmented(label, options, state()[name], (value) => turn({ [name]: value }));
+
+/** A cell of a table that holds a number, which is aligned at the right. */
+export const cell = (x) => h("td.n", x);
 const numeric = (x) => typeof x === "number" || !!x?.classList?.contains("n");
 
-/** A table of nodes, texts and numbers; one that is too wide scrolls in its own box. */
-export function table(head, rows, caption = "") {
-  const cell = (x) =>
+/** A table of nodes, texts and numbers, without a heading where `head` is null. */
+export function bareTable(selector, head, rows, ...captions) {
+  const td = (x) =>
     typeof x === "number"
-      ? h("td.n", Number.isInteger(x) ? x.toLocaleString("en") : num(x))
-      : x?.tagName === "TD"
+      ? cell(Number.isInteger(x) ? grouped(x) : num(x))
+      : /^T[DH]$/.test(x?.tagName)
         ? x
         : h("td", x);
-  // a scrolling box takes the focus
-  return h("div.scroll", { tabindex: 0, role: "group", "aria-label": caption || "Table" }, [
-    h("table", [
-      caption && h("caption", caption),
-      h("thead", [h("tr", [head.map((t, i) => h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t))])]),
-      h("tbody", [rows.map((row) => h("tr", row.map(cell)))]),
-    ]),
+  const th = (t, i) => (t?.tagName === "TH" ? t : h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t));
+  return h(selector, [
+    captions,
+    head && h("thead", h("tr", head.map(th))),
+    h("tbody", [rows.map((row) => (Array.isArray(row) ? h("tr", row.map(td)) : row))]),
   ]);
 }
 
+/** The same in a box of its own, which scrolls if the table is too wide, and takes the focus for that. */
+export const table = (head, rows, caption = "") =>
+  h("div.scroll", { tabindex: 0, role: "group", "aria-label": caption || "Table" }, [
+    bareTable("table", head, rows, caption && h("caption", caption)),
+  ]);
+
+/** Columns of a list as the rows of a file: a name reads that property, [name, of(x)] computes it. */
+export const columns = (list, named) => [
+  named.map((one) => (Array.isArray(one) ? one[0] : one)),
+  ...list.map((x) => named.map((one) => (Array.isArray(one) ? one[1](x) : x[one]))),
+];
+export const topTokens = ["top_tokens", (x) => JSON.stringify(x.top_tokens)];
+
 /** The numbers of a chart as a folded table, built when it is opened; a click on a column's name sorts by it. */
-export function asTable(title, head, rows) {
+export function asTable(head, rows, title = "As a table") {
   const body = h("div");
   let by = -1;
   let descends = false;
   const name = (text, i) =>
-    button([text, i === by && (descends ? " ▼" : " ▲")], () => sort(i), {
-      class: "quiet",
-      title: "Sort by this column",
-    });
+    button([text, i === by && (descends ? " ▼" : " ▲")], () => sort(i), "quiet", { title: "Sort by this column" });
   function draw(list) {
     fill(body, table(head.map(name), list));
     if (by >= 0) body.querySelectorAll("th")[by].setAttribute("aria-sort", descends ? "descending" : "ascending");
@@ -188,13 +192,8 @@ export function link(one, kind, props = {}) {
   const id = idOf(one, kind);
   const follow = (e) => {
     e.preventDefault();
-    go(
-      head
-        ? { screen: "heads", head: id }
-        : e.shiftKey && state().screen === "memory"
-          ? { compared: id }
-          : { screen: "memory", memory: id, compared: "" },
-    );
+    if (head) go(cardOf(one, kind));
+    else go(e.shiftKey && state().screen === "memory" ? { compared: id } : { ...cardOf(one), compared: "" });
   };
   const name = nameOf(one, kind);
   return [
@@ -217,15 +216,8 @@ export function tokenLists(lists, options) {
   const digits = places(scores);
   const least = Math.max(...scores.map(Math.abs), 1e-12);
   return lists.map(([title, rows]) => {
-    const box = h("div");
-    const each = rows.map((r) => ({
-      label: token(r.token),
-      value: r.score,
-      text: fixed(r.score, digits, true),
-      id: r.id,
-    }));
-    bars.mount(box, { rows: each, signed: false, least }, options);
-    return h("div", h("h3", title), box);
+    const bar = (r) => ({ label: token(r.token), value: r.score, text: fixed(r.score, digits, true), id: r.id });
+    return h("div", h("h3", title), drawn(bars.mount, { rows: rows.map(bar), signed: false, least }, options));
   });
 }
 
@@ -238,18 +230,22 @@ export async function pane(el, work) {
   }
 }
 
+/** Fill a pane with what `draw` makes of the answer to a request. */
+export const answered = (el, ask, draw) => pane(el, async () => fill(el, draw(await ask())));
+
 /** A skeleton of so many grey lines, which appears only after a short delay. */
 export const loading = (what, lines = 4) =>
   h("div.skeleton", { role: "status", "aria-label": what }, [Array.from({ length: lines }, () => h("i"))]);
 
 /** Dim old content, after a short delay, until the returned function is called. */
 export function waiting(...els) {
-  const timer = setTimeout(() => {
-    for (const el of els) el.classList.add("waiting");
-  }, 150);
+  const dim = (on) => {
+    for (const el of els) el.classList.toggle("waiting", on);
+  };
+  const timer = setTimeout(dim, 150, true);
   return () => {
     clearTimeout(timer);
-    for (const el of els) el.classList.remove("waiting");
+    dim(false);
   };
 }
 
@@ -271,10 +267,13 @@ export function failure(el, error, again) {
     h("div.warn.stack", [
       h("p", h("b", error.message), error.why ? `: ${error.why}` : ""),
       error.fix && h("p.soft", error.fix),
-      again && error.code !== "unsupported" && h("div", button("Try again", again, { class: "btn small" })),
+      again && error.code !== "unsupported" && h("div", button("Try again", again, "btn small")),
     ]),
   ]);
 }
+
+/** A failure in one line. */
+export const whole = (error) => [error.message, error.why, error.fix].filter(Boolean).join(". ");
 
 /** The message of an empty pane. */
 export const empty = (title, text, ...more) => h("div.empty", h("h2", title), h("p", text), ...more);

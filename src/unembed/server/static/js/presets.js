@@ -7,37 +7,26 @@ import { editsInWords } from "./tray.js";
 /** Shown in the tray, or on Intervene while the tray is empty. */
 export function presets(page) {
   const { api } = page;
-  const name = textBox("Name of the preset", {
-    placeholder: "a name for these edits",
-    onkeydown: (e) => e.key === "Enter" && save(),
-  });
+  const name = textBox("Name of the preset", { placeholder: "a name for these edits", onenter: save });
   const list = h("ul.runs");
   const note = h("p.faint");
 
+  const line = (one) =>
+    h("li", [
+      button([h("b", { dir: "auto" }, one.name), h("span.faint", ` ${editsInWords(one.edits)}`)], () => load(one), "", {
+        title: "Put these edits into the tray",
+      }),
+      button("×", () => write(api.remove(`/presets/${one.id}`)), "btn small", { "aria-label": `Delete ${one.name}` }),
+    ]);
   const read = () =>
     pane(list, async () => {
-      const { presets: savedPresets, persistent } = await api.get("/presets", {}, { fresh: true });
-      fill(list, [
-        savedPresets.map((one) =>
-          h("li", [
-            button(
-              [h("b", { dir: "auto" }, one.name), h("span.faint", ` ${editsInWords(one.edits)}`)],
-              () => load(one),
-              { title: "Put these edits into the tray" },
-            ),
-            button("×", () => write(api.remove(`/presets/${one.id}`)), {
-              class: "btn small",
-              "aria-label": `Delete ${one.name}`,
-            }),
-          ]),
-        ),
-      ]);
+      const { presets: stored, persistent } = await api.get("/presets", {}, { fresh: true });
+      fill(list, stored.map(line));
       fill(note, [
-        !savedPresets.length && "None is saved yet. ",
+        !stored.length && "None is saved yet. ",
         !persistent && "Without an index they last until the server stops.",
       ]);
     });
-
   const write = (request) => request.then(read, api.fail);
 
   function save() {
@@ -54,7 +43,7 @@ export function presets(page) {
 
   return h("details.presets", { ontoggle: (e) => e.target.open && read() }, [
     h("summary", "Presets"),
-    h("div.row", name, button("Save the edits", save, { class: "btn small" })),
+    h("div.row", name, button("Save the edits", save, "btn small")),
     list,
     note,
   ]);

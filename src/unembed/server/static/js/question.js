@@ -2,7 +2,8 @@
 import * as api from "./api.js";
 import { announce, button, fill, h, selectBox, textBox } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
-import { state, turn } from "./state.js";
+import { prompt } from "./parts.js";
+import { activeEdits, state, turn } from "./state.js";
 
 /** The parameters of the API, from the address. */
 export const questionQuery = () => ({
@@ -10,6 +11,12 @@ export const questionQuery = () => ({
   against: state().single ? "" : state().against,
   alone: state().single ? "true" : "",
 });
+
+/** The same as a body of a request, with a prompt and its edits, at a position. */
+export function questionBody(position, text = prompt(), { token: target, against, alone } = questionQuery()) {
+  const question = { token: target || null, against: against || null, alone: !!alone };
+  return { prompt: text, edits: activeEdits(), position, ...question };
+}
 
 /** Whether the question differs between two states. */
 export const QUESTION = ["token", "against", "single"];
@@ -20,7 +27,7 @@ const OTHER = "another";
  * The id of the token that a text is: with a space before it where that is a token; in quotes exactly as written. A
  * text of several tokens is reported, and the result is undefined.
  */
-export async function oneToken(text) {
+async function oneToken(text) {
   const quoted = /^"(.*)"$/s.exec(text);
   const plain = (quoted ? quoted[1] : text).replaceAll("·", " ");
   for (const form of quoted || /^\s/.test(plain) ? [plain] : [` ${plain}`, plain]) {
@@ -32,73 +39,58 @@ export async function oneToken(text) {
   return null;
 }
 
+/** A list of tokens, with an entry for any other one. */
+function choice(label, chosen, options, on) {
+  const box = h("span");
+  const other = async (input) => {
+    const id = input.value && (await oneToken(input.value));
+    if (id !== null && id !== "") on(`#${id}`);
+  };
+  const typed = () => {
+    const input = textBox(`${label}: any token`, {
+      placeholder: "a token",
+      size: 10,
+      title: 'a word, read with the space before it; in quotes exactly as written: "ing"',
+      onkeydown: (e) => {
+        if (e.key === "Enter") other(input);
+        if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();
+      },
+    });
+    fill(box, [input, button("Use", () => other(input), "btn small")]);
+    input.focus();
+  };
+  const all = [...options, [OTHER, "another token …"]];
+  const list = selectBox(label, all, chosen, (id) => (id === OTHER ? typed() : on(id)));
+  fill(box, list);
+  return box;
+}
+
+const hash = (one) => `#${one.id}`;
+
 /** Two lists, for the target and its rival. `draw(view)` fills them with the candidates of a position. */
 export function questionPicker() {
   const el = h("div.row.question", { role: "group", "aria-label": "Target and runner-up" });
 
-  /** A list of tokens, with an entry for any other one. */
-  function choice(label, chosen, options, on) {
-    const box = h("span");
-    const other = async (input) => {
-      const id = input.value && (await oneToken(input.value));
-      if (id !== null && id !== "") on(`#${id}`);
-    };
-    const typed = () => {
-      const input = textBox(`${label}: any token`, {
-        placeholder: "a token",
-        size: 10,
-        title: 'a word, read with the space before it; in quotes exactly as written: "ing"',
-        onkeydown: (e) => {
-          if (e.key === "Enter") other(input);
-          if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();
-        },
-      });
-      fill(box, [input, button("Use", () => other(input), { class: "btn small" })]);
-      input.focus();
-    };
-    const list = selectBox(label, [...options, [OTHER, "another token …"]], chosen, {
-      onchange: () => (list.value === OTHER ? typed() : on(list.value)),
-    });
-    fill(box, list);
-    return box;
-  }
-
-  function draw(view) {
-    const { target, against, prediction } = view;
+  function draw({ target, against, prediction }) {
     const listed = prediction.slice(0, 10);
-    const first = listed[0];
-    const runnerUp = listed.find((c) => c.id !== target.id);
-    const named = (c, more = "") => [`#${c.id}`, `${visible(c.token)}${more}`];
-    const withOne = (one, list) => (one && !list.some(([id]) => id === `#${one.id}`) ? [named(one), ...list] : list);
+    const [first] = listed;
+    const rivals = listed.filter((c) => c.id !== target.id);
+    const [runnerUp] = rivals;
+    const named = (c, more = "") => [hash(c), `${visible(c.token)}${more}`];
+    const withOne = (one, list) => (one && !list.some(([id]) => id === hash(one)) ? [named(one), ...list] : list);
+    const targets = listed.map((c) => named(c, c === first ? " (predicted)" : ""));
+    const others = rivals.map((c) => named(c, c === runnerUp ? " (runner-up)" : ""));
+    const aim = (id) => turn({ token: id === hash(first) ? "" : id, ...(id === state().against && { against: "" }) });
+    const compare = (id) => {
+      if (id === "none") turn({ single: "1", against: "" });
+      else turn({ single: "", against: runnerUp && id === hash(runnerUp) ? "" : id });
+    };
+    const rivalOptions = [...withOne(against, others), ["none", "none: its logit alone"]];
     fill(el, [
       h("span.soft", "Why"),
-      choice(
-        "Target",
-        `#${target.id}`,
-        withOne(
-          target,
-          listed.map((c) => named(c, c === first ? " (predicted)" : "")),
-        ),
-        (id) => turn({ token: id === `#${first.id}` ? "" : id, ...(id === state().against && { against: "" }) }),
-      ),
+      choice("Target", hash(target), withOne(target, targets), aim),
       h("span.soft", "rather than"),
-      choice(
-        "Runner-up",
-        against ? `#${against.id}` : "none",
-        [
-          ...withOne(
-            against,
-            listed.filter((c) => c.id !== target.id).map((c) => named(c, c === runnerUp ? " (runner-up)" : "")),
-          ),
-          ["none", "none: its logit alone"],
-        ],
-        (id) =>
-          turn(
-            id === "none"
-              ? { single: "1", against: "" }
-              : { single: "", against: runnerUp && id === `#${runnerUp.id}` ? "" : id },
-          ),
-      ),
+      choice("Runner-up", against ? hash(against) : "none", rivalOptions, compare),
     ]);
   }
   return { el, draw };

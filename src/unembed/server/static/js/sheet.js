@@ -10,7 +10,7 @@ export function sheet(el) {
     el.classList.remove("sheet");
     return had;
   };
-  el.prepend(button("Close ✕", hide, { class: "quiet sheet-close" }));
+  el.prepend(button("Close ✕", hide, "quiet sheet-close"));
   el.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && hide()) event.stopPropagation();
   });

@@ -4,57 +4,25 @@
  * each update costs processor time, and browsers refuse updates as frequent as those of a repeated arrow key.
  */
 
-const DEFAULTS = {
-  // The model's input.
-  prompt: "",
-  edits: "",
-  disabled: "",
-  other: "",
-  // The selection.
-  position: "",
-  layer: "",
-  layers: "",
+/** What a state holds, in the order of the address; without a value here it is empty by default. */
+const NAMES =
+  "prompt edits disabled other " + // the model's input
+  "position layer layers stage token against single memory compared head " + // the selection
+  "metric stages pins diff flip fit columns only events scale by effects alone " + // display of the trace
+  "part sort side coverage query text new_tokens seed point direction patched colour view " + // the other screens
+  "model index tour session"; // the page itself
+const GIVEN = {
   stage: "post",
-  token: "",
-  against: "",
-  single: "",
-  memory: "",
-  compared: "",
-  head: "",
-  // Display of the trace.
   metric: "probability",
   stages: "post",
-  pins: "",
-  diff: "",
-  flip: "",
-  fit: "",
-  columns: "",
-  only: "",
-  events: "",
-  scale: "",
   by: "component",
-  effects: "",
-  alone: "",
-  // The other screens.
   part: "ffn",
   sort: "effect",
   side: "all",
-  coverage: "",
-  query: "",
-  text: "",
-  new_tokens: "",
-  seed: "",
   point: "resid_pre",
   direction: "denoising",
-  patched: "",
-  colour: "",
-  view: "",
-  // The page itself.
-  model: "",
-  index: "",
-  tour: "",
-  session: "",
 };
+const DEFAULTS = Object.fromEntries(NAMES.split(" ").map((name) => [name, GIVEN[name] ?? ""]));
 const LATER = 200; // milliseconds
 let readable = (found, _unknown) => found;
 let current = read();
@@ -194,11 +162,17 @@ export function parseId(text) {
   return { layer, index: first + number, kind: /h/i.test(found[4] ?? "") ? "head" : "memory" };
 }
 
+/** The address of a memory on the server. */
+export const memoryPath = ({ layer, index }) => `/memories/${layer}/${index}`;
+
+/** The state that is the card of a memory or a head. */
+export const cardOf = (one, kind = "memory") =>
+  kind === "head" ? { screen: "heads", head: idOf(one, kind) } : { screen: "memory", memory: idOf(one) };
+
 /** Open the card of a written id; false if the text is none. */
 export function openCard(text) {
   const found = parseId(text);
-  if (found?.kind === "head") go({ screen: "heads", head: idOf(found, "head") });
-  else if (found) go({ screen: "memory", memory: idOf(found) });
+  if (found) go(cardOf(found, found.kind));
   return found !== null;
 }
 

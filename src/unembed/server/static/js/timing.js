@@ -1,19 +1,15 @@
 /** Durations of interactions, from the event to the next frame, for the tests and a panel. */
 import { afterPaint, button, h, modal } from "./dom.js";
+import { differ } from "./state.js";
 
-/** The class of an interaction, by the first key of the state that it changes, and its limit in milliseconds. */
+/** Each class of interaction: its limit in milliseconds, and the keys of the state whose change it is. */
 const CLASSES = {
-  screen: ["open a screen", 100],
-  metric: ["recolour", 50],
-  stages: ["recolour", 50],
-  diff: ["recolour", 50],
-  pins: ["pin", 100],
-  position: ["position", 100],
-  token: ["position", 100],
-  layer: ["select", 50],
-  stage: ["select", 50],
-  layers: ["select", 50],
-  memory: ["memory", 100],
+  "open a screen": [100, "screen"],
+  recolour: [50, "metric", "stages", "diff"],
+  pin: [100, "pins"],
+  position: [100, "position", "token"],
+  select: [50, "layer", "stage", "layers"],
+  memory: [100, "memory"],
 };
 
 /** Begin a span; the returned function ends it, when all is drawn. */
@@ -29,25 +25,22 @@ export function span(name) {
 
 /** A span for a change of the state. */
 export function changed(now, before) {
-  const key = Object.keys(CLASSES).find((name) => now[name] !== before[name]);
-  return key ? span(CLASSES[key][0]) : () => {};
+  const found = Object.entries(CLASSES).find(([, [, ...keys]]) => differ(now, before, ...keys));
+  return found ? span(found[0]) : () => {};
 }
 
 /** The spans of this page, by class. */
 export function panel(table) {
-  const limits = Object.fromEntries([...Object.values(CLASSES), ["trace", 100], ["sort", 50]]);
-  const found = Map.groupBy(
-    performance.getEntriesByType("measure").filter((one) => one.name in limits),
-    (one) => one.name,
-  );
-  const rows = [...found].map(([name, list]) => {
+  const limits = {
+    ...Object.fromEntries(Object.entries(CLASSES).map(([name, [most]]) => [name, most])),
+    trace: 100,
+    sort: 50,
+  };
+  const spans = performance.getEntriesByType("measure").filter((one) => one.name in limits);
+  const rows = [...Map.groupBy(spans, (one) => one.name)].map(([name, list]) => {
     const times = list.map((one) => one.duration).sort((a, b) => a - b);
-    return [
-      name,
-      times.length,
-      ...[0.5, 0.95, 1].map((q) => Math.round(times[Math.ceil(q * times.length) - 1])),
-      limits[name],
-    ];
+    const quantiles = [0.5, 0.95, 1].map((q) => Math.round(times[Math.ceil(q * times.length) - 1]));
+    return [name, times.length, ...quantiles, limits[name]];
   });
   const dialog = modal({ "aria-label": "Timings" }, [
     h("h1", "Timings"),
@@ -56,6 +49,6 @@ export function panel(table) {
       rows,
       "From the event to the frame after it, on this page.",
     ),
-    button("Close", () => dialog.close(), { class: "btn main" }),
+    button("Close", () => dialog.close(), "btn main"),
   ]);
 }

@@ -21,7 +21,7 @@ export function mount() {
     onkeydown: (e) => e.key === "Escape" && (e.stopPropagation(), end()),
   });
   document.body.append(card);
-  let marked = null;
+  /** @type {any} */ let marked = null;
   let timer = 0;
   const at = () => Math.min(STEPS.length, Number.parseInt(state().tour, 10) || 0);
   const step = (n) => turn({ tour: String(n), ...(state().screen !== "trace" && { screen: "trace" }) });
@@ -50,12 +50,10 @@ export function mount() {
       h("h2", { id: "tour-title" }, title),
       h("p", text),
       h("div.row", [
-        button("End", end, { class: "quiet" }),
+        button("End", end, "quiet"),
         h("span.spacer"),
-        n > 1 && button("Back", () => step(n - 1), { class: "btn small" }),
-        button(n < STEPS.length ? "Next" : "Done", () => (n < STEPS.length ? step(n + 1) : end()), {
-          class: "btn small main",
-        }),
+        n > 1 && button("Back", () => step(n - 1), "btn small"),
+        button(n < STEPS.length ? "Next" : "Done", () => (n < STEPS.length ? step(n + 1) : end()), "btn small main"),
       ]),
     ]);
     card.focus({ preventScroll: true });

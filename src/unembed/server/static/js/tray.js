@@ -5,7 +5,7 @@ import { nameOf } from "./names.js";
 import { prompt } from "./parts.js";
 import { edits, idOf, setEdits, turn, watch } from "./state.js";
 
-export const verb = (e) =>
+const verb = (e) =>
   e.action === "set"
     ? `set ${short(e.value)}`
     : e.action === "add"
@@ -45,53 +45,40 @@ let shown = { edits: "", disabled: "" };
 
 /** Buttons for both. */
 export const undoButtons = () => [
-  button("Undo", () => undo(), { class: "btn small", disabled: !past.length, title: "Ctrl Z" }),
-  button("Redo", () => undo(true), { class: "btn small", disabled: !undone.length, title: "Ctrl Shift Z" }),
+  button("Undo", () => undo(), "btn small", { disabled: !past.length, title: "Ctrl Z" }),
+  button("Redo", () => undo(true), "btn small", { disabled: !undone.length, title: "Ctrl Shift Z" }),
 ];
 
 /** `compare` runs both sides of the comparison; `more` is appended after the buttons. */
 export function mount(el, state, compare, more) {
   const note = h("p.faint", { role: "status" });
+  const noted = () => later(note, edits()).catch(api.fail);
   const draw = () => {
     const list = edits();
-    later(note, list).catch(api.fail);
+    noted();
     el.hidden = !list.length;
     if (!list.length) return;
     const any = list.some((e) => e.on);
     fill(el, [
       h("div.tray-head", [
-        h("h2", `${list.length} edit${list.length > 1 ? "s" : ""}`),
-        list.map((e, i) =>
-          h("span", { class: e.on ? "chip" : "chip off" }, [
-            h("b", name(e)),
-            nameOf(e, e.target),
-            h("span.verb", verb(e)),
-            h("span.faint", scope(e)),
-            button(e.on ? "●" : "○", () => change(i, { on: !e.on }), {
-              "aria-label": e.on ? "Switch this edit off" : "Switch this edit on",
-              title: "On or off",
-            }),
-            button("×", () => setEdits(list.filter((_, j) => j !== i)), {
-              "aria-label": "Remove this edit",
-              title: "Remove",
-            }),
-          ]),
-        ),
+        h("h2", many(list.length, "edit")),
+        list.map((e, i) => chip(e, i, list)),
         h("span.spacer"),
         undoButtons(),
-        button(any ? "Bypass all" : "Switch all on", () => setEdits(list.map((e) => ({ ...e, on: !any }))), {
-          class: "btn small",
-        }),
-        button("Run and compare", compare, { class: "btn small main" }),
+        button(
+          any ? "Bypass all" : "Switch all on",
+          () => setEdits(list.map((e) => ({ ...e, on: !any }))),
+          "btn small",
+        ),
+        button("Run and compare", compare, "btn small main"),
         more,
       ]),
       note,
     ]);
   };
-  const change = (i, part) => setEdits(edits().map((e, j) => (i === j ? { ...e, ...part } : e)));
   shown = state;
   watch((next, before) => {
-    if (next.prompt !== before.prompt) later(note, edits()).catch(api.fail);
+    if (next.prompt !== before.prompt) noted();
     if (next.edits === before.edits && next.disabled === before.disabled) return;
     if (!turning) {
       past.push({ edits: before.edits, disabled: before.disabled });
@@ -101,6 +88,20 @@ export function mount(el, state, compare, more) {
     draw();
   });
   draw();
+}
+
+/** One edit, with buttons that switch it and remove it. */
+function chip(e, i, list) {
+  const flip = () => setEdits(edits().map((other, j) => (i === j ? { ...other, on: !e.on } : other)));
+  const label = e.on ? "Switch this edit off" : "Switch this edit on";
+  return h("span", { class: e.on ? "chip" : "chip off" }, [
+    h("b", name(e)),
+    nameOf(e, e.target),
+    h("span.verb", verb(e)),
+    h("span.faint", scope(e)),
+    button(e.on ? "●" : "○", flip, "", { "aria-label": label, title: "On or off" }),
+    button("×", () => setEdits(list.toSpliced(i, 1)), "", { "aria-label": "Remove this edit", title: "Remove" }),
+  ]);
 }
 
 /** The edits at positions after the prompt, which change only its continuation. */
@@ -125,7 +126,17 @@ export function add(edit) {
   setEdits([...rest, { positions: "all", on: true, ...edit }], false);
 }
 
+/** An edit of a memory, at all positions. */
+export const edited = ({ layer, index }, action, value) =>
+  /** @type {any} */ ({ target: "coefficient", layer, index, action, value, positions: "all" });
+
 /** Add the edit that switches a memory or a head off, or one that sets a memory. */
-export const off = ({ layer, index }, target = "coefficient") =>
-  add({ target, layer, index, action: "scale", value: 0 });
-export const set = ({ layer, index }, value = 3) => add({ target: "coefficient", layer, index, action: "set", value });
+export const off = (one, target = "coefficient") => add({ ...edited(one, "scale", 0), target });
+export const set = (one, value = 3) => add(edited(one, "set", value));
+
+/** Edit several memories alike, as one step of undo; their earlier edits are replaced. */
+export function addAll(memories, action, value) {
+  const ids = memories.map((one) => idOf(one));
+  const others = edits().filter((e) => e.target === "head" || !ids.includes(idOf(e)));
+  setEdits([...others, ...memories.map((one) => ({ ...edited(one, action, value), on: true }))]);
+}

@@ -1,11 +1,11 @@
 /** Writers of a layer or of the whole model as a table, one line each: memories (FFN neurons), heads, or both. */
 import * as api from "./api.js";
-import { append, button, fill, fixed, h, percent, places } from "./dom.js";
+import { append, button, fill, fixed, h, many, percent, places } from "./dom.js";
 import { visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
-import { link, pane, toks } from "./parts.js";
+import { bareTable, link, pane, toks } from "./parts.js";
 import { asText } from "./question.js";
-import { idOf } from "./state.js";
+import { idOf, memoryPath } from "./state.js";
 import * as tray from "./tray.js";
 
 /** Ways to rank the lists: the API's name, its label, and its definition. */
@@ -19,7 +19,10 @@ export const ORDERS = {
   coefficient: ["Coefficient", "|coefficient|"],
 };
 
-export const isHead = (u) => u.coefficient === undefined;
+export const kindOf = (u) => (u.coefficient === undefined ? "head" : "memory");
+const isHead = (u) => kindOf(u) === "head";
+const id = (u) => idOf(u, kindOf(u));
+
 /** The number by which a row is ranked. A head has no coefficient and no mean. */
 const RANKED = {
   effect: (u) => Math.abs(u.score),
@@ -33,96 +36,85 @@ export const ranked = (rows, order) => [...rows].sort((a, b) => RANKED[order](b)
  * A table of writers in the given order, the always-on ones folded below it. `view` has the question of the effects;
  * `after`: more lines, [text, effect].
  */
-export function updatesTable(el, rows, view, { order = "effect", after = [] } = {}) {
-  const listed = rows.filter((u) => !u.always_on);
-  const always = rows.filter((u) => u.always_on);
+export function updatesTable(el, rows, view, /** @type {any} */ { order = "effect", after = [] } = {}) {
   const effect = (u) => (order === "deviation" ? (u.deviation ?? u.score) : u.score);
-  const digits = {
-    effect: places(rows.map(effect)),
-    coefficient: places(rows.filter((u) => !isHead(u)).map((u) => u.coefficient)),
+  const digits = places(rows.map(effect));
+  const coefficients = places(rows.filter((u) => !isHead(u)).map((u) => u.coefficient));
+  const table = (list) => {
+    const largest = Math.max(...list.map((u) => Math.abs(effect(u))), 1e-9);
+    const lines = list.map((u) => line(u, effect(u), largest, { digits, coefficients }));
+    const head = headings(order, view).map(([text, cls, title]) => h("th", { scope: "col", class: cls, title }, text));
+    const made = bareTable("table.updates", head, lines);
+    made.style.setProperty("--longest", String(Math.max(6, ...list.map((u) => id(u).length))));
+    return h("div.updates-box", made);
   };
-  const columns = [
+  const always = rows.filter((u) => u.always_on);
+  const fires = () => {
+    const sum = fixed(
+      always.reduce((total, u) => total + effect(u), 0),
+      digits,
+      true,
+    );
+    return ` ${many(always.length, "memory fires", "memories fire")} on nearly every token: ${sum}`;
+  };
+  fill(el, [
+    table(rows.filter((u) => !u.always_on)),
+    after.map(([text, value]) => h("p.faint", text, value === null ? "" : `: ${fixed(value, digits, true)}`)),
+    always.length > 0 && h("details.always-on", h("summary", h("span.tag", "always on"), fires()), table(always)),
+  ]);
+}
+
+/** Each column's name, class and title. */
+function headings(order, view) {
+  const deviates = order === "deviation";
+  const on = `on ${asText(view)}, in logits${deviates ? ", less the effect of the mean coefficient" : ""}`;
+  const promoted =
+    "its name where it has one, and the tokens that it promotes: with a negative coefficient, the tokens at the value's " +
+    "other end";
+  return [
     ["Writer", ""],
     ["Coefficient", "n wide-only", "after the activation function; in gated layers gate × up"],
     ["Share", "n wide-only", "|coefficient| × value norm over the sum of the layer's; of a head, its norm"],
-    [
-      order === "deviation" ? "Beyond the mean" : "Effect",
-      "n",
-      `on ${asText(view)}, in logits${order === "deviation" ? ", less the effect of the mean coefficient" : ""}`,
-    ],
+    [deviates ? "Beyond the mean" : "Effect", "n", on],
     ["", "meter-cell"],
-    [
-      "Promotes",
-      "",
-      "its name where it has one, and the tokens that it promotes: with a negative coefficient, the tokens at the value's " +
-        "other end",
-    ],
+    ["Promotes", "", promoted],
     [h("span.hidden", "Edit"), ""],
   ];
-  const line = (largest) => (u) => {
-    const head = isHead(u);
-    const e = effect(u);
-    const id = idOf(u, head ? "head" : "memory");
-    const name = nameOf(u, head ? "head" : "memory");
-    const tokens = u.coefficient < 0 ? u.bottom_tokens : u.top_tokens;
-    const row = h("tr.sub-update", [
-      h("td.writer", link(u, head ? "head" : "memory")[0]),
-      h("td.n.wide-only", head ? "" : fixed(u.coefficient, digits.coefficient)),
-      h("td.n.wide-only", percent(u.share)),
-      h("td.n.effect", fixed(e, digits.effect, true)),
-      h("td.meter-cell", { "aria-hidden": "true" }, [
-        h("span.meter", [
-          h("span", {
-            class: e < 0 ? "bar minus" : "bar plus",
-            style: { width: `${Math.max(1, (Math.abs(e) / largest) * 50)}%`, [e < 0 ? "right" : "left"]: "50%" },
-          }),
-        ]),
-      ]),
-      h("td.toks", name && h("span.name", { dir: "auto", title: name }, name), toks(tokens, 8)),
-      h("td.acts", [
-        !head &&
-          button("⋯", (event) => opened(event.currentTarget, row, u), {
-            class: "quiet",
-            title: "Tokens and triggers",
-            "aria-label": `Tokens and triggers of ${id}`,
-            "aria-expanded": "false",
-          }),
-        button("+", () => tray.off(u, head ? "head" : undefined), {
-          class: "quiet",
-          title: `Add to the edits: switch this ${head ? "head" : "memory"} off`,
-          "aria-label": `Switch ${id} off`,
+}
+
+/** The row of one writer with effect `e`. */
+function line(u, e, largest, { digits, coefficients }) {
+  const kind = kindOf(u);
+  const name = nameOf(u, kind);
+  const width = `${Math.max(1, (Math.abs(e) / largest) * 50)}%`;
+  const bar = h("span", {
+    class: e < 0 ? "bar minus" : "bar plus",
+    style: { width, [e < 0 ? "right" : "left"]: "50%" },
+  });
+  const row = h("tr.sub-update", [
+    h("td.writer", link(u, kind)[0]),
+    h("td.n.wide-only", kind === "head" ? "" : fixed(u.coefficient, coefficients)),
+    h("td.n.wide-only", percent(u.share)),
+    h("td.n.effect", fixed(e, digits, true)),
+    h("td.meter-cell", { "aria-hidden": "true" }, h("span.meter", bar)),
+    h("td.toks", [
+      name && h("span.name", { dir: "auto", title: name }, name),
+      toks(u.coefficient < 0 ? u.bottom_tokens : u.top_tokens, 8),
+    ]),
+    h("td.acts", [
+      kind === "memory" &&
+        button("⋯", (event) => opened(event.currentTarget, row, u), "quiet", {
+          title: "Tokens and triggers",
+          "aria-label": `Tokens and triggers of ${id(u)}`,
+          "aria-expanded": "false",
         }),
-      ]),
-    ]);
-    return row;
-  };
-  const table = (list) =>
-    h(
-      "table.updates",
-      { style: { "--longest": Math.max(6, ...list.map((u) => idOf(u, isHead(u) ? "head" : "memory").length)) } },
-      [
-        h("thead", [
-          h("tr", [columns.map(([text, cls, title]) => h("th", { scope: "col", class: cls, title }, text))]),
-        ]),
-        h("tbody", list.map(line(Math.max(...list.map((u) => Math.abs(effect(u))), 1e-9)))),
-      ],
-    );
-  fill(el, [
-    h("div.updates-box", table(listed)),
-    after.map(([text, value]) => h("p.faint", text, value === null ? "" : `: ${fixed(value, digits.effect, true)}`)),
-    always.length > 0 &&
-      h("details.always-on", [
-        h("summary", [
-          h("span.tag", "always on"),
-          ` ${always.length} ${always.length === 1 ? "memory fires" : "memories fire"} on nearly every token: ${fixed(
-            always.reduce((sum, u) => sum + effect(u), 0),
-            digits.effect,
-            true,
-          )}`,
-        ]),
-        h("div.updates-box", table(always)),
-      ]),
+      button("+", () => tray.off(u, kind === "head" ? kind : undefined), "quiet", {
+        title: `Add to the edits: switch this ${kind} off`,
+        "aria-label": `Switch ${id(u)} off`,
+      }),
+    ]),
   ]);
+  return row;
 }
 
 /** A short card of a memory, opened in the row below its own. */
@@ -132,39 +124,32 @@ function opened(control, row, u) {
   if (open) return row.nextSibling.remove();
   const body = h("div.stack");
   // A narrow table hides some columns, and a cell that spans hidden ones would widen it.
-  const columns = [...row.cells].filter((cell) => cell.offsetParent).length;
+  const columns = [...row.cells].filter((one) => one.offsetParent).length;
   row.after(h("tr.more", h("td", { colspan: columns }, body)));
   return pane(body, async () => {
     const name = nameOf(u);
+    const ends = Object.entries({ promotes: u.top_tokens, suppresses: u.bottom_tokens });
     fill(body, [
       name && h("p", h("b", name)),
-      [
-        ["promotes", u.top_tokens.slice(0, 10)],
-        ["suppresses", u.bottom_tokens.slice(0, 10)],
-      ].map(([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10))),
+      ends.map(([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10))),
     ]);
     if (!indexed()) return;
-    const { rows } = await api.get(
-      `/memories/${u.layer}/${u.index}/triggers`,
-      { top: 2, context: 16 },
-      { channel: `more ${u.layer}.${u.index}` },
-    );
-    append(body, [
-      rows.map((found) =>
-        h("p", { dir: "auto" }, [
-          h("span.faint", `${fixed(found.coefficient, 2)} `),
-          found.prefix.replace(/\s+/g, " "),
-          h("mark", found.token),
-        ]),
-      ),
-    ]);
+    const query = { top: 2, context: 16 };
+    const found = await api.get(`${memoryPath(u)}/triggers`, query, { channel: `more ${u.layer}.${u.index}` });
+    const trigger = ({ coefficient, prefix, token }) =>
+      h("p", { dir: "auto" }, [
+        h("span.faint", `${fixed(coefficient, 2)} `),
+        prefix.replace(/\s+/g, " "),
+        h("mark", token),
+      ]);
+    append(body, found.rows.map(trigger));
   });
 }
 
 /** The same rows for a file. */
 export const plainRows = (rows) =>
   rows.map((u) => [
-    idOf(u, isHead(u) ? "head" : "memory"),
+    id(u),
     u.coefficient ?? "",
     u.norm,
     u.share,

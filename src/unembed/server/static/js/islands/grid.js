@@ -3,7 +3,7 @@
  * selection moves an overlay. Nothing here reads the layout during an update, because the browser would then lay out
  * the page twice for one frame.
  *
- * mount(el, data, options) -> {update, select, mark, cell, destroy}
+ * mount(el, data, options) -> {update, select, mark, centre, destroy}
  *   data.fit: all columns fit the width, without text where they are narrow; data.pinned: columns that stay in view.
  *   data: {rows: [{label, sub, name, cells: [{text, q, title, name, same, glyph, cls}]}], columns: [{text, next}],
  *   at: [row, column]}
@@ -14,9 +14,11 @@
  *     `onrange`: rows chosen by dragging over their labels or with Shift and the arrows; null where one label was
  *     clicked
  */
-import { token, visible } from "./tokens.js";
+import { LABEL, leftOf, ROW, writeCell, writeHead, writeRow } from "./grid-cells.js";
+import { listen } from "./grid-events.js";
+import { h } from "./nodes.js";
+import { visible } from "./tokens.js";
 
-const LABEL = 92;
 const HEAD = 44;
 /** Narrower columns show only their colour. */
 const READABLE = 40;
@@ -25,357 +27,204 @@ const NARROWEST = 3;
 const SQUEEZED = 56;
 
 export function mount(el, data, options = {}) {
+  const g = begun(el, data, options);
   el.classList.add("grid");
   el.classList.toggle("ranges", !!options.onrange);
   el.tabIndex = 0;
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", options.label || "Layers and positions");
-  const head = div("grid-head");
-  const body = div("grid-body");
-  const corner = div("grid-corner");
-  const ring = div("grid-ring");
-  const cross = div("grid-column");
-  ring.hidden = cross.hidden = true;
-  el.replaceChildren(head, body);
-  body.append(cross, ring);
-  body.setAttribute("role", "rowgroup");
-  head.append(corner);
-  head.setAttribute("role", "row");
-  corner.setAttribute("role", "columnheader");
-  head.setAttribute("aria-rowindex", "1");
-  const id = `grid${Math.random().toString(36).slice(2, 8)}`;
-  const rowHeight = 28;
-  let columnWidth = 92;
-  let margin = 2;
-  let at = [0, 0];
-  const painted = new Map();
-  const heads = new Map();
-  let frame = 0;
-  let ranged = null;
-  let anchor = null;
-  let dragged = null;
-  /** The pinned columns, each with its order among them. */
-  let pinned = new Map();
-
-  /** The box's scroll offset and size. */
-  let seen;
-  const look = () => (seen = [el.scrollLeft, el.scrollTop, el.clientWidth, el.clientHeight]);
-
-  const observer = new ResizeObserver(() => (look(), update(data)));
+  g.head.append(g.corner);
+  g.body.append(g.cross, g.ring);
+  el.replaceChildren(g.head, g.body);
+  const observer = new ResizeObserver(() => (look(g), update(g, g.data)));
   observer.observe(el);
-  el.addEventListener("scroll", schedule, { passive: true });
-  el.addEventListener("keydown", onkey);
-  body.addEventListener("click", (event) => {
-    const found = cellOf(event);
-    if (found && event.shiftKey && options.onpin) options.onpin(...found);
-    else if (found) pick(found[0], found[1], true);
-  });
-  const rowAt = (event) =>
-    clamp(Math.floor((event.clientY - body.getBoundingClientRect().top) / rowHeight), data.rows.length);
-  body.addEventListener("pointerdown", (event) => {
-    if (!options.onrange || event.button || !(/** @type {HTMLElement} */ (event.target).closest(".grid-label"))) return;
-    body.setPointerCapture(event.pointerId);
-    dragged = [rowAt(event), false];
-    event.preventDefault();
-  });
-  body.addEventListener("pointermove", (event) => {
-    if (!dragged) return;
-    const r = rowAt(event);
-    if (r !== dragged[0]) dragged[1] = true;
-    if (dragged[1]) tellRange(dragged[0], r);
-  });
-  body.addEventListener("pointerup", (_event) => {
-    if (dragged && !dragged[1]) {
-      pick(dragged[0], at[1], true);
-      options.onrange(null);
-    }
-    dragged = null;
-    el.focus({ preventScroll: true });
-  });
-  body.addEventListener("pointercancel", () => (dragged = null));
-  body.addEventListener("dblclick", (event) => {
-    const found = cellOf(event);
-    if (found && options.onopen) options.onopen(found[0], found[1]);
-  });
-  body.addEventListener("pointerover", (event) => {
-    const found = event.pointerType === "touch" ? null : cellOf(event);
-    if (found && options.onhover)
-      options.onhover(found[0], found[1], /** @type {HTMLElement} */ (event.target).closest(".cell"));
-  });
-  body.addEventListener("pointerleave", () => options.onhover?.(-1, -1, null));
-  head.addEventListener("click", (event) => {
-    /** @type {HTMLElement} */
-    const cell = /** @type {HTMLElement} */ (event.target).closest("[data-c]");
-    if (cell && event.shiftKey && options.onpincolumn) options.onpincolumn(Number(cell.dataset.c));
-    else if (cell) pick(at[0], Number(cell.dataset.c), true);
-  });
-
-  function update(next) {
-    const other = data.rows.length !== next.rows.length || !painted.size;
-    data = next;
-    const widest = Math.max(4, ...data.columns.map((c) => visible(c.text).length));
-    columnWidth = Math.min(116, Math.max(68, widest * 8 + 18));
-    const room = seen[2] - LABEL - 2;
-    if (room > 0 && (data.fit || data.columns.length * Math.min(columnWidth, SQUEEZED) < room))
-      columnWidth = Math.max(NARROWEST, Math.min(132, whole(room / data.columns.length)));
-    margin = columnWidth < 8 ? 0 : 2;
-    el.classList.toggle("dense", columnWidth < READABLE);
-    el.classList.toggle("thin", !margin);
-    pinned = new Map((data.pinned || []).map((c, k) => [c, k]));
-    el.setAttribute("aria-rowcount", String(data.rows.length + 1));
-    el.setAttribute("aria-colcount", String(data.columns.length + 1));
-    corner.textContent = data.corner || "";
-    body.style.width = head.style.width = `${LABEL + data.columns.length * columnWidth}px`;
-    body.style.height = `${data.rows.length * rowHeight}px`;
-    if (other) look();
-    drop(data.rows.length, data.columns.length);
-    for (const [c, cell] of heads) writeHead(cell, c);
-    for (const [r, row] of painted) {
-      writeRow(row.el, r);
-      for (const [c, cell] of row.cells) writeCell(cell, r, c);
-    }
-    const [r, c] = data.at || at;
-    const stays = painted.size && r === at[0] && c === at[1] && c < data.columns.length && r < data.rows.length;
-    if (!stays) return pick(r, c);
-    place(); // the scroll offset does not change
-    paint();
-  }
-
-  function schedule() {
-    if (!frame) frame = requestAnimationFrame(() => ((frame = 0), look(), paint()));
-  }
-
-  /** Remove elements outside these rows and columns. */
-  function drop(r1, c1, r0 = 0, c0 = 0) {
-    const gone = (c) => (c < c0 || c >= c1) && !(pinned.has(c) && c < data.columns.length);
-    for (const [r, row] of painted) {
-      if (r < r0 || r >= r1) row.el.remove(), painted.delete(r);
-      else for (const [c, cell] of row.cells) if (gone(c)) cell.remove(), row.cells.delete(c);
-    }
-    for (const [c, cell] of heads) if (gone(c)) cell.remove(), heads.delete(c);
-  }
-
-  /** The left edge of a column; a pinned one moves so that it stays in the box. */
-  function leftOf(c) {
-    const natural = LABEL + c * columnWidth;
-    const k = pinned.get(c);
-    if (k === undefined) return natural;
-    const [left, , wide] = seen;
-    const last = left + wide - (pinned.size - k) * columnWidth;
-    return Math.max(left + LABEL + k * columnWidth, Math.min(natural, last));
-  }
-
-  function movePinned() {
-    const move = (el, c) => {
-      el.style.left = `${leftOf(c)}px`;
-    };
-    for (const c of pinned.keys()) {
-      if (heads.has(c)) move(heads.get(c), c);
-      for (const row of painted.values()) if (row.cells.has(c)) move(row.cells.get(c), c);
-    }
-  }
-
-  function paint() {
-    const [c0, c1] = window(seen[0], seen[2] || 1200, columnWidth, data.columns.length);
-    const [r0, r1] = window(seen[1], seen[3] || 800, rowHeight, data.rows.length);
-    drop(r1, c1, r0, c0);
-    const columns = Array.from({ length: Math.max(0, c1 - c0) }, (_, i) => c0 + i);
-    for (const c of pinned.keys()) if ((c < c0 || c >= c1) && c < data.columns.length) columns.push(c);
-    for (const c of columns) if (!heads.has(c)) heads.set(c, writeHead(part(head, "grid-token", "columnheader", c), c));
-    for (let r = r0; r < r1; r++) {
-      let row = painted.get(r);
-      if (!row) painted.set(r, (row = { el: rowOf(r), cells: new Map() }));
-      for (const c of columns)
-        if (!row.cells.has(c)) row.cells.set(c, writeCell(part(row.el, "cell", "gridcell", c, r), r, c));
-    }
-    if (pinned.size) movePinned();
-    if (seen[2] > LABEL) options.onview?.(seen[0], seen[2] - LABEL, data.columns.length * columnWidth);
-  }
-
-  /** An element at column c. */
-  function part(into, cls, role, c, r) {
-    const el = div(cls);
-    el.setAttribute("role", role);
-    el.setAttribute("aria-colindex", String(c + 2));
-    el.dataset.c = String(c);
-    if (r !== undefined) {
-      el.dataset.r = String(r);
-      el.id = `${id}-${r}-${c}`;
-    }
-    into.append(el);
-    return el;
-  }
-
-  /** Set the content of an element: `made()` is called only if `content` has changed. */
-  function hold(el, content, made) {
-    if (el.content !== content) el.replaceChildren(...made());
-    el.content = content;
-    if (!el.dataset.c) return el;
-    const stays = pinned.has(Number(el.dataset.c));
-    if (el.wide !== columnWidth || el.stays !== stays) {
-      el.style.left = `${leftOf(Number(el.dataset.c))}px`;
-      el.style.width = `${columnWidth - margin}px`;
-      el.style.zIndex = stays ? "1" : "";
-      el.classList.toggle("pinned", stays && el.classList.contains("grid-token"));
-      el.wide = columnWidth;
-      el.stays = stays;
-    }
-    return el;
-  }
-
-  function writeHead(el, c) {
-    const { text, next } = data.columns[c];
-    const under = next === undefined ? String(c) : `${c} → ${visible(next)}`;
-    return hold(el, `${text} ${under}`, () => [token(text), div("grid-next", under)]);
-  }
-
-  function rowOf(r) {
-    const el = div("grid-row");
-    el.setAttribute("role", "row");
-    el.setAttribute("aria-rowindex", String(r + 2));
-    el.style.top = `${r * rowHeight}px`;
-    const label = div("grid-label");
-    label.setAttribute("role", "rowheader");
-    el.append(label);
-    body.append(el);
-    return writeRow(el, r);
-  }
-
-  function writeRow(el, r) {
-    const { label, sub, cls } = data.rows[r];
-    el.className = `grid-row ${cls || ""}${inRange(r) ? " ranged" : ""}`;
-    hold(el.firstChild, `${label} ${sub}`, () => (sub ? [label, div("sub", sub)] : [label]));
-    return el;
-  }
-
-  function writeCell(el, r, c) {
-    const { text, q, cls, same, glyph, name } = data.rows[r].cells[c];
-    const wanted = `cell q${q}${cls ? ` ${cls}` : ""}${same ? " same" : ""}`;
-    if (el.className !== wanted) el.className = wanted;
-    if (el.getAttribute("aria-label") !== name) el.setAttribute("aria-label", name);
-    return hold(el, `${same ? "" : text} ${glyph}`, () => [
-      same ? div("stem") : token(text),
-      ...(glyph ? [div("glyph", glyph)] : []),
-    ]);
-  }
-
-  function pick(r, c, tell) {
-    at = [clamp(r, data.rows.length), clamp(c, data.columns.length)];
-    place();
-    reveal();
-    if (tell && options.onselect) options.onselect(at[0], at[1]);
-  }
-
-  function place() {
-    if (!data.rows.length || !data.columns.length) return;
-    ring.hidden = cross.hidden = false;
-    const x = LABEL + at[1] * columnWidth;
-    ring.style.width = `${columnWidth - margin}px`;
-    ring.style.height = `${rowHeight - 2}px`;
-    ring.style.transform = `translate(${x}px, ${at[0] * rowHeight}px)`;
-    cross.style.width = `${columnWidth - margin}px`;
-    cross.style.transform = `translateX(${x}px)`;
-    for (const cell of heads.values()) {
-      cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
-      cell.classList.toggle("end", at[1] > data.columns.length / 2); // its full token would overflow at the right
-    }
-    el.setAttribute("aria-activedescendant", `${id}-${at[0]}-${at[1]}`);
-  }
-
-  function reveal() {
-    const x = LABEL + at[1] * columnWidth;
-    const top = at[0] * rowHeight;
-    const [left, above, wide, high] = seen;
-    const to = [
-      Math.max(x + columnWidth - wide, Math.min(x - LABEL, left)),
-      Math.max(top + rowHeight + HEAD - high, Math.min(top, above)),
-    ];
-    if (wide && (to[0] !== left || to[1] !== above)) {
-      seen.splice(0, 2, ...to);
-      requestAnimationFrame(() => el.scrollTo(...to)); // in this frame, the page would be laid out twice
-    }
-    paint();
-  }
-
-  function tellRange(from, to) {
-    options.onrange(Math.min(from, to), Math.max(from, to), to);
-  }
-
-  function mark(range) {
-    ranged = range;
-    for (const [r, row] of painted) row.el.classList.toggle("ranged", inRange(r));
-  }
-
-  const inRange = (r) => !!ranged && r >= ranged[0] && r <= ranged[1];
-
-  function onkey(event) {
-    const { key, ctrlKey } = event;
-    const by = { ArrowUp: -1, ArrowDown: 1 }[key];
-    if (event.shiftKey && by && options.onrange) {
-      anchor ??= at[0];
-      pick(at[0] + by, at[1], false);
-      tellRange(anchor, at[0]);
-      event.preventDefault();
-      return event.stopPropagation();
-    }
-    if (key !== "Shift") anchor = null;
-    const last = [data.rows.length - 1, data.columns.length - 1];
-    const moves = {
-      ArrowUp: [at[0] - 1, at[1]],
-      ArrowDown: [at[0] + 1, at[1]],
-      ArrowLeft: [at[0], at[1] - 1],
-      ArrowRight: [at[0], at[1] + 1],
-      Home: [ctrlKey ? 0 : at[0], 0],
-      End: [ctrlKey ? last[0] : at[0], last[1]],
-      PageUp: [at[0] - 8, at[1]],
-      PageDown: [at[0] + 8, at[1]],
-    };
-    if (moves[key] && !event.altKey && !event.metaKey) pick(moves[key][0], moves[key][1], true);
-    else if (key === "Enter" && options.onopen) options.onopen(at[0], at[1]);
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  function cellOf(event) {
-    /** @type {HTMLElement} */
-    const cell = /** @type {HTMLElement} */ (event.target).closest(".cell");
-    return cell ? [Number(cell.dataset.r), Number(cell.dataset.c)] : null;
-  }
-
-  look();
-  update(data);
+  el.addEventListener("scroll", () => schedule(g), { passive: true });
+  listen(g, (r, c, tell) => pick(g, r, c, tell));
+  look(g);
+  update(g, data);
   return {
-    update,
-    select: (r, c) => pick(r, c, false),
+    update: (next) => update(g, next),
+    select: (r, c) => pick(g, r, c, false),
     /** Mark the selected range of rows, [first, last] or null. */
-    mark,
-    /** Scroll so that the column at this fraction of the width is in the middle. */
-    centre(share) {
-      el.scrollTo({ left: share * data.columns.length * columnWidth - (seen[2] - LABEL) / 2 });
+    mark(range) {
+      g.ranged = range;
+      for (const [r, row] of g.painted) row.el.classList.toggle("ranged", g.inRange(r));
     },
-    cell: (r, c) => painted.get(r)?.cells.get(c) || null,
+    /** Scroll so that the column at this fraction of the width is in the middle. */
+    centre: (share) => el.scrollTo({ left: share * g.data.columns.length * g.columnWidth - (g.seen[2] - LABEL) / 2 }),
     destroy() {
       observer.disconnect();
-      cancelAnimationFrame(frame);
+      cancelAnimationFrame(g.frame);
       el.replaceChildren();
     },
   };
 }
 
+/**
+ * The state of a grid. `at`: the selected cell; `painted`: rows that exist as elements, with their cells; `pinned`: the
+ * pinned columns, each with its order among them; `seen`: the box's scroll offset and size.
+ */
+function begun(el, data, options) {
+  const id = `grid${Math.random().toString(36).slice(2, 8)}`;
+  const head = h("div.grid-head", { role: "row", "aria-rowindex": 1 });
+  const body = h("div.grid-body", { role: "rowgroup" });
+  const corner = h("div.grid-corner", { role: "columnheader" });
+  const [ring, cross] = ["ring", "column"].map((name) => h(`div.grid-${name}`, { hidden: true }));
+  const size = { columnWidth: 92, margin: 2, seen: [0, 0, 0, 0] };
+  const drawn = { painted: new Map(), heads: new Map(), pinned: new Map(), frame: 0 };
+  const inRange = (r) => !!g.ranged && r >= g.ranged[0] && r <= g.ranged[1];
+  const elements = { el, head, body, corner, ring, cross };
+  const g = { ...elements, ...size, ...drawn, data, options, id, at: [0, 0], ranged: null, inRange };
+  return g;
+}
+
+const look = (g) => (g.seen = [g.el.scrollLeft, g.el.scrollTop, g.el.clientWidth, g.el.clientHeight]);
+
+function schedule(g) {
+  if (!g.frame) g.frame = requestAnimationFrame(() => ((g.frame = 0), look(g), paint(g)));
+}
+
 /** Whole pixels, except for columns so narrow that rounding would leave much of the width empty. */
 const whole = (width) => (width < 8 ? width : Math.floor(width));
 
-function window(scroll, size, step, n) {
+/** The width of the columns: that of their texts, or what fits. */
+function widthOf({ columns, fit }, seen) {
+  const widest = Math.max(4, ...columns.map((c) => visible(c.text).length));
+  const wanted = Math.min(116, Math.max(68, widest * 8 + 18));
+  const room = seen[2] - LABEL - 2;
+  const squeezed = room > 0 && (fit || columns.length * Math.min(wanted, SQUEEZED) < room);
+  return squeezed ? Math.max(NARROWEST, Math.min(132, whole(room / columns.length))) : wanted;
+}
+
+function update(g, next) {
+  const { el, head, body, painted } = g;
+  const other = g.data.rows.length !== next.rows.length || !painted.size;
+  g.data = next;
+  const { rows, columns } = next;
+  g.columnWidth = widthOf(next, g.seen);
+  g.margin = g.columnWidth < 8 ? 0 : 2;
+  el.classList.toggle("dense", g.columnWidth < READABLE);
+  el.classList.toggle("thin", !g.margin);
+  g.pinned = new Map((next.pinned || []).map((c, k) => [c, k]));
+  el.setAttribute("aria-rowcount", String(rows.length + 1));
+  el.setAttribute("aria-colcount", String(columns.length + 1));
+  g.corner.textContent = next.corner || "";
+  body.style.width = head.style.width = `${LABEL + columns.length * g.columnWidth}px`;
+  body.style.height = `${rows.length * ROW}px`;
+  if (other) look(g);
+  drop(g, rows.length, columns.length);
+  for (const [c, cell] of g.heads) writeHead(g, cell, c);
+  for (const [r, row] of painted) {
+    writeRow(g, row.el, r);
+    for (const [c, cell] of row.cells) writeCell(g, cell, r, c);
+  }
+  const [r, c] = next.at || g.at;
+  const stays = painted.size && r === g.at[0] && c === g.at[1] && c < columns.length && r < rows.length;
+  if (!stays) return pick(g, r, c);
+  place(g); // the scroll offset does not change
+  paint(g);
+}
+
+/** Remove elements outside these rows and columns. */
+function drop({ pinned, painted, heads, data }, r1, c1, r0 = 0, c0 = 0) {
+  const gone = (c) => (c < c0 || c >= c1) && !(pinned.has(c) && c < data.columns.length);
+  for (const [r, row] of painted) {
+    if (r < r0 || r >= r1) row.el.remove(), painted.delete(r);
+    else for (const [c, cell] of row.cells) if (gone(c)) cell.remove(), row.cells.delete(c);
+  }
+  for (const [c, cell] of heads) if (gone(c)) cell.remove(), heads.delete(c);
+}
+
+function movePinned(g) {
+  for (const c of g.pinned.keys())
+    for (const cells of [g.heads, ...[...g.painted.values()].map((row) => row.cells)])
+      if (cells.has(c)) cells.get(c).style.left = `${leftOf(g, c)}px`;
+}
+
+/** The first and the last of n steps that are in view, and a few more. */
+function inView(scroll, size, step, n) {
   const from = Math.max(0, Math.floor(scroll / step) - 3);
   return [from, Math.min(n, Math.ceil((scroll + size) / step) + 3)];
 }
 
+/** Make the elements that are in view. */
+function paint(g) {
+  const { seen, data, columnWidth, heads, painted } = g;
+  const n = data.columns.length;
+  const [c0, c1] = inView(seen[0], seen[2] || 1200, columnWidth, n);
+  const [r0, r1] = inView(seen[1], seen[3] || 800, ROW, data.rows.length);
+  drop(g, r1, c1, r0, c0);
+  const columns = Array.from({ length: Math.max(0, c1 - c0) }, (_, i) => c0 + i);
+  for (const c of g.pinned.keys()) if ((c < c0 || c >= c1) && c < n) columns.push(c);
+  for (const c of columns)
+    if (!heads.has(c)) heads.set(c, writeHead(g, part(g.head, "grid-token", "columnheader", c), c));
+  for (let r = r0; r < r1; r++) {
+    if (!painted.has(r)) painted.set(r, { el: rowOf(g, r), cells: new Map() });
+    const { el, cells } = painted.get(r);
+    for (const c of columns)
+      if (!cells.has(c)) {
+        const cell = part(el, "cell", "gridcell", c);
+        cell.dataset.r = String(r);
+        cell.id = `${g.id}-${r}-${c}`;
+        cells.set(c, writeCell(g, cell, r, c));
+      }
+  }
+  if (g.pinned.size) movePinned(g);
+  if (seen[2] > LABEL) g.options.onview?.(seen[0], seen[2] - LABEL, n * columnWidth);
+}
+
+/** An element at column c. */
+function part(into, cls, role, c) {
+  const el = h(`div.${cls}`, { role, "aria-colindex": c + 2, data: { c } });
+  into.append(el);
+  return el;
+}
+
+function rowOf(g, r) {
+  const style = { top: `${r * ROW}px` };
+  const el = h("div", { role: "row", "aria-rowindex": r + 2, style }, h("div.grid-label", { role: "rowheader" }));
+  g.body.append(el);
+  return writeRow(g, el, r);
+}
+
 const clamp = (i, n) => Math.max(0, Math.min(n - 1, i));
 
-function div(cls, text) {
-  const el = document.createElement("div");
-  el.className = cls;
-  if (text) el.textContent = text;
-  return el;
+/** Select a cell; `tell`: whether the user did. */
+function pick(g, r, c, tell = false) {
+  g.at = [clamp(r, g.data.rows.length), clamp(c, g.data.columns.length)];
+  place(g);
+  reveal(g);
+  if (tell) g.options.onselect?.(...g.at);
+}
+
+/** Move the overlay to the selected cell. */
+function place({ data, ring, cross, at, columnWidth, margin, heads, el, id }) {
+  if (!data.rows.length || !data.columns.length) return;
+  ring.hidden = cross.hidden = false;
+  const x = LABEL + at[1] * columnWidth;
+  const width = `${columnWidth - margin}px`;
+  Object.assign(ring.style, { width, height: `${ROW - 2}px`, transform: `translate(${x}px, ${at[0] * ROW}px)` });
+  Object.assign(cross.style, { width, transform: `translateX(${x}px)` });
+  for (const cell of heads.values()) {
+    cell.classList.toggle("on", Number(cell.dataset.c) === at[1]);
+    cell.classList.toggle("end", at[1] > data.columns.length / 2); // its full token would overflow at the right
+  }
+  el.setAttribute("aria-activedescendant", `${id}-${at[0]}-${at[1]}`);
+}
+
+/** Scroll the selected cell into view. */
+function reveal(g) {
+  const { at, columnWidth, seen, el } = g;
+  const x = LABEL + at[1] * columnWidth;
+  const top = at[0] * ROW;
+  const [left, above, wide, high] = seen;
+  const to = [
+    Math.max(x + columnWidth - wide, Math.min(x - LABEL, left)),
+    Math.max(top + ROW + HEAD - high, Math.min(top, above)),
+  ];
+  if (wide && (to[0] !== left || to[1] !== above)) {
+    seen.splice(0, 2, ...to);
+    requestAnimationFrame(() => el.scrollTo(...to)); // in this frame, the page would be laid out twice
+  }
+  paint(g);
 }

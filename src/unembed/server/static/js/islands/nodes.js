@@ -45,6 +45,23 @@ export function fill(el, ...children) {
   return append(el, children);
 }
 
+/** A cell of a matrix as a button; `at`: its `row.column`; `takesFocus`: whether the tab key reaches it. */
+export const square = (at, title, cls, takesFocus, onclick, text) =>
+  h(
+    "button",
+    {
+      type: "button",
+      role: "gridcell",
+      class: cls,
+      tabindex: takesFocus ? 0 : -1,
+      data: { at },
+      title,
+      "aria-label": title,
+      onclick,
+    },
+    text,
+  );
+
 /** Arrow keys move the focus among cells named `row.column` in `data-at`, rows counted from below. */
 export function moveFocus(event) {
   const now = event.target.dataset.at?.split(".").map(Number);

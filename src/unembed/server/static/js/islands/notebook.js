@@ -8,14 +8,11 @@ import * as patches from "./patches.js";
 import * as lines from "./ranks.js";
 import { token, visible } from "./tokens.js";
 
-export function draw(el, data, chosen) {
+export function draw(el, data, chosen = () => {}) {
   el.classList.add("unembed", "unembed-out");
   const [, kind] = data.schema.split(/[./]/);
-  return { emergence, attribution, bars: barred, heads: scores, heat, memory, pattern, ranks, readings }[kind](
-    el,
-    data,
-    chosen,
-  );
+  const drawings = { emergence, attribution, bars: barred, heads: scores, heat, memory, pattern, ranks, readings };
+  return drawings[kind](el, data, chosen);
 }
 
 /** A drawing with a line of text under it. */
@@ -26,123 +23,94 @@ function noted(el, text) {
   return { host, note };
 }
 
-function emergence(el, data, chosen) {
-  const stage = data.stages[data.stages.length - 1];
-  const n = stage.ids.length;
-  const percent = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
+const percent = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
+const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
+
+/**
+ * A grid of the first tokens by layer and position; the note shows all tokens of the selected cell. `top(layer,
+ * position)`: its tokens as [text, probability]; `more(layer, position, below)`: what else is said of the cell.
+ */
+function lens(el, { text, label, tokens, n_layers: n }, { top, more }, chosen) {
   const rows = [];
   for (let layer = 0; layer < n; layer++) {
     const below = rows[0];
-    rows.unshift({
-      n: layer,
-      label: `Layer ${layer}`,
-      cells: data.tokens.map((t, p) => {
-        const id = stage.ids[layer][p][0];
-        const event = data.events.find((e) => e.layer === layer && e.position === p);
-        return {
-          id,
-          text: data.texts[id],
-          q: Math.round(16 * Math.sqrt(stage.probabilities[layer][p][0])),
-          cls: id === data.prediction[p] ? "answer" : "",
-          glyph: event ? (event.kind === "saturation" ? "◆" : "✕") : "",
-          same: !!below && below.cells[p].id === id && !event && layer < n - 1,
-          name:
-            `Layer ${layer}, position ${p} ${visible(t.token)}: first ${visible(data.texts[id])} ` +
-            `${percent(stage.probabilities[layer][p][0])}, rank of the final prediction ` +
-            `${stage.rank_of_prediction[layer][p]}`,
-        };
-      }),
-    });
+    const cell = (_, p) => {
+      const [[first, probability]] = top(layer, p);
+      const name = `Layer ${layer}, position ${p} ${visible(tokens[p])}: first ${visible(first)} ${percent(probability)}`;
+      const q = Math.round(16 * Math.sqrt(probability));
+      return { text: first, q, cls: "", glyph: "", name, ...more(layer, p, name, below) };
+    };
+    rows.unshift({ n: layer, label: `Layer ${layer}`, cells: tokens.map(cell) });
   }
-  const { host, note } = noted(el, `${data.model} · ${data.sizes}`);
-  return grid.mount(
-    host,
-    { rows, columns: data.tokens.map((t) => ({ text: t.token })), corner: "layer \\ token" },
-    {
-      label: "Most likely next token after every layer and position",
-      onselect: (r, c) => {
-        const one = rows[r];
-        note.textContent = stage.ids[one.n][c]
-          .map((id, k) => `${visible(data.texts[id])} ${percent(stage.probabilities[one.n][c][k])}`)
-          .join("   ");
-        chosen?.({ layer: one.n, position: c });
-      },
-    },
-  );
+  const { host, note } = noted(el, text);
+  const onselect = (r, c) => {
+    const layer = rows[r].n;
+    note.textContent = top(layer, c)
+      .map(([word, p]) => `${visible(word)} ${percent(p)}`)
+      .join("   ");
+    chosen({ layer, position: c });
+  };
+  const columns = tokens.map((word) => ({ text: word }));
+  return grid.mount(host, { rows, columns, corner: "layer \\ token" }, { label, onselect });
+}
+
+function emergence(el, data, chosen) {
+  const { ids, probabilities, rank_of_prediction: ranked } = data.stages.at(-1);
+  const top = (layer, p) => ids[layer][p].map((id, k) => [data.texts[id], probabilities[layer][p][k]]);
+  const more = (layer, p, name, below) => {
+    const id = ids[layer][p][0];
+    const event = data.events.find((e) => e.layer === layer && e.position === p);
+    return {
+      id,
+      cls: id === data.prediction[p] ? "answer" : "",
+      glyph: event ? (event.kind === "saturation" ? "◆" : "✕") : "",
+      same: !!below && below.cells[p].id === id && !event && layer < ids.length - 1,
+      name: `${name}, rank of the final prediction ${ranked[layer][p]}`,
+    };
+  };
+  const label = "Most likely next token after every layer and position";
+  const tokens = data.tokens.map((t) => t.token);
+  const about = { text: `${data.model} · ${data.sizes}`, label, tokens, n_layers: ids.length };
+  return lens(el, about, { top, more }, chosen);
 }
 
 /** The top tokens of one point of the stream, by layer and position. */
-function readings(el, data, chosen) {
-  const percent = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
-  const rows = data.texts
-    .map((layer, n) => ({
-      n,
-      label: `Layer ${n}`,
-      cells: layer.map((texts, p) => ({
-        text: texts[0],
-        q: Math.round(16 * Math.sqrt(data.probabilities[n][p][0])),
-        cls: "",
-        glyph: "",
-        name:
-          `Layer ${n}, position ${p} ${visible(data.tokens[p])}: first ${visible(texts[0])} ` +
-          `${percent(data.probabilities[n][p][0])}`,
-      })),
-    }))
-    .reverse();
-  const { host, note } = noted(el, data.note);
-  return grid.mount(
-    host,
-    { rows, columns: data.tokens.map((text) => ({ text })), corner: "layer \\ token" },
-    {
-      label: data.label,
-      onselect: (r, c) => {
-        const { n } = rows[r];
-        note.textContent = data.texts[n][c]
-          .map((text, k) => `${visible(text)} ${percent(data.probabilities[n][c][k])}`)
-          .join("   ");
-        chosen?.({ layer: n, position: c });
-      },
-    },
-  );
+function readings(el, { texts, probabilities, tokens, label, note }, chosen) {
+  const top = (layer, p) => texts[layer][p].map((text, k) => [text, probabilities[layer][p][k]]);
+  return lens(el, { text: note, label, tokens, n_layers: texts.length }, { top, more: () => ({}) }, chosen);
 }
 
-const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
-
-function attribution(el, data, chosen) {
-  const { host } = noted(el, data.note);
-  const rows = data.rows.map((row) => ({
-    label: row.label,
-    value: row.contribution,
-    text: signed(row.contribution),
-    row,
-  }));
-  return bars.mount(
-    host,
-    { rows, signed: true },
-    { onpick: ({ row }) => chosen?.({ label: row.label, layer: row.layer, index: row.index }) },
-  );
+/** Labelled numbers of either sign; `picked(row)`: what a click chooses. */
+function signedBars(el, note, all, chosen, picked) {
+  const rows = all.map((row) => ({ ...row, text: signed(row.value), row }));
+  return bars.mount(noted(el, note).host, { rows, signed: true }, { onpick: ({ row }) => chosen(picked(row)) });
 }
+
+const attribution = (el, { rows, note }, chosen) =>
+  signedBars(
+    el,
+    note,
+    rows.map(({ label, layer, index, contribution }) => ({ label, layer, index, value: contribution })),
+    chosen,
+    ({ label, layer, index }) => ({ label, layer, index }),
+  );
+
+const barred = (el, { rows, note }, chosen) => signedBars(el, note, rows, chosen, ({ label }) => ({ label }));
 
 function memory(el, data, chosen) {
-  const lists = [
-    ["Promotes", data.promoted],
-    ["Suppresses", data.suppressed],
-  ].map(([title, rows]) => {
+  const list = (title, all) => {
     const box = h("div");
-    bars.mount(
-      box,
-      { rows: rows.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), r })) },
-      { onpick: ({ r }) => chosen?.({ id: r.id, token: r.token }) },
-    );
+    const rows = all.map((r) => ({ label: token(r.token), value: r.score, text: signed(r.score), r }));
+    bars.mount(box, { rows }, { onpick: ({ r }) => chosen({ id: r.id, token: r.token }) });
     return h("div", h("b", title), box);
-  });
+  };
   const { host } = noted(
     el,
     `Layer ${data.layer}, memory ${data.index}: its value projected by W_U, without the final norm; value norm ` +
       `${data.norm.toPrecision(4)}`,
   );
   host.className = "columns";
-  fill(host, lists);
+  fill(host, list("Promotes", data.promoted), list("Suppresses", data.suppressed));
 }
 
 function pattern(el, data) {
@@ -150,37 +118,16 @@ function pattern(el, data) {
   heads.pattern(host, data);
 }
 
-function scores(el, data, chosen) {
-  const { host } = noted(el, data.note);
-  heads.matrix(host, data, { onpick: (layer, head) => chosen?.({ layer, head }) });
-}
+const scores = (el, data, chosen) =>
+  heads.matrix(noted(el, data.note).host, data, { onpick: (layer, head) => chosen({ layer, head }) });
 
 /** Values from -1 to 1 as shaded cells. */
-function heat(el, data, chosen) {
-  const { host } = noted(el, data.note);
-  patches.mount(
-    host,
-    {
-      values: data.values,
-      numbers: data.shown,
-      rows: data.rows,
-      columns: data.columns.map((text) => ({ text })),
-      label: data.note,
-      name: (r, c) => `${data.rows[r]}, ${data.columns[c]}: ${data.unit} ${data.shown[r][c].toPrecision(3)}`,
-    },
-    { onpick: (row, column) => chosen?.({ row: data.rows[row], column: data.columns[column] }) },
-  );
-}
-
-/** Labelled numbers of either sign. */
-function barred(el, data, chosen) {
-  const { host } = noted(el, data.note);
-  const rows = data.rows.map((row) => ({ ...row, text: signed(row.value), row }));
-  return bars.mount(host, { rows, signed: true }, { onpick: ({ row }) => chosen?.({ label: row.label }) });
+function heat(el, { values, shown: numbers, rows, columns, note: label, unit }, chosen) {
+  const name = (r, c) => `${rows[r]}, ${columns[c]}: ${unit} ${numbers[r][c].toPrecision(3)}`;
+  const data = { values, numbers, rows, columns: columns.map((text) => ({ text })), label, name };
+  patches.mount(noted(el, label).host, data, { onpick: (r, c) => chosen({ row: rows[r], column: columns[c] }) });
 }
 
 /** The rank of tokens by layer, a line for each. */
-function ranks(el, data, chosen) {
-  const { host } = noted(el, data.note);
-  return lines.mount(host, data, { onpick: (layer) => chosen?.({ layer }) });
-}
+const ranks = (el, data, chosen) =>
+  lines.mount(noted(el, data.note).host, data, { onpick: (layer) => chosen({ layer }) });

@@ -6,7 +6,7 @@
  *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] are written in the cells
  *   instead of the values that shade them.
  */
-import { fill, h, moveFocus } from "./nodes.js";
+import { fill, h, moveFocus, square } from "./nodes.js";
 import { token } from "./tokens.js";
 
 /** The most columns for which numbers are written in the cells. */
@@ -19,40 +19,33 @@ export const shade = (x) =>
 export function mount(el, data, options = {}) {
   const { values, rows, columns, chosen, numbers = values } = data;
   const numbered = columns.length <= NUMBERED;
+  const written = (x) => x.toFixed(2).replace("-0.00", "0.00").replace("-", "−");
+  const last = [values.length - 1, columns.length - 1];
+  const cell = (x, r, c) => {
+    const isAt = (at) => at?.[0] === r && at?.[1] === c;
+    const here = isAt(chosen);
+    const onclick = () => options.onpick?.(r, c);
+    const text = numbered ? written(numbers[r][c]) : "";
+    const el = square(
+      `${r}.${c}`,
+      data.name(r, c),
+      `${shade(x)}${here ? " on" : ""}`,
+      isAt(chosen ?? last),
+      onclick,
+      text,
+    );
+    el.setAttribute("aria-selected", String(here));
+    return el;
+  };
   el.className = numbered ? "patches" : "patches dense";
   el.setAttribute("role", "grid");
   el.setAttribute("aria-label", data.label);
   el.style.setProperty("--columns", String(columns.length));
-  const head = h("div.line", { role: "row" }, [
-    h("span", { role: "columnheader" }, ""),
-    columns.map((column) =>
-      h("span", { role: "columnheader", class: column.differs ? "differs" : "" }, token(column.text)),
-    ),
-  ]);
-  const lines = values.map((row, r) =>
-    h("div.line", { role: "row" }, [
-      h("span", { role: "rowheader" }, rows[r]),
-      row.map((x, c) => {
-        const here = chosen?.[0] === r && chosen?.[1] === c;
-        const name = data.name(r, c);
-        return h(
-          "button",
-          {
-            type: "button",
-            role: "gridcell",
-            class: `${shade(x)}${here ? " on" : ""}`,
-            tabindex: here || (!chosen && r === values.length - 1 && c === columns.length - 1) ? 0 : -1,
-            data: { at: `${r}.${c}` },
-            title: name,
-            "aria-label": name,
-            "aria-selected": String(here),
-            onclick: () => options.onpick?.(r, c),
-          },
-          [numbered ? numbers[r][c].toFixed(2).replace("-0.00", "0.00").replace("-", "−") : ""],
-        );
-      }),
-    ]),
-  );
-  fill(el, head, lines.reverse());
+  const heading = ({ text, differs }) =>
+    h("span", { role: "columnheader", class: differs ? "differs" : "" }, token(text));
+  const head = h("div.line", { role: "row" }, h("span", { role: "columnheader" }, ""), columns.map(heading));
+  const line = (row, r) =>
+    h("div.line", { role: "row" }, [h("span", { role: "rowheader" }, rows[r]), row.map((x, c) => cell(x, r, c))]);
+  fill(el, head, values.map(line).reverse());
   el.onkeydown = moveFocus;
 }

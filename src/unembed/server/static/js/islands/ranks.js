@@ -2,7 +2,7 @@
  * Ranks or probabilities of tokens by layer, one line for each token; ranks are logarithmic with rank 1 on top.
  *
  * mount(el, {series: [{name, ranks, probabilities}], layers: [string], size, at, probability}, {onpick(layer)}) ->
- * {update, at, x, destroy}
+ * {at, x}
  *   `at` (the option and the method): the layer under the cursor; `x(layer)`: its x in percent of the width;
  *   `size`: the number of tokens of the vocabulary, the bottom of the scale; `probability`: whether that is the scale.
  */
@@ -14,76 +14,80 @@ const QUARTERS = [1, 0.75, 0.5, 0.25, 0];
 const asPercent = (p) => `${Number((100 * p).toPrecision(2))} %`;
 
 export function mount(el, data, options = {}) {
-  let move = (_i) => {};
-  let share = (_i) => "0%";
-  const update = (next) => {
-    const W = Math.max(300, Math.min(900, el.clientWidth || 560));
-    const PAD = {
-      left: 74,
-      right: Math.min(120, 14 + 7.5 * Math.max(...next.series.map((one) => visible(one.name).length))),
-      top: 14,
-      bottom: 26,
-    };
-    const n = next.layers.length;
-    const x = (i) => PAD.left + (n < 2 ? 0 : (i * (W - PAD.left - PAD.right)) / (n - 1));
-    const deepest = Math.log10(Math.max(10, next.size));
-    const y = (v) => PAD.top + (next.probability ? 1 - v : Math.log10(v) / deepest) * (H - PAD.top - PAD.bottom);
-    const of = (one) => (next.probability ? one.probabilities : one.ranks);
-    share = (i) => `${(100 * x(i)) / W}%`;
-    const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "ranks", role: "img", "aria-label": described(next) });
-    svg.style.maxWidth = `${W}px`; // if the box has become wider, the text does not grow
-    const rule = (v, label) =>
-      svg.append(
-        s("line", { x1: PAD.left, x2: W - PAD.right, y1: y(v), y2: y(v), class: "rule" }),
-        text(PAD.left - 8, y(v) + 4, label, "end"),
-      );
-    if (next.probability) for (const p of QUARTERS) rule(p, asPercent(p));
-    else for (let rank = 1; rank <= next.size; rank *= 10) rule(rank, rank.toLocaleString("en"));
-    const every = Math.ceil(n / 16);
-    for (let i = 0; i < n; i += every) svg.append(text(x(i), H - 8, next.layers[i], "middle"));
-    const cursor = s("line", { y1: PAD.top - 6, y2: H - PAD.bottom + 4, class: "cursor" });
-    move = (i) => {
-      for (const end of ["x1", "x2"]) cursor.setAttribute(end, String(x(i)));
-    };
-    if (next.at !== undefined && next.at !== null) {
-      move(next.at);
-      svg.append(cursor);
-    }
-    const ends = [];
-    next.series.forEach((one, k) => {
-      const points = of(one)
-        .map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`)
-        .join(" ");
-      svg.append(s("polyline", { points, class: `line line${k}` }));
-      of(one).forEach((v, i) => {
-        svg.append(
-          s("circle", { cx: x(i), cy: y(v), r: 3, class: `dot line${k}` }, [
-            s("title", [
-              `${visible(one.name)}: rank ${one.ranks[i].toLocaleString("en")}, ${asPercent(one.probabilities[i])}, ` +
-                `after layer ${next.layers[i]}`,
-            ]),
-          ]),
-        );
-      });
-      ends.push([y(of(one)[n - 1]), one.name, k]);
-    });
-    ends.sort((a, b) => a[0] - b[0]);
-    let low = -20;
-    for (const [at, name, k] of ends) {
-      low = Math.max(at, low + 14);
-      svg.append(text(x(n - 1) + 10, low + 4, visible(name), "start", `end line${k}`));
-    }
-    if (options.onpick)
-      svg.addEventListener("click", (event) => {
-        const box = svg.getBoundingClientRect();
-        const at = ((event.clientX - box.left) / box.width) * W;
-        const i = n < 2 ? 0 : Math.round(((at - PAD.left) / (W - PAD.left - PAD.right)) * (n - 1));
-        options.onpick(Math.max(0, Math.min(n - 1, i)));
-      });
-    fill(el, svg);
+  const scale = scaleOf(el, data);
+  const { W, top, bottom, x, at } = scale;
+  const cursor = s("line.cursor", { y1: top - 6, y2: bottom + 4 });
+  const move = (i) => {
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, String(x(i)));
   };
-  update(data);
-  return { update, at: (i) => move(i), x: (i) => share(i), destroy: () => fill(el) };
+  const hasCursor = (data.at ?? null) !== null;
+  if (hasCursor) move(data.at);
+  const props = {
+    viewBox: `0 0 ${W} ${H}`,
+    role: "img",
+    "aria-label": described(data),
+    style: { "max-width": `${W}px` }, // if the box becomes wider, the text does not grow
+    onclick(event) {
+      const box = event.currentTarget.getBoundingClientRect();
+      options.onpick?.(at(((event.clientX - box.left) / box.width) * W));
+    },
+  };
+  fill(el, s("svg.ranks", props, axes(data, scale), hasCursor && cursor, curves(data, scale), ends(data, scale)));
+  return { at: move, x: (i) => `${(100 * x(i)) / W}%` };
+}
+
+/** What a series shows: its probabilities or its ranks. */
+const valuesOf = (one, probability) => (probability ? one.probabilities : one.ranks);
+
+/** The places of the chart: `x(layer)`, `y(value)`, and `at(x)`, the layer there. */
+function scaleOf(el, { series, layers, size, probability }) {
+  const W = Math.max(300, Math.min(900, el.clientWidth || 560));
+  const [left, top, bottom] = [74, 14, H - 26];
+  const right = W - Math.min(120, 14 + 7.5 * Math.max(...series.map((one) => visible(one.name).length)));
+  const n = layers.length;
+  const deepest = Math.log10(Math.max(10, size));
+  const x = (i) => left + (n < 2 ? 0 : (i * (right - left)) / (n - 1));
+  const y = (v) => top + (probability ? 1 - v : Math.log10(v) / deepest) * (bottom - top);
+  const at = (px) => Math.max(0, Math.min(n - 1, n < 2 ? 0 : Math.round(((px - left) / (right - left)) * (n - 1))));
+  return { W, left, right, top, bottom, n, x, y, at };
+}
+
+function axes({ layers, size, probability }, { left, right, n, x, y }) {
+  const rule = (v, label) => [
+    s("line.rule", { x1: left, x2: right, y1: y(v), y2: y(v) }),
+    text(left - 8, y(v) + 4, label, "end"),
+  ];
+  const found = [];
+  if (probability) for (const p of QUARTERS) found.push(rule(p, asPercent(p)));
+  else for (let rank = 1; rank <= size; rank *= 10) found.push(rule(rank, rank.toLocaleString("en")));
+  const every = Math.ceil(n / 16);
+  for (let i = 0; i < n; i += every) found.push(text(x(i), H - 8, layers[i], "middle"));
+  return found;
+}
+
+function curves({ series, layers, probability }, { x, y }) {
+  const dot = (one, k) => (v, i) => {
+    const says = `rank ${one.ranks[i].toLocaleString("en")}, ${asPercent(one.probabilities[i])}`;
+    const title = s("title", `${visible(one.name)}: ${says}, after layer ${layers[i]}`);
+    return s(`circle.dot.line${k}`, { cx: x(i), cy: y(v), r: 3 }, title);
+  };
+  return series.map((one, k) => {
+    const values = valuesOf(one, probability);
+    const points = values.map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+    return [s(`polyline.line.line${k}`, { points }), values.map(dot(one, k))];
+  });
+}
+
+/** The names at the ends of the lines, none over another. */
+function ends({ series, probability }, { n, x, y }) {
+  let low = -20;
+  const all = series.map((one, k) => ({ at: y(valuesOf(one, probability)[n - 1]), name: one.name, k }));
+  return all
+    .sort((a, b) => a.at - b.at)
+    .map(({ at, name, k }) => {
+      low = Math.max(at, low + 14);
+      return text(x(n - 1) + 10, low + 4, visible(name), "start", `end line${k}`);
+    });
 }
 
 function described(data) {

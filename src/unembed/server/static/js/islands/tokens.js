@@ -29,7 +29,7 @@ export function pieces(text) {
   const found = [];
   let previous = "";
   for (const char of text) {
-    const code = char.codePointAt(0);
+    const code = Number(char.codePointAt(0));
     if (NAMED[char]) found.push([NAMED[char], true]);
     else if (code < 32) found.push([String.fromCharCode(0x2400 + code), true]);
     else if (code >= 0xdc80 && code <= 0xdcff) found.push([`⟨0x${hex(code - 0xdc00, 2)}⟩`, true]);
@@ -87,40 +87,31 @@ function first(text, cls) {
 
 /**
  * A row of tokens to click. `mount(el, {tokens, selected, classes, titles}, {onpick(i), onhover(i or nothing)}) ->
- * {update, shade(classes)}`
+ * {shade(classes)}`
  */
-export function mount(el, data, options = {}) {
-  let chips = [];
-  const shade = (classes, selected = data.selected) =>
+export function mount(el, /** @type {any} */ { tokens, selected, classes, titles }, options = {}) {
+  const chips = tokens.map((text, i) => {
+    /** @type {any} */
+    const chip = document.createElement(options.onpick ? "button" : "span");
+    if (options.onpick) {
+      chip.type = "button";
+      chip.addEventListener("click", () => options.onpick(i));
+    }
+    if (titles) chip.title = titles[i];
+    chip.append(token(text));
+    return chip;
+  });
+  const shade = (shades) =>
     chips.forEach((chip, i) => {
-      chip.className = `chip-token${i === selected ? " on" : ""} ${classes?.[i] || ""}`;
+      chip.className = `chip-token${i === selected ? " on" : ""} ${shades?.[i] || ""}`;
     });
-  const update = (next) => {
-    el.replaceChildren();
-    chips = [];
-    next.tokens.forEach((text, i) => {
-      /** @type {any} */
-      const chip = document.createElement(options.onpick ? "button" : "span");
-      if (options.onpick) {
-        chip.type = "button";
-        chip.addEventListener("click", () => options.onpick(i));
-      }
-      chips.push(chip);
-      if (next.titles) chip.title = next.titles[i];
-      chip.append(token(text));
-      el.append(chip);
-      if (text.includes("\n")) el.append(document.createElement("br"));
-    });
-    shade(next.classes, next.selected);
-  };
   if (options.onhover) {
-    const over = (event) =>
-      options.onhover(
-        event.type === "pointerover" ? chips.findIndex((chip) => chip.contains(event.target)) : undefined,
-      );
-    el.onpointerover = (event) => event.target !== el && over(event);
-    el.onpointerleave = over;
+    const at = (event) => chips.findIndex((chip) => chip.contains(event.target));
+    el.onpointerover = (event) => event.target !== el && options.onhover(at(event));
+    el.onpointerleave = () => options.onhover();
   }
-  update(data);
-  return { update, shade, destroy: () => el.replaceChildren() };
+  shade(classes);
+  el.replaceChildren(...chips.flatMap((chip, i) => (tokens[i].includes("\n") ? [chip, br()] : [chip])));
+  return { shade };
 }
+const br = () => document.createElement("br");

@@ -1,21 +1,21 @@
 /** All heads: their scores as a matrix, and their patterns on a text as thumbnails. */
-import { fill, h, segmented, worded } from "../dom.js";
+import { boxes, fill, h, rangeBox, segmented, worded } from "../dom.js";
 import { matrix, thumbnails } from "../islands/heads.js";
 import { nameOf } from "../names.js";
 import { about, asTable, pane } from "../parts.js";
 import { activeEdits, go, idOf } from "../state.js";
 
-const KINDS = [
-  ["induction", "Induction"],
-  ["previous_token", "Previous token"],
-  ["duplicate_token", "Duplicate"],
-  ["copying", "Copying"],
-  ["resting", "First token"],
-  ["eigenvalues", "OV eigenvalues"],
-  ["effect", "Effect, prompt"],
-  ["own", "Self-attention, prompt"],
-  ["entropy", "Entropy, prompt"],
-];
+const KINDS = {
+  induction: "Induction",
+  previous_token: "Previous token",
+  duplicate_token: "Duplicate",
+  copying: "Copying",
+  resting: "First token",
+  eigenvalues: "OV eigenvalues",
+  effect: "Effect, prompt",
+  own: "Self-attention, prompt",
+  entropy: "Entropy, prompt",
+};
 const ON_PROMPT = ["effect", "own", "entropy"];
 const EIGENVALUES =
   "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does " +
@@ -25,6 +25,7 @@ const EIGENVALUES =
 const attends = (mixer) => mixer.startsWith("attention");
 
 const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
+const names = (layer, index) => nameOf({ layer, index }, "head");
 
 /** `{el, grid, draw}`: the matrix of the selected score. */
 export function matrixPane(t) {
@@ -32,54 +33,29 @@ export function matrixPane(t) {
   const total = model.n_heads * model.mixers.filter(attends).length;
   let kind = "induction";
   const grid = h("div", h("p.faint", "Scoring heads on repeated random tokens …"));
-  const noteLine = h("p.faint");
-  const table = h("div");
+  const [noteLine, table] = boxes("p.faint", "div");
   const many = h("span", `${total} of ${total}`);
-  const few = h("input", {
-    type: "range",
-    min: 1,
-    max: total,
-    value: String(total),
-    "aria-label": "Show top n heads",
-    oninput: draw,
-  });
+  const few = rangeBox("Show top n heads", { min: 1, max: total, value: String(total), oninput: draw });
 
   function draw() {
     const of = ON_PROMPT.includes(kind) ? t.here : t.scores;
     if (!of) return;
-    const rows = kind === "eigenvalues" ? of.eigenvalues : of.scores[kind];
-    if (!rows) return fill(grid, h("p.note", "This score is not defined for this model."));
+    const scores = kind === "eigenvalues" ? of.eigenvalues : of.scores[kind];
+    if (!scores) return fill(grid, h("p.note", "This score is not defined for this model."));
     const definition = kind === "eigenvalues" ? EIGENVALUES : of.definitions[kind];
     const top = Number(few.value);
     fill(many, `${top} of ${total}`);
-    const names = (layer, index) => nameOf({ layer, index }, "head");
-    matrix(grid, { scores: rows, chosen: t.chosen, definition, top, names, mixers: model.mixers }, { onpick: choose });
+    matrix(grid, { scores, chosen: t.chosen, definition, top, names, mixers: model.mixers }, { onpick: choose });
+    const sample = () => `${of.n_sequences} sequences of 2 × ${of.length} random tokens, seed ${of.seed}.`;
     fill(noteLine, [
       top < total && `Top ${top} of ${total} heads: `,
       `${definition}. `,
-      kind === "eigenvalues"
-        ? "From the weights alone."
-        : of === t.scores && `${of.n_sequences} sequences of 2 × ${of.length} random tokens, seed ${of.seed}.`,
+      kind === "eigenvalues" ? "From the weights alone." : of === t.scores && sample(),
     ]);
-    fill(table, [
-      asTable("As a table", ["head", "score", "± 95 %"], () =>
-        rows.flatMap((row, layer) =>
-          row.flatMap((x, index) =>
-            x === null
-              ? []
-              : [
-                  [
-                    [idOf({ layer, index }, "head"), names(layer, index)].join(" "),
-                    x,
-                    of.intervals?.[kind]?.[layer][index] ?? "",
-                  ],
-                ],
-          ),
-        ),
-      ),
-    ]);
+    fill(table, [asTable(["head", "score", "± 95 %"], () => rowsOf(scores, of.intervals?.[kind]))]);
   }
 
+  const shared = `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`;
   const el = h("div.stack", [
     segmented("Score", KINDS, kind, (value) => ((kind = value), draw())),
     grid,
@@ -87,28 +63,29 @@ export function matrixPane(t) {
     noteLine,
     about("heads"),
     table,
-    model.can.shared_keys &&
-      h("p.note", `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`),
+    model.can.shared_keys && h("p.note", shared),
   ]);
   return { el, grid, draw };
 }
 
+/** Each head that has the score, with its name and the score's interval. */
+function rowsOf(scores, intervals) {
+  const row = (layer, x, index) => {
+    const head = [idOf({ layer, index }, "head"), names(layer, index)].join(" ");
+    return x === null ? [] : [[head, x, intervals?.[layer][index] ?? ""]];
+  };
+  return scores.flatMap((all, layer) => all.flatMap((x, index) => row(layer, x, index)));
+}
+
 /** `{el, draw}`: thumbnails of all patterns on the text. */
 export function thumbnailPane(t) {
-  const pictures = h("div");
-  const note = h("p.faint");
+  const [pictures, note] = boxes("div", "p.faint");
   const draw = () =>
     pane(pictures, async () => {
-      const found = await t.api.post(
-        "/heads/patterns",
-        { prompt: t.text, edits: activeEdits() },
-        { channel: "patterns" },
-      );
-      thumbnails(
-        pictures,
-        { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers },
-        { onpick: choose },
-      );
+      const body = { prompt: t.text, edits: activeEdits() };
+      const found = await t.api.post("/heads/patterns", body, { channel: "patterns" });
+      const data = { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers };
+      thumbnails(pictures, data, { onpick: choose });
       fill(note, [
         found.n_tokens > found.side &&
           `Each picture shows ${found.n_tokens} tokens in ${found.side} blocks by their largest weight. `,

@@ -1,273 +1,162 @@
 /** One layer at one position: the readings before and after, and the updates between them. */
 import { architecture } from "../architecture.js";
-import { button, fill, h, many, percent, segmented, selectBox, within } from "../dom.js";
+import { boxes, button, fill, h, selectBox, within } from "../dom.js";
 import { mount as strip, token } from "../islands/tokens.js";
-import { isLabelled, lastUpdate } from "../names.js";
+import { lastUpdate } from "../names.js";
 import {
   about,
-  asTable,
   attribution,
   candidates,
   card,
+  choice,
+  columns,
   failure,
   layerHere,
   pane,
   positionHere,
   prompt,
+  topTokens,
   waiting,
   written,
 } from "../parts.js";
 import { inWords, QUESTION, questionPicker, questionQuery } from "../question.js";
 import { activeEdits, asksAnew, differ, go, state, turn } from "../state.js";
-import { span } from "../timing.js";
 import { dropPositionBeyond } from "../unread.js";
-import { isHead, ORDERS, PLAIN_HEAD, plainRows, ranked, updatesTable } from "../updates.js";
+import { ORDERS } from "../updates.js";
+import { drawList, MOST, partOf, SIDES } from "./layer-list.js";
 
-const PARTS = [
-  ["ffn", "Memories"],
-  ["heads", "Heads"],
-  ["both", "Both"],
-];
-const SIDES = [
-  ["all", "All"],
-  ["for", "Promotes the target"],
-  ["against", "Suppresses the target"],
-  ["named", "Labelled"],
-  ["unnamed", "Not labelled"],
-];
-const called = (u) => isLabelled(u, isHead(u) ? "head" : "memory");
-
-/** The most sub-updates that the server lists at once. */
-const MOST = 500;
-
-/** The fewest rows, largest first, that reach this share of the update's size; all rows if they do not. */
-function until(all, size) {
-  let share = 0;
-  return ranked(all, "size").filter((u) => share < size && ((share += u.share), true));
-}
+const PARTS = { ffn: "Memories", heads: "Heads", both: "Both" };
 
 export function render(root, page) {
   const { api, model } = page;
-  let data = null;
-  let view = null;
-  let wanted = 20;
-  const title = h("h1");
-  const between = h("span", "Before and after");
-  const crumbs = h("div.soft");
+  const [title, crumbs, three, where, attributed] = boxes("h1", "div.soft", "div.sandwich.wide", "div", "div");
+  const [list, listNote, table, between] = boxes("div", "p.faint", "div", "span");
   const tokens = h("div", { "aria-label": "Positions" });
-  const three = h("div.sandwich.wide");
-  const list = h("div");
-  const why = questionPicker();
-  const where = h("div");
-  const listNote = h("p.faint");
-  const attributionBox = h("div");
-  const table = h("div");
-  const move = (n) => turn({ layer: String(within(layer() + n, model.n_layers)) });
-  const choice = (label, name, options) => segmented(label, options, state()[name], (value) => turn({ [name]: value }));
-  fill(root, [
-    h("div.stack", [
-      h("div.row", [
-        title,
-        crumbs,
-        h("span.spacer"),
-        button("Layer below", () => move(-1), { class: "btn small", title: "[" }),
-        button("Layer above", () => move(1), { class: "btn small", title: "]" }),
-      ]),
-      h("div.row", why.el, tokens),
-      where,
-      h("div.layer-panes", [
-        card(
-          "Sub-updates and heads",
-          [
-            model.can.memories && choice("Writers", "part", PARTS),
-            selectBox(
-              "Rank by",
-              Object.entries(ORDERS).map(([name, [text]]) => [name, `by ${text.toLowerCase()}`]),
-              state().sort,
-              { onchange: (e) => turn({ sort: e.target.value }) },
-            ),
-            selectBox("Show", SIDES.slice(0, model.can.index ? 5 : 3), state().side, {
-              onchange: (e) => turn({ side: e.target.value }),
-            }),
-          ],
-          [list, listNote, about("writers"), table],
-        ),
-        h("div.stack", card(between, null, three, about("between")), card("Logit attribution", null, attributionBox)),
-      ]),
+  const panes = { title, crumbs, three, where, attributed, list, listNote, table, between, tokens };
+  const layer = () => layerHere(model.n_layers);
+  fill(between, "Before and after");
+  /** `wanted`: the number of memories to list. */
+  const begun = { data: null, view: null, wanted: 20 };
+  const t = { ...panes, page, api, model, root, layer, why: questionPicker(), ...begun, more: () => more(t) };
+  fill(root, frame(t));
+  return {
+    update: (now, before) => update(t, now, before),
+    key: ({ key }) => act(t, key),
+    exported: () => t.view && { name: `layer-${layer()}`, json: t.view, rows: rowsOf(t.view) },
+  };
+}
+
+function more(t) {
+  t.wanted = Math.min(MOST, t.wanted * 4);
+  return open(t);
+}
+
+const move = ({ model, layer }, by) => turn({ layer: String(within(layer() + by, model.n_layers)) });
+
+function frame(t) {
+  const { model } = t;
+  const orders = Object.entries(ORDERS).map(([name, [text]]) => [name, `by ${text.toLowerCase()}`]);
+  const sides = SIDES.slice(0, model.can.index ? 5 : 3);
+  const controls = [
+    model.can.memories && choice("Writers", "part", PARTS),
+    selectBox("Rank by", orders, state().sort, (sort) => turn({ sort })),
+    selectBox("Show", sides, state().side, (side) => turn({ side })),
+  ];
+  return h("div.stack", [
+    h("div.row", [
+      t.title,
+      t.crumbs,
+      h("span.spacer"),
+      button("Layer below", () => move(t, -1), "btn small", { title: "[" }),
+      button("Layer above", () => move(t, 1), "btn small", { title: "]" }),
+    ]),
+    h("div.row", t.why.el, t.tokens),
+    t.where,
+    h("div.layer-panes", [
+      card("Sub-updates and heads", controls, t.list, t.listNote, about("writers"), t.table),
+      h("div.stack", card(t.between, null, t.three, about("between")), card("Logit attribution", null, t.attributed)),
     ]),
   ]);
+}
 
-  const layer = () => layerHere(model.n_layers);
-  const partOf = () => (model.can.memories ? state().part : "heads");
+function update(t, now, before) {
+  if (asksAnew(now, before)) return load(t);
+  const differs = (...names) => differ(now, before, ...names);
+  const writers = differs("part") && now.part !== "ffn";
+  if (t.data && (writers || differs("layer", "position", "coverage", "sort", ...QUESTION))) return open(t);
+  if (differs("part", "side")) drawList(t);
+  return undefined;
+}
 
-  async function load() {
-    const settled = waiting(root);
-    await pane(three, async () => {
-      data = await api.trace(prompt(), activeEdits());
-      dropPositionBeyond(data.tokens.length);
-      await open();
-    });
-    settled();
-  }
+function act(t, key) {
+  const step = { "[": -1, "]": 1 }[key];
+  const aside = t.data && { ",": -1, ".": 1 }[key];
+  if (step) move(t, step);
+  else if (aside) turn({ position: String(within(t.view.position + aside, t.data.tokens.length)), token: "" });
+  else if (key === "Escape") go({ screen: "trace" });
+  else return false;
+  return true;
+}
 
-  async function open() {
-    try {
-      view = await api.get(
-        `/traces/${data.id}/layers/${layer()}`,
-        {
-          position: positionHere(data.tokens.length),
-          ...questionQuery(),
-          order: state().coverage ? "size" : state().sort,
-          memories: !model.can.memories ? 0 : state().coverage ? MOST : wanted,
-          top: 10,
-          heads: partOf() !== "ffn" || null,
-        },
-        { channel: "layer", what: "Reading the layer" },
-      );
-    } catch (error) {
-      return error.message.startsWith("trace") ? reload() : failure(three, error, open);
-    }
-    draw();
-  }
+async function load(t) {
+  const settled = waiting(t.root);
+  await pane(t.three, async () => {
+    t.data = await t.api.trace(prompt(), activeEdits());
+    dropPositionBeyond(t.data.tokens.length);
+    await open(t);
+  });
+  settled();
+}
 
-  /** The trace is no longer in the server's cache: post the prompt again. */
-  const reload = () => (api.forget("trace "), load());
-
-  function draw() {
-    const one = view.layers[0];
-    page.tokens = data.tokens.map((t) => t.token);
-    page.crumbs();
-    title.textContent = `Layer ${one.layer}`;
-    between.textContent = one.middle ? `Before, after ${model.mixers[one.layer]}, after FFN` : "Before and after";
-    fill(crumbs, [
-      "at ",
-      token(data.tokens[view.position].token),
-      ` position ${view.position}; effects on `,
-      inWords(view),
-    ]);
-    why.draw(view);
-    architecture(where, {
-      model,
-      view,
-      at: { layer: one.layer, part: partOf() === "heads" ? "mixer" : "ffn" },
-    });
-    strip(
-      tokens,
-      { tokens: data.tokens.map((t) => t.token), selected: view.position },
-      { onpick: (p) => turn({ position: String(p), token: "" }) },
-    );
-    const pick = (c) => turn({ token: `#${c.id}` });
-    fill(three, [
-      column("Before", one.before, null, one.rank_before),
-      one.middle
-        ? column(`After ${model.mixers[one.layer]}`, one.middle, one.middle_from, one.rank_middle)
-        : model.ffns[one.layer] && model.mixers[one.layer] && written(h("p.note"), "parallel"),
-      column(`After ${lastUpdate(model, one.layer)}`, one.after, one.after_from, one.rank_after),
-    ]);
-    function column(name, now, from, rank) {
-      return h("div", h("h3", name), candidates(now, { from, n: 10, onpick: pick, rank }));
-    }
-    drawList();
-    if (view.attributions[0]) attribution(attributionBox, view.attributions[0], data.tokens);
-  }
-
-  function drawList() {
-    if (!view) return;
-    const { sort, side, coverage: most } = state();
-    const part = partOf();
-    const one = view.layers[0];
-    const updates = most ? until(one.sub_updates, 0.9) : one.sub_updates;
-    const done = span("sort");
-    const all = ranked([...(part === "heads" ? [] : updates), ...(part === "ffn" ? [] : one.heads)], sort);
-    const shown = all.filter(
-      (u) => ({ for: u.score > 0, against: u.score <= 0, named: called(u), unnamed: !called(u) })[side] ?? true,
-    );
-    const sum = (of) => updates.reduce((total, u) => total + of(u), 0);
-    const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
-    const rest = model.memories[layer()] - updates.length;
-    const share = sum((u) => u.share);
-    const after =
-      part !== "heads" && updates.length && rest > 0
-        ? [
-            [
-              `${many(rest, "other memory", "other memories")} with ${percent(Math.max(0, 1 - share))} of the share, ` +
-                "and the bias",
-              ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null,
-            ],
-          ]
-        : [];
-    updatesTable(list, shown, view, { order: sort, after });
-    if (!updates.length && part !== "heads") list.prepend(written(h("p.note"), "unlisted"));
-    done();
-    fill(listNote, [
-      `Ranked by ${ORDERS[sort][1]}. `,
-      part !== "heads" &&
-        updates.length > 0 && [
-          `The ${many(updates.length, "memory listed has", "memories listed have")} ${percent(share)} of the ` +
-            "share. ",
-          rest > 0 &&
-            !most &&
-            wanted < MOST &&
-            updates.length >= wanted &&
-            button("Show more", () => ((wanted = Math.min(MOST, wanted * 4)), open()), { class: "quiet" }),
-          button(most ? `Show the first ${wanted}` : "Show until 90 %", () => turn({ coverage: most ? "" : "90" }), {
-            class: "quiet",
-          }),
-        ],
-    ]);
-    fill(table, [asTable("As a table", PLAIN_HEAD, () => plainRows(shown))]);
-  }
-
-  return {
-    update(now, before) {
-      if (asksAnew(now, before)) return load();
-      const differs = (...names) => differ(now, before, ...names);
-      if (
-        data &&
-        (differs("layer", "position", "coverage", "sort", ...QUESTION) || (differs("part") && now.part !== "ffn"))
-      )
-        return open();
-      if (differs("part", "side")) drawList();
-    },
-    key(event) {
-      const step = { "[": -1, "]": 1 }[event.key];
-      if (step) return (move(step), true);
-      const aside = { ",": -1, ".": 1 }[event.key];
-      if (aside && data)
-        return (turn({ position: String(within(view.position + aside, data.tokens.length)), token: "" }), true);
-      if (event.key === "Escape") return (go({ screen: "trace" }), true);
-      return false;
-    },
-    exported: () =>
-      view && {
-        name: `layer-${layer()}`,
-        json: view,
-        rows: [
-          [
-            "layer",
-            "index",
-            "coefficient",
-            "norm",
-            "contribution",
-            "share",
-            "score",
-            "deviation",
-            "always_on",
-            "top_tokens",
-          ],
-          ...view.layers[0].sub_updates.map((u) => [
-            u.layer,
-            u.index,
-            u.coefficient,
-            u.norm,
-            u.contribution,
-            u.share,
-            u.score,
-            u.deviation,
-            u.always_on,
-            JSON.stringify(u.top_tokens),
-          ]),
-        ],
-      },
+async function open(t) {
+  const { coverage, sort } = state();
+  const query = {
+    position: positionHere(t.data.tokens.length),
+    ...questionQuery(),
+    order: coverage ? "size" : sort,
+    memories: !t.model.can.memories ? 0 : coverage ? MOST : t.wanted,
+    top: 10,
+    heads: partOf(t) !== "ffn" || null,
   };
+  const path = `/traces/${t.data.id}/layers/${t.layer()}`;
+  try {
+    t.view = await t.api.get(path, query, { channel: "layer", what: "Reading the layer" });
+  } catch (/** @type {any} */ error) {
+    if (!error.message.startsWith("trace")) return failure(t.three, error, () => open(t));
+    t.api.forget("trace "); // it is no longer in the server's cache: post the prompt again
+    return load(t);
+  }
+  draw(t);
+}
+
+function draw(t) {
+  const { view, data, model, page } = t;
+  const one = view.layers[0];
+  const mixer = model.mixers[one.layer];
+  page.tokens = data.tokens.map((word) => word.token);
+  page.crumbs();
+  t.title.textContent = `Layer ${one.layer}`;
+  t.between.textContent = one.middle ? `Before, after ${mixer}, after FFN` : "Before and after";
+  const at = view.position;
+  fill(t.crumbs, "at ", token(page.tokens[at]), ` position ${at}; effects on `, inWords(view));
+  t.why.draw(view);
+  architecture(t.where, { model, view, at: { layer: one.layer, part: partOf(t) === "heads" ? "mixer" : "ffn" } });
+  const onpick = (p) => turn({ position: String(p), token: "" });
+  strip(t.tokens, { tokens: page.tokens, selected: at }, { onpick });
+  const column = (name, now, from, rank) =>
+    h("div", h("h3", name), candidates(now, { from, n: 10, onpick: (c) => turn({ token: `#${c.id}` }), rank }));
+  const parallel = () => model.ffns[one.layer] && mixer && written(h("p.note"), "parallel");
+  fill(t.three, [
+    column("Before", one.before, null, one.rank_before),
+    one.middle ? column(`After ${mixer}`, one.middle, one.middle_from, one.rank_middle) : parallel(),
+    column(`After ${lastUpdate(model, one.layer)}`, one.after, one.after_from, one.rank_after),
+  ]);
+  drawList(t);
+  if (view.attributions[0]) attribution(t.attributed, view.attributions[0], data.tokens);
+}
+
+/** The rows of a file. */
+function rowsOf(view) {
+  const numbers = ["coefficient", "norm", "contribution", "share", "score", "deviation", "always_on"];
+  return columns(view.layers[0].sub_updates, ["layer", "index", ...numbers, topTokens]);
 }

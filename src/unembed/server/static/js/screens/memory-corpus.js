@@ -1,40 +1,37 @@
 /** A memory on a corpus: its top activating examples and the distribution of its coefficient. */
 import { contexts } from "../contexts.js";
-import { fill, fixed, h, many, num, segmented } from "../dom.js";
+import { drawn, fill, fixed, grouped, h, many, num, segmented } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
+import { memoryPath } from "../state.js";
 
 /** The top activating examples: first the texts, from the index; then each token's coefficient, from the model. */
-export function topExamples(box, { api, model }, { layer, index }, slot = 0) {
+export function topExamples(box, { api, model }, memory, slot = 0) {
   if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
-  const at = `/memories/${layer}/${index}`;
+  const at = memoryPath(memory);
   let pole = "positive";
   fill(box, loading("Reading triggers", 10));
   const list = h("div");
+  const choose = (value) => ((pole = value), again());
   const again = () =>
     pane(box, async () => {
       const { rows } = await api.get(`${at}/triggers`, { top: 25, context: 24, pole }, { channel: `triggers${slot}` });
       if (!rows.length) return fill(box, h("p.note", "The key never fired on this corpus."));
-      const drawn = (found) => contexts(list, found, 10);
-      drawn(rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })));
+      contexts(
+        list,
+        rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })),
+        10,
+      );
       fill(box, [
-        model.can.gated &&
-          segmented(
-            "Coefficients",
-            [
-              ["positive", "Positive"],
-              ["negative", "Negative"],
-            ],
-            pole,
-            (value) => ((pole = value), again()),
-          ),
+        model.can.gated && segmented("Coefficients", { positive: "Positive", negative: "Negative" }, pole, choose),
         list,
         h("p.faint", [
           `The ${rows.length} strongest, which index ${model.index} stores; the marked token is where the key fires.`,
         ]),
       ]);
-      drawn((await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts${slot}` })).contexts);
+      const found = await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts${slot}` });
+      contexts(list, found.contexts, 10);
     });
   return again();
 }
@@ -42,43 +39,34 @@ export function topExamples(box, { api, model }, { layer, index }, slot = 0) {
 /** Sampled tokens by bands of their coefficient, the largest first; each band opens to examples. */
 export function quantiles(box, usual) {
   let above = 0; // sampled tokens with a larger coefficient than this band's
-  fill(box, [
-    h("h3.apart", `Examples by quantile, among ${usual.sampled.toLocaleString("en")} sampled tokens`),
-    usual.bands.map((b) => {
-      const list = h("div");
-      const [high, low] = [1 - above / usual.sampled, 1 - (above + b.tokens) / usual.sampled];
-      above += b.tokens;
-      return h("details", { ontoggle: () => !list.firstChild && contexts(list, b.contexts, 4) }, [
-        h("summary", [
-          `${num(b.above)} to ${num(b.up_to)}: ${many(b.tokens, "token")}, quantiles ` +
-            `${fixed(Math.max(0, low), 3)} to ${fixed(high, 3)}`,
-        ]),
-        list,
-      ]);
-    }),
-  ]);
+  const band = (b) => {
+    const list = h("div");
+    const [high, low] = [1 - above / usual.sampled, 1 - (above + b.tokens) / usual.sampled];
+    above += b.tokens;
+    const quantile = `quantiles ${fixed(Math.max(0, low), 3)} to ${fixed(high, 3)}`;
+    return h("details", { ontoggle: () => !list.firstChild && contexts(list, b.contexts, 4) }, [
+      h("summary", `${num(b.above)} to ${num(b.up_to)}: ${many(b.tokens, "token")}, ${quantile}`),
+      list,
+    ]);
+  };
+  const title = `Examples by quantile, among ${grouped(usual.sampled)} sampled tokens`;
+  fill(box, h("h3.apart", title), usual.bands.map(band));
 }
 
 /** The histogram of the sample, with one coefficient marked and the number of smaller ones. */
 export function distribution(el, usual, marked) {
+  const { counts, edges, sampled, tokens } = usual;
   const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
-  const box = h("div");
-  const below = usual.counts.reduce((sum, n, i) => sum + (usual.edges[i + 1] <= marked ? n : 0), 0);
-  const histogramCaption = `Coefficients of ${usual.sampled.toLocaleString("en")} sampled tokens, heights logarithmic`;
-  histogram.mount(box, {
-    ...usual,
-    marks: marked === null ? [] : [{ value: marked, name: `here ${num(marked)}` }],
-    label: histogramCaption,
-  });
+  const below = counts.reduce((sum, n, i) => sum + (edges[i + 1] <= marked ? n : 0), 0);
+  const label = `Coefficients of ${grouped(sampled)} sampled tokens, heights logarithmic`;
+  const marks = marked === null ? [] : [{ value: marked, name: `here ${num(marked)}` }];
   fill(el, [
-    box,
-    marked !== null && h("p", "Here ", h("b", num(marked)), `, above ${below.toLocaleString("en")} of them.`),
+    drawn(histogram.mount, { ...usual, marks, label }),
+    marked !== null && h("p", "Here ", h("b", num(marked)), `, above ${grouped(below)} of them.`),
     h("p.faint", [
-      `${histogramCaption}. Over all ${usual.tokens.toLocaleString("en")} tokens of the index: mean ${num(mean)}, ` +
-        `standard deviation ${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
+      `${label}. Over all ${grouped(tokens)} tokens of the index: mean ${num(mean)}, standard deviation ` +
+        `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
     ]),
-    asTable("As a table", ["from", "to", "tokens"], () =>
-      usual.counts.map((n, i) => [usual.edges[i], usual.edges[i + 1], n]),
-    ),
+    asTable(["from", "to", "tokens"], () => counts.map((n, i) => [edges[i], edges[i + 1], n])),
   ]);
 }

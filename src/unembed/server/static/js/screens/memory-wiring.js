@@ -1,64 +1,35 @@
 /** Virtual weights of a memory: the parts that write to its key, and the memories that read its value. */
 import { fill, fixed, h } from "../dom.js";
 import { nameOf } from "../names.js";
-import { about, link, pane, toks } from "../parts.js";
+import { about, answered, bareTable, link, toks } from "../parts.js";
+import { memoryPath } from "../state.js";
+
+/** The end of a connection, its strength (grey where chance is as strong), its name and tokens. */
+function line(row, kind, chance) {
+  const cls = Math.abs(row.strength) > chance ? "n" : "n faint";
+  const strength = fixed(row.strength, 3, kind === "memory");
+  const name = nameOf(row, kind);
+  return [
+    h("td.writer", link(row, kind)[0]),
+    h("td", { class: cls, title: "grey: not stronger than chance" }, strength),
+    h("td.toks", name && h("span.name", name), row.top_tokens && toks(row.top_tokens, 6)),
+  ];
+}
+
+function list(title, rows, kind, chance, none) {
+  const lines = rows.map((row) => line(row, kind, chance));
+  const table = () => bareTable("table.wired", null, lines, h("caption.hidden", title));
+  return h("div", h("h3", title), rows.length ? table() : h("p.faint", `None: ${none}.`));
+}
 
 /** Fill `box` with the connections of a memory. */
-export function wiring(box, api, { layer, index }) {
+export function wiring(box, api, memory) {
   fill(box, h("p.faint", "Reading weights …"));
-  return pane(box, async () => {
-    const found = await api.get(`/memories/${layer}/${index}/connections`, {}, { channel: "connections" });
-    const list = (title, rows, kind, chance, none) =>
-      h("div", [
-        h("h3", title),
-        rows.length
-          ? h("table.wired", [
-              h("caption.hidden", title),
-              h("tbody", [
-                rows.map((row) =>
-                  h("tr", [
-                    h("td.writer", link(row, kind)[0]),
-                    h(
-                      "td",
-                      {
-                        class: Math.abs(row.strength) > chance ? "n" : "n faint",
-                        title: "grey: not stronger than chance",
-                      },
-                      [fixed(row.strength, 3, kind === "memory")],
-                    ),
-                    h("td.toks", [
-                      nameOf(row, kind) && h("span.name", nameOf(row, kind)),
-                      row.top_tokens && toks(row.top_tokens, 6),
-                    ]),
-                  ]),
-                ),
-              ]),
-            ])
-          : h("p.faint", none),
-      ]);
-    fill(box, [
-      list(
-        "Heads that write to its key",
-        found.heads,
-        "head",
-        found.chance_head,
-        "None: it reads the same stream as the first attention.",
-      ),
-      list(
-        "Memories that write to its key",
-        found.writers,
-        "memory",
-        found.chance_memory,
-        "None: it is in the first layer.",
-      ),
-      list(
-        "Memories that read its value",
-        found.readers,
-        "memory",
-        found.chance_memory,
-        "None: only the unembedding comes after it.",
-      ),
-      about("wiring"),
-    ]);
-  });
+  const ask = () => api.get(`${memoryPath(memory)}/connections`, {}, { channel: "connections" });
+  return answered(box, ask, ({ heads, writers, readers, chance_head: byHead, chance_memory: byMemory }) => [
+    list("Heads that write to its key", heads, "head", byHead, "it reads the same stream as the first attention"),
+    list("Memories that write to its key", writers, "memory", byMemory, "it is in the first layer"),
+    list("Memories that read its value", readers, "memory", byMemory, "only the unembedding comes after it"),
+    about("wiring"),
+  ]);
 }

@@ -15,7 +15,7 @@ export function framed(inspector) {
       sessionStorage.setItem("inspector", NEXT[now()][0]);
       place();
     },
-    { class: "quiet widen" },
+    "quiet widen",
   );
   const away = h("a");
   const el = h("aside.card.stack", { "aria-label": "Selected cell" }, [

@@ -1,11 +1,11 @@
 /** A popover with the top five of the cell under the pointer; it stays open while the pointer is on it. */
-import { h, percent, shownRank } from "../dom.js";
+import { drawn, grouped, h, percent } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token } from "../islands/tokens.js";
 
 /** `onpick(id)` is called when a token in it is clicked. */
 export function popover(onpick) {
-  let pop = null;
+  /** @type {any} */ let pop = null;
   let timer = 0;
   const hide = () => {
     clearTimeout(timer);
@@ -16,29 +16,21 @@ export function popover(onpick) {
   };
   function show({ data }, { title, stage, i }, c, cell) {
     hide();
-    const list = stage.ids[i][c].map((id, k) => ({
-      label: token(data.texts[id]),
-      value: stage.probabilities[i][c][k],
-      text: percent(stage.probabilities[i][c][k]),
-      id,
-      title: "pin: follow it in Token rank by layer",
-    }));
-    const body = h("div");
-    bars.mount(body, { rows: list, signed: false }, { onpick: (row) => onpick(row.id) });
-    pop = h("div", { id: "pop", role: "tooltip" }, [
-      h("h2", `${title}, position ${c}`),
-      body,
-      h("p.faint", [
-        "final prediction ",
-        token(data.texts[data.prediction[c]]),
-        ` at rank ${shownRank(stage.rank_of_prediction[i][c])}`,
-      ]),
-    ]);
+    const rows = stage.ids[i][c].map((id, k) => {
+      const value = stage.probabilities[i][c][k];
+      const label = token(data.texts[id]);
+      return { label, value, text: percent(value), id, title: "pin: follow it in Token rank by layer" };
+    });
+    const final = token(data.texts[data.prediction[c]]);
     const box = cell.getBoundingClientRect();
-    pop.style.left = `${Math.min(box.left, innerWidth - 262) + scrollX}px`;
-    pop.style.top = `${box.bottom + scrollY + 6}px`;
-    pop.addEventListener("pointerenter", () => clearTimeout(timer));
-    pop.addEventListener("pointerleave", hide);
+    const left = `${Math.min(box.left, innerWidth - 262) + scrollX}px`;
+    const style = { left, top: `${box.bottom + scrollY + 6}px` };
+    const stay = () => clearTimeout(timer);
+    pop = h("div", { id: "pop", role: "tooltip", style, onpointerenter: stay, onpointerleave: hide }, [
+      h("h2", `${title}, position ${c}`),
+      drawn(bars.mount, { rows, signed: false }, { onpick: (row) => onpick(row.id) }),
+      h("p.faint", "final prediction ", final, ` at rank ${grouped(stage.rank_of_prediction[i][c])}`),
+    ]);
     document.body.append(pop);
   }
   return {

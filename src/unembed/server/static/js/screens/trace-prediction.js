@@ -34,15 +34,19 @@ export function predictionPane(t) {
         " the model predicts",
       ]),
       shown.map((c) =>
-        button([token(c.token), h("small", percent(c.probability))], () => turn({ token: `#${c.id}` }), {
+        button([token(c.token), h("small", percent(c.probability))], () => turn({ token: `#${c.id}` }), "", {
           title: `explain this token (logit ${c.logit.toFixed(2)})`,
           "aria-pressed": String(c.id === view.target.id),
         }),
       ),
-      button("→ append", () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" }), {
-        class: "quiet",
-        title: "Add the first token to the prompt",
-      }),
+      button(
+        "→ append",
+        () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" }),
+        "quiet",
+        {
+          title: "Add the first token to the prompt",
+        },
+      ),
     ]);
     why.draw(view);
     fill(described, [
@@ -59,7 +63,7 @@ export function predictionPane(t) {
     ]);
     fill(found, [
       view.findings.map((one) =>
-        h("li", [button(one.sentence, () => follow(one), { title: `${one.definition} ${num(one.nats)} nats.` })]),
+        h("li", [button(one.sentence, () => follow(one), "", { title: `${one.definition} ${num(one.nats)} nats.` })]),
       ),
     ]);
   }

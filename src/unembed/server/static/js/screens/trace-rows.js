@@ -1,5 +1,5 @@
 /** The grid's rows from a trace: text, shade, marks and name of each cell. Sends no request and draws nothing. */
-import { num, percent, shownRank } from "../dom.js";
+import { grouped, num, percent } from "../dom.js";
 import { visible } from "../islands/tokens.js";
 import { lastUpdate } from "../names.js";
 import { edits, state } from "../state.js";
@@ -42,100 +42,91 @@ function reached(list, n, p, post, last) {
  * [lowest, highest].
  */
 export function rowsOf(t, seen, only) {
-  const { model, data, spread } = t;
-  const { metric, stages, diff, flip } = state();
-  const V = Math.log2(model.d_vocab);
-  const most = greatest(t);
-  const plain = diff && t.plain && seen === data ? t.plain : null;
-  const made = edits().filter((e) => e.on);
-  const eventsAt = new Map();
-  for (const e of seen.events) {
-    const after = stages !== "both" || e.cause === "ffn" ? "resid_post" : "resid_mid";
-    const row = e.cause === "embedding" ? "-1 resid_pre" : `${e.layer} ${after}`;
-    eventsAt.set(`${row} ${e.position} ${e.kind}`, 1);
-  }
+  const { data, plain } = t;
+  const { stages, diff, flip } = state();
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
   const [from, to] = only || [-1, seen.stages.at(-1).ids.length - 1];
+  /** What all rows share. `was`: the ranks of the row before. */
+  const all = { t, seen, to, most: greatest(t), kinds: kindsAt(seen), made: edits().filter((e) => e.on), was: null };
+  const other = diff && plain && seen === data ? plain : null;
   const found = [];
-  let was = null;
   for (let n = from; n <= to; n++)
-    for (const one of n < 0 ? [seen.embedding] : shown) {
-      const i = Math.max(0, n);
-      if (!one && !only)
+    for (const stage of n < 0 ? [seen.embedding] : shown) {
+      if (!stage && !only)
         found.push({ label: "Embedding", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
-      if (!one?.ids[i]) continue; // not received yet; the embedding's row is always there
-      const post = one.point === "resid_post";
-      const below = found[0];
-      const other = n < 0 ? plain?.embedding : plain?.stages.find((x) => x.point === one.point);
-      const ranks = one.rank_of_prediction[i];
-      const label = n < 0 ? "Embedding" : `Layer ${n}`;
-      const sub = post || n < 0 ? "" : `after ${model.mixers[n]}`;
-      const title = label + (post ? ` after ${lastUpdate(model, n)}` : sub && ` ${sub}`);
-      const cells = data.tokens.map((t0, p) => {
-        const id = one.ids[i][p][0];
-        const prob = one.probabilities[i][p][0];
-        const rank = ranks[p];
-        const nats = most === null || n < 0 ? null : spread[one.point][metric][n][p];
-        const followed =
-          metric === "pinned" && t.followed && n >= 0 ? t.followed.points[one.point].probabilities[n][p] : null;
-        const unknown = n < 0 && (most !== null || metric === "pinned");
-        const q = Math.max(
-          0,
-          Math.round(
-            16 *
-              (unknown
-                ? 0
-                : nats !== null
-                  ? nats / most
-                  : metric === "rank"
-                    ? 1 - Math.log2(rank) / V
-                    : Math.sqrt(followed ?? prob)),
-          ),
-        );
-        const kinds = ["saturation", "elimination"].filter((kind) => eventsAt.has(`${n} ${one.point} ${p} ${kind}`));
-        if (!kinds.length && was)
-          kinds.push(...(was[p] >= BIG * rank ? ["a big rise"] : rank >= BIG * was[p] ? ["a big fall"] : []));
-        const glyph = kinds.map((kind) => SIGNS[kind]).join("");
-        let cls = id === seen.prediction[p] ? "answer" : "";
-        if (other) {
-          const moved = other.ids[i][p][0] !== id ? "moved" : other.probabilities[i][p][0] === prob ? "still" : "";
-          cls = `${reached(made, n, p, post, data.tokens.length - 1) ? "cone " : ""}${moved}`;
-        }
-        return {
-          id,
-          prob,
-          rank,
-          nats,
-          followed,
-          text: seen.texts[id],
-          q,
-          cls,
-          glyph,
-          same: !!below && below.cells[p].id === id && !glyph && n < to,
-          get name() {
-            const first = `first ${visible(seen.texts[id])} ${percent(prob)}`;
-            return [
-              `${title}, position ${p} ${visible(t0.token)}: ${first}`,
-              `rank of the final prediction ${shownRank(rank)}`,
-              ...(nats === null ? [] : [`${num(nats)} nats`]),
-              ...(followed === null ? [] : [`${visible(t.followed.token)} ${percent(followed)}`]),
-              ...kinds.map((kind) => `${kind} here`),
-            ].join(", ");
-          },
-        };
-      });
-      found.unshift({
-        label: sub ? "" : label,
-        sub,
-        cls: sub && "mid",
-        n,
-        i,
-        title,
-        point: one.point,
-        stage: one,
-        cells,
-      });
-      was = ranks;
+      const i = Math.max(0, n);
+      if (!stage?.ids[i]) continue; // not received yet; the embedding's row is always there
+      const before = n < 0 ? other?.embedding : other?.stages.find((x) => x.point === stage.point);
+      found.unshift(rowOf(all, { n, i, stage, below: found[0], before }));
+      all.was = stage.rank_of_prediction[i];
     }
   return flip ? found.reverse() : found;
 }
+
+/** The kinds of event at a row and position. */
+function kindsAt({ events }) {
+  const isJoint = state().stages !== "both";
+  const key = (e) => {
+    const row = e.cause === "embedding" ? "-1 resid_pre" : `${e.layer} ${isJoint || e.cause === "ffn" ? POST : MID}`;
+    return `${row} ${e.position} ${e.kind}`;
+  };
+  const known = new Set(events.map(key));
+  return (row, p) => ["saturation", "elimination"].filter((kind) => known.has(`${row} ${p} ${kind}`));
+}
+const [POST, MID] = ["resid_post", "resid_mid"];
+
+/** The row of layer n at a stage: `below`, the row before it; `before`, the same stage without the edits. */
+function rowOf(all, { n, i, stage, below, before }) {
+  const { model, data } = all.t;
+  const { point } = stage;
+  const label = n < 0 ? "Embedding" : `Layer ${n}`;
+  const sub = point === POST || n < 0 ? "" : `after ${model.mixers[n]}`;
+  const title = label + (point === POST ? ` after ${lastUpdate(model, n)}` : sub && ` ${sub}`);
+  const row = { n, i, title, point, stage, below, before };
+  const cells = data.tokens.map((word, p) => cellOf(all, row, word.token, p));
+  return { label: sub ? "" : label, sub, cls: sub && "mid", n, i, title, point, stage, cells };
+}
+
+function cellOf(all, { n, i, title, point, stage, below, before }, word, p) {
+  const { t, seen, to, most, was, made } = all;
+  const { metric } = state();
+  const id = stage.ids[i][p][0];
+  const prob = stage.probabilities[i][p][0];
+  const rank = stage.rank_of_prediction[i][p];
+  const nats = most === null || n < 0 ? null : t.spread[point][metric][n][p];
+  const isFollowed = metric === "pinned" && t.followed && n >= 0;
+  const followed = isFollowed ? t.followed.points[point].probabilities[n][p] : null;
+  const unknown = n < 0 && (most !== null || metric === "pinned");
+  const byRank = () => 1 - Math.log2(rank) / Math.log2(t.model.d_vocab);
+  const known = () => (nats !== null ? nats / most : metric === "rank" ? byRank() : Math.sqrt(followed ?? prob));
+  const kinds = all.kinds(`${n} ${point}`, p);
+  if (!kinds.length && was)
+    kinds.push(...(was[p] >= BIG * rank ? ["a big rise"] : rank >= BIG * was[p] ? ["a big fall"] : []));
+  const glyph = kinds.map((kind) => SIGNS[kind]).join("");
+  let cls = id === seen.prediction[p] ? "answer" : "";
+  if (before) {
+    const moved = before.ids[i][p][0] !== id ? "moved" : before.probabilities[i][p][0] === prob ? "still" : "";
+    cls = `${reached(made, n, p, point === POST, t.data.tokens.length - 1) ? "cone " : ""}${moved}`;
+  }
+  const q = unknown ? 0 : Math.max(0, Math.round(16 * known()));
+  const text = seen.texts[id];
+  const same = !!below && below.cells[p].id === id && !glyph && n < to;
+  const cell = { id, prob, rank, nats, followed, text, q, cls, glyph, same };
+  const where = `${title}, position ${p} ${visible(word)}`;
+  return {
+    ...cell,
+    get name() {
+      return nameOf(cell, where, t, kinds);
+    },
+  };
+}
+
+/** A cell in words. */
+const nameOf = ({ text, prob, rank, nats, followed }, where, t, kinds) =>
+  [
+    `${where}: first ${visible(text)} ${percent(prob)}`,
+    `rank of the final prediction ${grouped(rank)}`,
+    ...(nats === null ? [] : [`${num(nats)} nats`]),
+    ...(followed === null ? [] : [`${visible(t.followed.token)} ${percent(followed)}`]),
+    ...kinds.map((kind) => `${kind} here`),
+  ].join(", ");

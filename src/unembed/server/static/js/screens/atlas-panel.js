@@ -1,0 +1,131 @@
+/** The panes beside the map: the selected memory, several selected ones, and the best of the gallery. */
+import { button, fill, grouped, h, many, num, percent } from "../dom.js";
+import { token } from "../islands/tokens.js";
+import * as names from "../names.js";
+import { memoryLink, table, toks } from "../parts.js";
+import { go, idOf, parseId, state, turn } from "../state.js";
+import * as tray from "../tray.js";
+
+/** The most memories that the list of a selection shows, and that are switched off together. */
+const LISTED = 60;
+const SWITCHED = 200;
+
+/** What is said of a point of the atlas. */
+export function pointsOf(atlas) {
+  const one = (i) => ({ layer: atlas.layer[i], index: atlas.index[i] });
+  return {
+    one,
+    id: (i) => idOf(one(i)),
+    top: (i, n = 4) => atlas.top[i].slice(0, n).map((id) => [token(atlas.tokens[id]), " "]),
+    density: (i) => (atlas.density ? `active on ${percent(atlas.density[i])} of tokens` : ""),
+    best: (i) => atlas.best.find((b) => b.point === i),
+  };
+}
+
+/** The text at the pointer. */
+export function hover({ points, pop, canvas }, i, where) {
+  pop.hidden = !(i >= 0);
+  if (pop.hidden) return;
+  const described = points.best(i)?.description;
+  fill(pop, [
+    h("b", points.id(i), " ", names.at(points.id(i)) ?? ""),
+    h("div", points.top(i)),
+    described && h("div.soft", described),
+    h("div.faint", points.density(i)),
+  ]);
+  pop.style.left = `${Math.min(where[0] + 14, canvas.clientWidth - 190)}px`;
+  pop.style.top = `${where[1] + 14}px`;
+}
+
+/** The selected memory; else the brushed or found ones; else a hint. */
+export function drawPanel(t) {
+  const chosen = t.at.get(state().memory);
+  if (chosen !== undefined) return drawOne(t, chosen);
+  const list = t.brushed.length ? t.brushed : t.matched ? [...t.matched] : [];
+  if (list.length) return drawSeveral(t, list);
+  const hint = parseId(state().memory)
+    ? h("p.note", `${state().memory} is not on the map, which shows evenly spaced values.`)
+    : h("p.faint", "Click a point for its memory, or select several by dragging.");
+  return fill(t.panel, hint);
+}
+
+const chooser = ({ points }, i) => button(points.id(i), () => turn({ memory: points.id(i) }), "quiet tok");
+
+function drawSeveral(t, list) {
+  const { atlas, points } = t;
+  const shared = new Map();
+  for (const i of list) for (const id of atlas.top[i]) shared.set(id, (shared.get(id) || 0) + 1);
+  const common = [...shared].filter(([, n]) => n > 1).sort((a, b) => b[1] - a[1]);
+  const row = (i) => [
+    h("span", chooser(t, i), " ", names.at(points.id(i)) ?? ""),
+    atlas.density ? percent(atlas.density[i]) : "",
+    points.top(i),
+  ];
+  fill(t.panel, [
+    h("p", { role: "status" }, h("b", many(list.length, "memory", "memories"))),
+    common.length > 0 &&
+      h("p", [
+        h("span.faint", "Shared tokens "),
+        common.slice(0, 8).map(([id, n]) => [token(atlas.tokens[id]), h("small.faint", ` ${n} `)]),
+      ]),
+    list.length <= SWITCHED
+      ? h("div", [button("Switch all off", () => tray.addAll(list.map(points.one), "scale", 0), "btn small")])
+      : h("p.faint", `Up to ${SWITCHED} can be switched off at once.`),
+    table(
+      ["memory", "density", "top tokens"],
+      list.slice(0, LISTED).map(row),
+      list.length > LISTED ? `the first ${LISTED}` : "",
+    ),
+  ]);
+}
+
+/** The points nearest to one, of its island. */
+function nearest({ atlas: { cluster, x, y } }, i) {
+  const away = (j) => (x[j] - x[i]) ** 2 + (y[j] - y[i]) ** 2;
+  const rest = cluster.flatMap((c, j) => (c === cluster[i] && j !== i ? [j] : []));
+  return rest.sort((a, b) => away(a) - away(b)).slice(0, 6);
+}
+
+function drawOne(t, i) {
+  const { atlas, points } = t;
+  const one = points.one(i);
+  const described = points.best(i);
+  const island = atlas.islands[atlas.cluster[i]];
+  const linked = memoryLink(one);
+  fill(t.panel, [
+    // The description has a line of its own.
+    h("h3", described ? linked.slice(0, names.isLabelled(one) ? 2 : 1) : linked),
+    described && h("p", described.description, h("span.faint", ` best memory ${described.rank}`)),
+    h("p", points.top(i)),
+    h("p.faint", [`layer ${one.layer}`, atlas.kinds[atlas.kind[i]], points.density(i)].filter(Boolean).join(" · ")),
+    h("div.row", [
+      button("Open its card", () => go({ screen: "memory", compared: "" }), "btn main small"),
+      button("Switch off", () => tray.off(one), "btn small"),
+      button("Clear selection", () => (turn({ memory: "" }), t.over.hide()), "quiet"),
+    ]),
+    h("p", [h("span.faint", `Island of ${grouped(island.size)}: `), toks(island.tokens, 99)]),
+    h("h3", "Nearest on the map"),
+    h("ul.stack.tight", [nearest(t, i).map((j) => h("li", chooser(t, j), " ", points.top(j, 3)))]),
+  ]);
+}
+
+/** The gallery; a click shows a memory on the map. */
+export function drawBest({ atlas, points, best, map }) {
+  if (!atlas.best.length)
+    return fill(best, [
+      h("p.faint", "No gallery is saved for this model. ", h("code", "unembed memories"), " ranks its memories."),
+    ]);
+  const show = ({ point: i }) => {
+    turn({ memory: points.id(i) });
+    map.look({ x: atlas.x[i], y: atlas.y[i], zoom: Math.max(4, map.view().zoom) });
+  };
+  const line = (b) =>
+    button([h("b", points.id(b.point)), " ", b.description], () => show(b), "quiet", {
+      title: `score ${num(b.score)}`,
+    });
+  const different = atlas.best.filter(({ listed }) => listed);
+  return fill(best, [
+    h("p.faint", "From the gallery, different ones first, as `unembed memories` lists them."),
+    h("ol.best", [different.slice(0, 30).map((b) => h("li", line(b)))]),
+  ]);
+}

@@ -1,0 +1,137 @@
+/** The map of patched activations by layer and position, and the heads and memories of its chosen cell. */
+import { button, drawn, fill, fixed, h, num, signed } from "../dom.js";
+import * as bars from "../islands/bars.js";
+import * as patches from "../islands/patches.js";
+import { token, visible } from "../islands/tokens.js";
+import { asTable, pane } from "../parts.js";
+import { cardOf, go, idOf, parseId, state, turn } from "../state.js";
+import * as tray from "../tray.js";
+
+export const POINTS = [
+  ["resid_pre", "Residual stream", "the residual stream that enters layer"],
+  ["attn_out", "Attention output", "the attention output of layer"],
+  ["mlp_out", "FFN output", "the FFN output of layer"],
+];
+export const pointOf = (found) => POINTS.find(([point]) => point === found.point) ?? POINTS[0];
+
+const percent = (x) => `${fixed(100 * x, 1)} %`;
+
+/** The prompt that is patched. */
+export const into = () => (state().direction === "denoising" ? "corrupted" : "clean");
+
+/**
+ * The chosen cell as [layer, column], or null.
+ * @returns {[number, number] | null}
+ */
+export function cell({ positions, values }) {
+  const { layer, position } = state();
+  const column = positions.indexOf(Number(position));
+  const isNone = layer === "" || position === "" || column < 0 || Number(layer) >= values.length;
+  return isNone ? null : [Number(layer), column];
+}
+
+/** Layer, position, token, logit difference and recovered fraction of every cell. */
+export const patchingRows = ({ recovered, positions, tokens, values }, shown = (text) => text) =>
+  recovered.flatMap((row, n) => row.map((x, c) => [n, positions[c], shown(tokens[c]), values[n][c], x]));
+
+export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
+  const at = cell(found);
+  const { values, recovered, positions, tokens } = found;
+  const other = into() === "corrupted" ? "clean" : "corrupted";
+  const there = new Map(
+    view.pairs.map(([clean, corrupted]) => (other === "clean" ? [corrupted, clean] : [clean, corrupted])),
+  );
+  const isOther = (p) => view[into()].tokens[p].id !== view[other].tokens[there.get(p)]?.id;
+  const [, name, what] = pointOf(found);
+  const data = {
+    values: recovered,
+    rows: recovered.map((_, n) => `Layer ${n}`),
+    columns: positions.map((p, i) => ({ text: tokens[i], differs: isOther(p) })),
+    chosen: at,
+    label: `${name}: fraction recovered by layer and position`,
+    name: (n, c) =>
+      `Layer ${n}, position ${positions[c]} ${visible(tokens[c])}: ${percent(recovered[n][c])} recovered, ` +
+      `logit difference ${signed(values[n][c])}`,
+  };
+  const onpick = (n, c) => turn({ layer: String(n), position: String(positions[c]), patched: "" });
+  patches.mount(map, data, { onpick });
+  fill(scale, `Fraction recovered: 0 as with the ${into()} prompt, 1 as with the ${other} one, negative away from it.`);
+  const patched = ([n, c]) => [
+    [`With ${what} ${n} at `, token(tokens[c]), ` patched, the logit difference is ${signed(values[n][c])}: `],
+    [h("b.whole", percent(recovered[n][c])), " of the way to the other prompt."],
+  ];
+  const hint = "Each cell is a run with one patched activation; choose one to see its heads and memories.";
+  fill(cellSentence, at ? patched(at) : hint);
+  const head = ["layer", "position", "token", "logit difference", "fraction recovered"];
+  fill(mapTable, [asTable(head, () => patchingRows(found, visible))]);
+}
+
+/** Heads and memories of the chosen layer, patched at the chosen position. */
+export const openCell = (t, query) =>
+  pane(t.parts, async () => {
+    t.inside = null;
+    const at = cell(t.found);
+    if (!at) return fill(t.parts, h("p.faint", "Choose a cell of the map."));
+    const body = { ...query, direction: state().direction, position: t.found.positions[at[1]], top: 12 };
+    const kinds = [["z", "heads"], ...(t.page.model.can.memories ? [["coefficients", "memories"]] : [])];
+    const asked = kinds.map(([point]) => t.api.post("/patching", { ...body, point }, { channel: `patching ${point}` }));
+    const answers = await Promise.all(asked);
+    t.inside = Object.fromEntries(kinds.map(([, name], i) => [name, answers[i]]));
+    drawParts(t);
+    return undefined;
+  });
+
+/** The heads and memories of a layer as rows of bars. */
+function rowsOf({ heads, memories }, layer) {
+  const text = (x, of) => ({ value: x, text: percent(x), title: `logit difference ${signed(of)} with it patched` });
+  const head = ([x], index) => ({ id: idOf({ layer, index }, "head"), ...text(x, heads.values[layer][index][0]) });
+  const memory = (x, k) => ({
+    id: idOf({ layer, index: memories.indices[layer][0][k] }),
+    ...text(x, memories.values[layer][0][k]),
+    given: memories.given[layer][0][k],
+  });
+  return [heads.recovered[layer].map(head), memories?.recovered[layer][0].map(memory) ?? []];
+}
+
+export function drawParts({ inside, found, parts, view }) {
+  const [layer, column] = /** @type {[number, number]} */ (cell(found));
+  const [heads, memories] = rowsOf(inside, layer);
+  const picked = state().patched;
+  const least = Math.max(0.05, ...[...heads, ...memories].map((one) => Math.abs(one.value)));
+  const list = (title, all) => {
+    const largest = all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, 8);
+    const rows = largest.map((row) => ({
+      ...row,
+      label: h("span.tok.id", row.id),
+      cls: row.id === picked ? "on" : "",
+    }));
+    const onpick = ({ id }) => turn({ patched: id });
+    return all.length > 0 && h("div", h("h3", title), drawn(bars.mount, { signed: true, least, rows }, { onpick }));
+  };
+  fill(parts, [
+    h("p.soft", `Layer ${layer} at `, token(found.tokens[column]), ` (position ${found.positions[column]})`),
+    list("Heads", heads),
+    list("Memories (FFN neurons) whose sub-updates differ most", memories),
+    picked && chosen([...heads, ...memories], view),
+  ]);
+}
+
+/** What can be done with the chosen head or memory. */
+function chosen(rows, view) {
+  const row = rows.find((one) => one.id === state().patched);
+  const one = parseId(state().patched);
+  if (!row || !one) return null;
+  const intervene = () => {
+    go({ prompt: view[into()].prompt });
+    tray.add({ ...tray.edited(one, "set", Number(row.given.toPrecision(4))), positions: [Number(state().position)] });
+    go({ screen: "intervene" });
+  };
+  return h("div.row.note", [
+    h("b", row.id),
+    button("Open its card", () => go(cardOf(one, one.kind)), "btn small"),
+    one.kind === "memory" &&
+      button(`Set to ${num(row.given)} and intervene`, intervene, "btn small", {
+        title: "Adds an edit that sets the coefficient of the other prompt at this position",
+      }),
+  ]);
+}

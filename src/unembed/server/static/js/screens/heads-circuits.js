@@ -1,0 +1,40 @@
+/** One head by its weights alone: the OV and QK circuits, and composition with earlier heads. */
+import { button, fixed, h } from "../dom.js";
+import { token } from "../islands/tokens.js";
+import { link, tokenLists } from "../parts.js";
+import * as tray from "../tray.js";
+
+/** What an earlier head's output can be read as. */
+const MODES = { q: "query", k: "key", v: "value" };
+
+export const part = (title, body) => h("div", h("h3", title), body);
+
+const lists = (found) =>
+  h("div.three", tokenLists(Object.entries(found).map(([name, rows]) => [name, rows.slice(0, 8)])));
+
+export function circuits(circuit, [layer, index]) {
+  const { raises, lowers, looks_for: sought, ignores, notes, partners } = circuit;
+  return [
+    h("div.row", [
+      button("Knock out", () => tray.off({ layer, index }, "head"), "btn small"),
+      h("span.faint", "adds the edit: this head writes nothing"),
+    ]),
+    part(["OV: output when attending to ", token(circuit.source)], lists({ Promotes: raises, Suppresses: lowers })),
+    part(
+      ["QK: tokens that ", token(circuit.destination), " attends to"],
+      [sought.length ? lists({ "Attended to": sought, Avoided: ignores }) : h("p.note", notes.join(" "))],
+    ),
+    partners.length > 0 && composition(partners.slice(0, 12)),
+    notes.length > 0 && sought.length > 0 && h("p.faint", `OV and QK from the weights alone: ${notes.join("; ")}.`),
+  ];
+}
+
+function composition(partners) {
+  const one = (p) => h("span", link({ layer: p.layer, index: p.head }, "head"), ` ${fixed(p.composition, 3)}`);
+  const mode = ([letter, name]) => {
+    const list = partners.filter((p) => p.mode === letter);
+    return list.length > 0 && h("div.row", h("span.faint.mode", name), list.map(one));
+  };
+  const note = "How much of an earlier head's output lies in what this head reads as query, key or value.";
+  return part("Composition with earlier heads", [Object.entries(MODES).map(mode), h("p.faint", note)]);
+}

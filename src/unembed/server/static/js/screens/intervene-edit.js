@@ -1,0 +1,131 @@
+/** One edit: its action, its value with a slider and values to compare it with, and the positions where it acts. */
+import { announce, boxes, button, fill, grouped, h, num, numberBox, rangeBox, selectBox, tick } from "../dom.js";
+import { link, prompt } from "../parts.js";
+import { memoryPath, setEdits } from "../state.js";
+import * as tray from "../tray.js";
+
+const SCOPES = {
+  all: "everywhere",
+  last: "the newest token",
+  prompt: "the prompt",
+  new: "generated tokens",
+  from: "from a position on",
+};
+const ACTIONS = { set: "set to", scale: "times", add: "plus" };
+/** The largest value that the server accepts. */
+const LARGEST = 1_000_000;
+/** A coefficient larger than this multiple of the layer's largest is called extreme. */
+const EXTREME = 10;
+
+/** `all`: the edits, of which this is number `i`. */
+export function editor(page, all, i, { preview, generated }) {
+  const e = all[i];
+  const name = tray.name(e);
+  const isHead = e.target === "head";
+  const change = (part, push = false) => setEdits(all.with(i, { ...e, ...part }), push);
+  const value = valueBox(e, change, () => preview(all));
+  const [spots, far] = [h("span.row"), h("p.warn", { hidden: true })];
+  if (!isHead) landmarks(page, e, { change, value, spots, far }).catch(page.api.fail);
+  return h("div.row", [
+    h("label.check", [tick(`${name} on`, e.on, (on) => change({ on }))]),
+    link(e, e.target),
+    selectBox("How", isHead ? { scale: ACTIONS.scale } : ACTIONS, e.action, (action) => change({ action })),
+    value.number,
+    h("span.slider", value.slider, value.ticks),
+    scopeBoxes(page.api, e, change, generated),
+    button("Off", () => change({ action: "scale", value: 0 }), "btn small"),
+    !isHead &&
+      button("Flip", () => change({ action: "scale", value: -1 }), "btn small", { title: "turn the sign round" }),
+    button("×", () => setEdits(all.toSpliced(i, 1)), "btn small", { "aria-label": `Remove ${name}` }),
+    spots,
+    far,
+  ]);
+}
+
+/** The value as a number and as a slider on a symmetric logarithm: fine steps near zero, large ones at the ends. */
+function valueBox(e, change, preview) {
+  let limit = Math.max(8, Math.abs(e.value) * 2);
+  const toSlider = (x) => (Math.sign(x) * Math.log1p(Math.abs(x))) / Math.log1p(limit);
+  const fromSlider = (s) => Math.sign(s) * Math.expm1(Math.abs(s) * Math.log1p(limit));
+  const number = numberBox("Value", Number(e.value.toPrecision(5)), {
+    min: -LARGEST,
+    max: LARGEST,
+    step: "any",
+    onchange() {
+      if (number.value && number.validity.valid) change({ value: number.valueAsNumber });
+      else announce(`A number from −${grouped(LARGEST)} to ${grouped(LARGEST)}`);
+    },
+  });
+  const slider = rangeBox("Value", {
+    min: -1,
+    max: 1,
+    step: 0.005,
+    value: String(toSlider(e.value)),
+    oninput() {
+      e.value = Number(fromSlider(Number(slider.value)).toPrecision(3));
+      number.value = String(e.value);
+      preview();
+    },
+    onchange: () => change({ value: number.valueAsNumber }),
+  });
+  const [ticks] = boxes("span.ticks-row");
+  /** Marks on the slider, whose ends move so that all of them lie on it. */
+  function mark(values) {
+    limit = Math.max(limit, ...values.map((x) => 1.2 * Math.abs(x)));
+    slider.value = String(toSlider(number.valueAsNumber));
+    const left = (x) => `calc(8px + (100% - 16px) * ${(1 + toSlider(x)) / 2})`;
+    fill(ticks, [e.action === "set" && values.map((x) => h("i", { style: { left: left(x) } }))]);
+  }
+  return { number, slider, ticks, mark };
+}
+
+/** Where the edit acts: a named scope, or the positions from one on. */
+function scopeBoxes(api, e, change, generated) {
+  const chosen = Array.isArray(e.positions);
+  const move = async (kind, from) => change({ positions: await places(api, kind, from, generated).catch(api.fail) });
+  const here = chosen && { chosen: `positions ${e.positions[0]} to ${e.positions.at(-1)}` };
+  const scope = selectBox("Where", { ...SCOPES, ...here }, chosen ? "chosen" : e.positions, (kind) => move(kind));
+  const from =
+    chosen &&
+    numberBox("First position", e.positions[0], {
+      onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber),
+    });
+  return [scope, from];
+}
+
+/** The positions that a scope means for this prompt. */
+async function places(api, kind, first, generated) {
+  if (kind === "all" || kind === "last") return kind;
+  const n = (await api.get("/tokenize", { text: prompt() })).ids.length;
+  const from = { prompt: 0, new: n }[kind] ?? first ?? n - 1;
+  const to = kind === "prompt" ? n : Math.max(n + generated(), from + 1);
+  return Array.from({ length: to - from }, (_, i) => from + i);
+}
+
+/** Values to compare with: the coefficient on this prompt, and in an index; a warning where the edit is far beyond. */
+async function landmarks({ api, model }, e, { change, value, spots, far }) {
+  const at = memoryPath(e);
+  const known = [];
+  const know = (text, x, title) => {
+    const set = () => change({ action: "set", value: Number(x.toPrecision(4)) });
+    known.push([x, button(`${text} ${num(x)}`, set, "quiet", { title: `set to ${title}` })]);
+  };
+  const draw = () => {
+    value.mark([0, ...known.map(([x]) => x)]);
+    fill(spots, [known.map(([, spot]) => spot)]);
+  };
+  const { coefficients } = await api.post(`${at}/activations`, { prompt: prompt() }, { channel: `here ${at}` });
+  know("Here", coefficients.at(-1), "the coefficient at the prompt's last token, without edits");
+  draw();
+  if (!model.can.index) return;
+  const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });
+  know("99th percentile", usual.high, `what 99 % of ${grouped(usual.sampled)} sampled tokens stay below`);
+  know("Largest in the corpus", usual.statistics.largest, "its largest coefficient on the index's corpus");
+  know("Largest of the layer", usual.layer_largest, "the largest that any memory of the layer had");
+  draw();
+  const beyond = Math.abs(e.value) / usual.layer_largest;
+  far.hidden = e.action !== "set" || !(beyond > EXTREME);
+  far.textContent =
+    `${num(e.value)} is ${num(beyond)} times the largest coefficient of the layer on the corpus: the final ` +
+    "norm then leaves little but this value, whatever the prompt is.";
+}

@@ -1,0 +1,104 @@
+/** The card of one memory: its value and key, and what it does on the prompt and usually does on a corpus. */
+import { lengths } from "../contexts.js";
+import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
+import * as histogram from "../islands/histogram.js";
+import { token } from "../islands/tokens.js";
+import { labels } from "../labels.js";
+import { card, loading, pane } from "../parts.js";
+import { memoryPath } from "../state.js";
+import { categories, cluster, neighbours } from "./memory-alike.js";
+import { distribution, quantiles, topExamples } from "./memory-corpus.js";
+import { effectOf, onPrompt, percentile, percentileText } from "./memory-here.js";
+import { steering } from "./memory-steering.js";
+import { textTest } from "./memory-text.js";
+import { figures, vocabularyCard } from "./memory-value.js";
+import { wiring } from "./memory-wiring.js";
+
+export function drawCard(t, names) {
+  const { view, page, model, api } = t;
+  const [triggers, concepts, near, called, alike, wired] = Array.from({ length: 6 }, () => h("div.stack"));
+  const [here, effect, density, clustered] = boxes("dd", "dd", "dd", "dd");
+  const [usual, bands] = boxes("div", "div");
+  t.boxes = { here, effect, density, usual, bands };
+  t.steer = steering(api, view);
+  // The card is drawn first; its other panes are requested after that frame.
+  afterPaint(() =>
+    setTimeout(() => {
+      if (!isShown(t, view)) return;
+      loadHere(t);
+      topExamples(triggers, page, view);
+      labels(called, names, view);
+      neighbours(near, page, view);
+      loadUsual(t);
+      categories(concepts, page, view);
+      cluster(alike, clustered, page, view);
+      wiring(wired, api, view);
+    }),
+  );
+  const tested = (largest) => {
+    t.tried = largest;
+    if (t.usual) distribution(usual, t.usual, largest);
+  };
+  return [
+    figures(model, view, { here, effect, density, cluster: clustered }),
+    h("div.two.memory", [
+      h("div.stack", [
+        card("Top activating examples", lengths(), triggers, bands),
+        card("Test on your own text", null, textTest(page, view, tested)),
+        card("Activation distribution", null, usual),
+        card("Connections by weights", null, wired),
+      ]),
+      h("div.stack", [
+        vocabularyCard(view, api),
+        card("Edit and steer", null, t.steer.el),
+        card("Labels", null, called),
+        card("Nearest neighbours", h("span.faint", "Shift-click: side by side"), near),
+        card("Cluster", null, alike),
+        card("Shared categories (WordNet)", null, concepts),
+      ]),
+    ]),
+  ];
+}
+
+/** False after the screen was left or another memory was opened: a late response is then dropped. */
+const isShown = ({ view, host }, memory) => view === memory && host.isConnected;
+
+/** Its coefficient and effect at the chosen position of the prompt. */
+export const loadHere = (t) =>
+  pane(t.boxes.here, async () => {
+    const { view } = t;
+    const found = await onPrompt(t.api, view);
+    if (!isShown(t, view)) return;
+    t.here = found;
+    drawHere(t);
+  });
+
+function drawHere({ here, usual, boxes, steer }) {
+  if (!here) return;
+  const m = here.here.coefficient;
+  const share = percentile(usual, m);
+  const title = share === null ? "" : `of ${grouped(usual.sampled)} sampled tokens`;
+  const size = m === 0 ? " not active, " : share === null ? " " : ` ${percentileText(share)}, `;
+  const where = ["at ", token(here.tokens[here.position]), ` (${here.position})`];
+  fill(boxes.here, num(m), h("small", { title }, size, where));
+  fill(boxes.effect, effectOf(here), here.here.always_on && h("span.tag", "always on"));
+  steer.draw(here, usual);
+}
+
+function loadUsual(t) {
+  const { view, boxes, api, model } = t;
+  if (!model.can.index)
+    return fill(boxes.usual, h("p.faint", "The usual size of a coefficient is stored in an index, and none is open."));
+  fill(boxes.usual, loading("Sampling the corpus", 5));
+  return pane(boxes.usual, async () => {
+    const found = await api.get(`${memoryPath(view)}/coefficients`, {}, { channel: "sample" });
+    if (!isShown(t, view)) return;
+    t.usual = found;
+    distribution(boxes.usual, found, t.tried);
+    quantiles(boxes.bands, found);
+    const spark = h("span.spark");
+    histogram.sparkline(spark, found.counts);
+    fill(boxes.density, `${num(100 * found.statistics.active_fraction)} %`, spark);
+    drawHere(t);
+  });
+}

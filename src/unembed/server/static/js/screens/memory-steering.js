@@ -1,0 +1,73 @@
+/** Edit and steer in place: a coefficient to set, and the next token with and without it. */
+import { boxes, button, fill, fixed, h, num, numberBox, percent, rangeBox } from "../dom.js";
+import { token } from "../islands/tokens.js";
+import { bareTable, cell, failure, prompt } from "../parts.js";
+import { activeEdits } from "../state.js";
+import * as tray from "../tray.js";
+
+/** Milliseconds without a move of the slider before a request is sent. */
+const PAUSE = 40;
+
+/** `{el, draw(found, usual)}`: `found`: the memory on the prompt; `usual`: its coefficients over a corpus, or null. */
+export function steering(api, memory) {
+  const slider = rangeBox("Coefficient to set", { step: "any" });
+  const box = numberBox("Coefficient", 0, { min: "", step: "any" });
+  const [marks, result, note] = boxes("div.row.marks", "div", "p.faint");
+  let timer = 0;
+  let drawn = false;
+
+  const set = (value) => {
+    slider.value = String(value);
+    box.value = String(Number(Number(value).toPrecision(4)));
+    clearTimeout(timer);
+    timer = setTimeout(request, PAUSE);
+  };
+  slider.addEventListener("input", () => set(slider.value));
+  box.addEventListener("change", () => Number.isFinite(Number(box.value)) && box.value !== "" && set(box.value));
+
+  async function request() {
+    const edits = [...activeEdits(), tray.edited(memory, "set", Number(box.value))];
+    try {
+      const { rows, provenance } = await api.post("/next", { prompt: prompt(), edits }, { channel: "next" });
+      fill(result, nextTokens(rows.slice(0, 6)));
+      const kl = provenance.notes?.divergence;
+      const far = kl === undefined ? "" : `; KL from the baseline ${num(kl)} nats`;
+      note.textContent = `Set to ${box.value} everywhere in the prompt${far}.`;
+    } catch (error) {
+      failure(result, error, request);
+    }
+  }
+
+  function draw(found, usual) {
+    const m = found.here.coefficient;
+    const most = Math.max(usual?.statistics.largest ?? 0, 3, 1.5 * Math.abs(m));
+    slider.min = String(-most);
+    slider.max = String(most);
+    const to = (name, value) => button(name, () => set(value), "btn small");
+    fill(marks, [
+      [to("off", 0), to(`here ${num(m)}`, m), to("3", 3)],
+      usual && to(`99th percentile ${num(usual.high)}`, usual.high),
+      usual && to(`largest in the corpus ${num(usual.statistics.largest)}`, usual.statistics.largest),
+    ]);
+    if (!drawn) set(0);
+    drawn = true;
+  }
+
+  const add = () => tray.set(memory, Number(box.value));
+  const el = h("div.stack", [
+    h("div.row", h("span.soft", "Set the coefficient to"), box, h("div.slider", slider)),
+    [marks, result, note],
+    h("div.row", button("Add to the edits", add, "btn main small", { title: "Then run and compare continuations" })),
+  ]);
+  return { el, draw };
+}
+
+/** The next token without and with the coefficient. */
+function nextTokens(rows) {
+  const head = ["token", "without edits", "with them", "change (percentage points)"];
+  const numbers = ({ plain, edited }) => [percent(plain), percent(edited), fixed(100 * (edited - plain), 1, true)];
+  const lines = rows.map((row) => [token(row.token), ...numbers(row).map(cell)]);
+  return bareTable("table.steered", head, lines, [
+    h("caption.hidden", "The next token without and with this coefficient"),
+  ]);
+}

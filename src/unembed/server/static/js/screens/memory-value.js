@@ -1,0 +1,71 @@
+/** What the weights say of a memory: its figures, and the tokens that its value promotes and suppresses. */
+import { architecture } from "../architecture.js";
+import { announce, button, drawn, fill, grouped, h, num } from "../dom.js";
+import * as histogram from "../islands/histogram.js";
+import { visible } from "../islands/tokens.js";
+import { about, asTable, card, tokenLists } from "../parts.js";
+import { state, turn } from "../state.js";
+
+/** Tokens at either end of a value's scores. */
+export const TOP = 50;
+
+/**
+ * The row of numbers: those from the weights, and `more`, a box for each number from a prompt, an index or a cluster.
+ */
+export function figures(model, view, more = {}) {
+  const place = h("span.spark");
+  architecture(place, { model, at: { layer: view.layer, part: "ffn" } });
+  const all = {
+    "coefficient on the prompt": more.here,
+    "effect (logits)": more.effect,
+    "activation density": model.can.index && more.density,
+    "value norm": h("dd", num(view.norm)),
+    cluster: model.can.index && more.cluster,
+    layer: h("dd", view.layer, h("small", ` (0 to ${model.n_layers - 1})`), place),
+  };
+  return h("dl.figures", [Object.entries(all).map(([name, box]) => box && h("div", h("dt", name), box))]);
+}
+
+/** Both ends of the value's scores; a click pins a token. */
+export function ends(view, n = 12) {
+  const lists = Object.entries({ Promotes: view.promoted.slice(0, n), Suppresses: view.suppressed.slice(0, n) });
+  return h("div.two", tokenLists(lists, { onpick: (r) => pin(r.id) }));
+}
+
+function pin(id) {
+  const pins = state().pins.split(" ").filter(Boolean);
+  turn({ pins: [...new Set([...pins, String(id)])].slice(-5).join(" ") });
+  announce("pinned");
+}
+
+/** Both ends of the value's scores, and the scores of all tokens. */
+export function vocabularyCard(view, api) {
+  let more = false;
+  const lists = h("div.compact");
+  const copy = (end) =>
+    navigator.clipboard.writeText(view[end].map((r) => r.token).join("\n")).then(() => announce("copied"), api.fail);
+  const draw = () =>
+    fill(lists, [
+      ends(view, more ? TOP : 10),
+      h("p.row", [
+        button(more ? "Fewer" : `Show ${TOP}`, () => ((more = !more), draw()), "quiet"),
+        ["promoted", "suppressed"].map((end) => button(`Copy ${end}`, () => copy(end), "quiet")),
+      ]),
+    ]);
+  draw();
+  const counted = grouped(view.counts.reduce((a, b) => a + b, 0));
+  const data = { ...view, marks: [], label: `Scores of all ${counted} tokens, heights logarithmic` };
+  const rows = () =>
+    view.promoted.map((p, i) => {
+      const { token, score } = view.suppressed[i];
+      return [visible(p.token), p.score, visible(token), score];
+    });
+  const note = "projected by W_U, without the final norm; click a token to pin it in Trace";
+  return card("Effect of the value on the vocabulary", h("span.faint", note), [
+    lists,
+    h("h3", "Scores of all tokens"),
+    drawn(histogram.mount, data),
+    about("memory"),
+    asTable(["promoted", "score", "suppressed", "score"], rows, "All as a table"),
+  ]);
+}

@@ -1,0 +1,92 @@
+/** The ticked memories: edits of all of them, or one label for all of them. */
+import { button, entering, fill, h, textBox, tick } from "../dom.js";
+import { exportLabels } from "../labels.js";
+import * as names from "../names.js";
+import { go, idOf } from "../state.js";
+import * as tray from "../tray.js";
+
+/** All concepts, each with its number of members. */
+export const listed = async (api) => (await api.get("/concepts", {}, { fresh: true })).concepts;
+
+/** `{el, joined, tick(memory), tickAll(memories), choose(memories), draw}`; `joined` is the line below it. */
+export function bulkPane(t) {
+  const { chosen } = t;
+  const el = h("div.row");
+  const joined = h("p.soft", { role: "status" });
+  const form = joinForm(t, joined);
+  const choose = (list, on = true) => {
+    for (const x of list) on ? chosen.set(idOf(x), x) : chosen.delete(idOf(x));
+  };
+  const all = (text, action, value) =>
+    button(text, () => tray.addAll([...chosen.values()], action, value), "btn small");
+  function draw() {
+    fill(el, [
+      chosen.size > 0 && [
+        h("span.soft", `${chosen.size} chosen`),
+        [all("Switch off", "scale", 0), all("Double", "scale", 2), all("Set to 3", "set", 3)],
+        t.model.can.index && form,
+        button("Clear", () => (chosen.clear(), t.draw()), "quiet"),
+      ],
+    ]);
+  }
+  function flipAll(list, on) {
+    choose(list, on);
+    t.draw();
+    t.results.querySelector("thead input")?.focus();
+  }
+  const tickOne = (x) => tick(`Choose ${idOf(x)}`, chosen.has(idOf(x)), (on) => (choose([x], on), draw()));
+  function tickAll(list) {
+    const label = `Choose all ${list.length} shown`;
+    const isAll = list.length > 0 && list.every((x) => chosen.has(idOf(x)));
+    return tick(label, isAll, (on) => flipAll(list, on), { title: label });
+  }
+  return { el, joined, tick: tickOne, tickAll, choose, draw };
+}
+
+/** The form that gives all ticked memories one label; it can be undone. */
+function joinForm(t, joined) {
+  const { api, chosen } = t;
+  const known = h("datalist", { id: "known-concepts" });
+  const suggest = (all) => fill(known, [all.map((one) => h("option", { value: one.name }))]);
+  const concept = textBox("Concept", {
+    placeholder: "a concept, old or new",
+    list: known.id,
+    onfocus: () => listed(api).then(suggest, api.fail),
+    onenter: join,
+  });
+  const who = names.authorBox();
+  who.addEventListener("keydown", entering(join));
+
+  /** Reload what shows labels, after some were written or withdrawn. */
+  async function relabelled() {
+    await names.load();
+    api.forget("/memories/search");
+    if (t.named()) await t.show();
+    else t.draw();
+  }
+
+  async function join() {
+    const [name, author] = [concept.value.trim(), who.value.trim()];
+    if (!name || !author) return (name ? who : concept).focus();
+    const members = [...chosen.values()].map(({ layer, index }) => ({ layer, index }));
+    const undo = async (ids) => {
+      await names.withdraw(ids, author);
+      await relabelled();
+      fill(joined, "Withdrawn.");
+    };
+    try {
+      const { ids, known: before } = await api.send("/concepts", { name, author, members });
+      await relabelled();
+      fill(joined, [
+        `${ids.length} added to ${name}${before ? `, ${before} were there` : ""}. `,
+        button("Open", () => go({ path: ["concept", name] }), "quiet"),
+        button("Export all labels", exportLabels, "quiet"),
+        ids.length > 0 && button("Undo", () => undo(ids), "quiet"),
+      ]);
+    } catch (error) {
+      api.fail(error);
+    }
+  }
+
+  return [concept, known, who, button("Add to concept", join, "btn small")];
+}

@@ -1,0 +1,31 @@
+/** All memories with one label: shared tokens, layers, and agreement of annotators. */
+import { drawn, fill, h, many, percent } from "../dom.js";
+import * as bars from "../islands/bars.js";
+import { token } from "../islands/tokens.js";
+import { about, card, memoryLink, table, toks } from "../parts.js";
+
+export function drawConcept({ found, results, bulk }) {
+  const { members, tokens, by_layer: counts, agreement } = found;
+  const rows = counts.map((n, i) => ({ label: `Layer ${i}`, value: n, text: String(n) }));
+  fill(results, [
+    h("p.soft", [
+      agreement === null
+        ? "No member has labels of several annotators."
+        : `Agreement over the members with several annotators: ${percent(agreement)}.`,
+    ]),
+    h("div.two", [
+      card("Tokens that members share", null, [
+        tokens.length
+          ? tokens.map(([t, n]) => [token(t), h("small.faint", ` ${n}  `)])
+          : h("p.faint", "None among their 30 top tokens."),
+      ]),
+      card("Over the layers", null, drawn(bars.mount, { rows })),
+    ]),
+    table(
+      [bulk.tickAll(members), "memory", "labelled by", "annotators", "top tokens"],
+      members.map((x) => [bulk.tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
+      many(members.length, "memory", "memories"),
+    ),
+    about("concept"),
+  ]);
+}

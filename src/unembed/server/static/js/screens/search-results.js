@@ -1,0 +1,131 @@
+/** What a search found: how its words were read, filters, and the table of memories and heads. */
+import { button, fill, fixed, grouped, h, many, percent, places, segmented, selectBox } from "../dom.js";
+import { token, visible } from "../islands/tokens.js";
+import { cell, empty, link, table, toks, trail } from "../parts.js";
+import { idOf, parseId, state } from "../state.js";
+
+/** Results of a page. */
+const PAGE = 60;
+const WHY = { promotes: "promotes", suppresses: "suppresses", trigger: "example", name: "label", memory: "id" };
+const why = (name) => WHY[name] ?? name;
+/** Activation densities to choose from, and their bounds. */
+const DENSITIES = {
+  rare: ["Rare: below 1 %", { density_below: 0.01 }],
+  common: ["1 % to 50 %", { density_above: 0.01, density_below: 0.5 }],
+  always: ["Nearly always on: above 50 %", { density_above: 0.5 }],
+};
+const NOTHING =
+  "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, " +
+  "or a token above.";
+
+/** The parameters of the request: query, filters and page. */
+export function query({ filters: { density, ...rest } }, offset = 0) {
+  const bounds = DENSITIES[density]?.[1] ?? {};
+  return { q: state().query, top: PAGE, offset: offset || "", ...rest, ...bounds };
+}
+
+/** A button that searches exactly one token. */
+const exact = (t, text, cls, props = {}) =>
+  button([token(text)], () => t.lookUp(`"${text.replaceAll(" ", "·")}"`), cls, props);
+
+/** The tokens that each word of the query was read as. */
+export function drawPieces(t) {
+  const piece = (text) => exact(t, text, "quiet", { title: `Search ${visible(text)} alone` });
+  const word = ([text, parts]) => {
+    const forms = t.found.forms[text];
+    const split = () => [many(parts.length, "token"), ": ", parts.map(piece)];
+    return h("p", [
+      forms.length
+        ? [`“${visible(text)}” is searched as `, forms.map(piece)]
+        : [`No form of “${visible(text)}” is one token. It is `, split()],
+      forms.length > 0 && parts.length > 1 && ["; without a space before it, it is ", split()],
+      ".",
+    ]);
+  };
+  fill(t.pieces, Object.entries(t.found.tokens).map(word));
+}
+
+/** Promotes or suppresses: for a query of one word, whose sign is its first character. */
+function signs(t) {
+  const [, minus, word] = /^\s*(-?)("[^"]*"|[^\s:*/]+)\s*$/.exec(state().query) ?? [];
+  if (!word || parseId(word)) return null;
+  return segmented("Sign", { "": "Promotes", "-": "Suppresses" }, minus, (sign) => t.lookUp(sign + word));
+}
+
+/** Filters; the server applies them to all results, not only to this page. */
+export function drawFacets(t) {
+  const { filters, found, model } = t;
+  const choice = (label, name, options) =>
+    selectBox(label, options, filters[name], (value) => {
+      filters[name] = value;
+      t.show();
+    });
+  const layers = Object.entries(found.layers).map(([n, hits]) => [n, `Layer ${n} (${hits})`]);
+  const reasons = Object.entries(found.reasons).map(([name, hits]) => [name, `${why(name)} (${hits})`]);
+  const densities = Object.entries(DENSITIES).map(([name, [text]]) => [name, text]);
+  const labelled = { "": "With and without labels", true: "Labelled", false: "Not labelled" };
+  const any = Object.values(found.layers).some((n) => n > 0);
+  fill(t.facets, [
+    signs(t),
+    any && [
+      choice("Layer", "layer", [["", "All layers"], ...layers]),
+      reasons.length > 1 && choice("Found by", "why", [["", "Found by any part"], ...reasons]),
+      model.can.index && [
+        choice("Activation density", "density", [["", "Any activation density"], ...densities]),
+        choice("Labels", "labelled", labelled),
+      ],
+      isFiltered(t) && button("Clear filters", () => (clearFilters(t), t.show()), "quiet"),
+    ],
+  ]);
+}
+
+export const NO_FILTERS = { layer: "", why: "", density: "", labelled: "" };
+export const clearFilters = ({ filters }) => Object.assign(filters, NO_FILTERS);
+const isFiltered = ({ filters }) => Object.values(filters).some(Boolean);
+
+/** `more()` loads the next page. */
+export function drawRows(t, more) {
+  const { hits, total, notes, suggestions } = t.found;
+  const memories = hits.filter((x) => x.of !== "head");
+  trail.splice(0, Infinity, ...memories.map((x) => idOf(x)));
+  const what = memories.length < hits.length ? "memories and heads" : total === 1 ? "memory" : "memories";
+  const caption = `${grouped(total)} ${what}${hits.length < total ? `, ${grouped(hits.length)} of them shown` : ""}`;
+  const head = ["memory", "found by", "match", "rank", "score", "density", "top tokens"];
+  const filtered = isFiltered(t) && h("p", "The filters may hide results.");
+  fill(t.results, [
+    notes.map((n) => h("p.warn", n)),
+    suggestions.length > 0 && h("p", "Similar tokens: ", [suggestions.map((text) => exact(t, text, "btn small"))]),
+    hits.length
+      ? table([t.bulk.tickAll(memories), ...head], rowsOf(t), caption)
+      : empty("Nothing found", NOTHING, filtered),
+    hits.some((x) => x.why === "promotes" || x.why === "suppresses") &&
+      h("p.faint", [
+        hits.some((x) => x.rank !== null && x.why === "promotes")
+          ? "Exact: every memory that has the token among the top tokens that the index lists."
+          : "Exact: all values are scored, and the first 1,000 are listed.",
+      ]),
+    hits.length < total &&
+      button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, "btn", { "aria-describedby": "shown" }),
+  ]);
+}
+
+function rowsOf({ bulk, found: { hits } }) {
+  const digits = places(hits.map((x) => x.score));
+  const match = (x) => {
+    const isText = x.why === "trigger" || x.why === "name";
+    return h("span.context", { dir: "auto" }, [
+      [x.found, ...x.also.slice(0, 3)].map((text, i) => [i > 0 && " ", isText ? text : token(text)]),
+      x.also.length > 3 && h("span.faint", ` and ${x.also.length - 3} more`),
+    ]);
+  };
+  return hits.map((x) => [
+    x.of === "head" ? "" : bulk.tick(x),
+    link(x, x.of),
+    h("span.tag", why(x.why)),
+    match(x),
+    x.rank ?? "",
+    Number.isFinite(x.score) ? cell(fixed(x.score, digits)) : "",
+    x.density === null ? "" : cell(percent(x.density)),
+    toks(x.top_tokens),
+  ]);
+}
