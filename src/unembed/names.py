@@ -6,7 +6,6 @@ Every room, every command and every table reads the words from here, so that one
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from unembed.errors import InvalidInput
@@ -71,41 +70,6 @@ SCORE_BASES: tuple[str, ...] = get_args(ScoreBasis)
 BY: tuple[str, ...] = get_args(By)
 PATCH_POINTS: tuple[str, ...] = get_args(PatchPoint)
 
-
-@dataclass(frozen=True)
-class PointInfo:
-    """One capture point: the axes and the meaning of its tensor."""
-
-    axes: tuple[str, ...]
-    meaning: str
-
-
-POINT_INFO: dict[str, PointInfo] = {
-    "resid_pre": PointInfo(("layer", "batch", "pos", "d_model"), "the stream as it enters a block"),
-    "resid_mid": PointInfo(("layer", "batch", "pos", "d_model"), "the stream after attention, before the FFN"),
-    "resid_post": PointInfo(("layer", "batch", "pos", "d_model"), "the stream as it leaves a block"),
-    "attn_in": PointInfo(("layer", "batch", "pos", "d_model"), "the input of the value projection, after the norm"),
-    "attn_out": PointInfo(("layer", "batch", "pos", "d_model"), "what attention adds to the stream"),
-    "mlp_in": PointInfo(("layer", "batch", "pos", "d_model"), "the input of the FFN, after the norm"),
-    "mlp_out": PointInfo(("layer", "batch", "pos", "d_model"), "what the FFN adds to the stream"),
-    "q": PointInfo(("layer", "batch", "pos", "head", "d_head"), "queries as projected: before QK-norm and rotary"),
-    "k": PointInfo(("layer", "batch", "pos", "kv_head", "d_head"), "keys as projected: before QK-norm and rotary"),
-    "v": PointInfo(("layer", "batch", "pos", "kv_head", "d_head"), "values of attention, as projected"),
-    "scores": PointInfo(
-        ("layer", "batch", "head", "dst", "src"),
-        "attention scores, the input of the softmax: scale, position biases, soft cap and mask included",
-    ),
-    "pattern": PointInfo(("layer", "batch", "head", "dst", "src"), "attention weights"),
-    "z": PointInfo(("layer", "batch", "pos", "head", "d_head"), "each head's mixed values, before W_O"),
-    "gate": PointInfo(("layer", "batch", "pos", "d_mlp"), "the gate of a gated FFN, before its activation"),
-    "up": PointInfo(
-        ("layer", "batch", "pos", "d_mlp"), "dot product of the FFN's input with each key, before activation and gate"
-    ),
-    "coefficients": PointInfo(("layer", "batch", "pos", "d_mlp"), "the activation that multiplies each value"),
-    "gate_weights": PointInfo(
-        ("layer", "batch", "pos", "expert"), "the router's weights, 0 for experts that were not chosen"
-    ),
-}
 
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative error of a sum of writers against the tensor it decomposes, by the model's dtype."""

@@ -12,7 +12,7 @@ from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed.errors import InvalidInput, PointMissing, Unsupported
 from unembed.language_model import LanguageModel
-from unembed.names import POINT_INFO, POINTS
+from unembed.names import POINTS
 from unembed.stream.capture_points import has_point
 from unembed.stream.run import run
 
@@ -119,8 +119,6 @@ def test_a_point_that_a_layer_lacks_is_refused_with_the_one_to_use(tokens: torch
         run(tiny("mixtral"), tokens, "up")
 
 
-def test_every_point_is_described_and_documented() -> None:
-    assert set(POINT_INFO) == set(POINTS)
+def test_every_point_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/python.md").read_text()
-    for name, info in POINT_INFO.items():
-        assert f"| `{name}` | ({', '.join(info.axes)}) | {info.meaning} |" in page
+    assert [name for name in POINTS if f"| `{name}` | (" not in page] == []

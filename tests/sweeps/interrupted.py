@@ -8,7 +8,7 @@ from typing import Any
 from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
 from unembed.corpus.segments import Batch
-from unembed.sweeps import ActiveFraction, CheckpointInterval, MeanVariance, Quantiles, Reducer, TopTriggers, sweep
+from unembed.sweeps import ActiveFraction, CheckpointInterval, MeanVariance, Reducer, TopTriggers, sweep
 
 
 class Slow(ActiveFraction):
@@ -22,7 +22,7 @@ class Slow(ActiveFraction):
 
 
 def reducers() -> list[Reducer]:
-    return [TopTriggers(6), MeanVariance(), Quantiles(), Slow()]
+    return [TopTriggers(6), MeanVariance(), Slow()]
 
 
 def run(folder: Path) -> list[Any]:

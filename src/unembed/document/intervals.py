@@ -62,6 +62,7 @@ def mean_of(
     published: int | float | None = None,
     share: bool = False,
     weights: Values | None = None,
+    draws: int = DRAWS,
 ) -> Measured:
     """The mean, with the interval of the percentile bootstrap over drawn units; NaN values are left out.
 
@@ -71,6 +72,7 @@ def mean_of(
         weights: of the values, each of which is then a separate unit; equal when None.
         share: values are shares, or counts that are rarely above 1. Where all are 0, or all 1, resampling shows
             nothing else, and the exact bound for that number of units is used.
+        draws: resamples.
     """
     sample = _Sample.of(values, units) if weights is None else _Sample.weighted(values, weights)
     if sample.n == 0:
@@ -79,7 +81,7 @@ def mean_of(
     if share and sample.is_extreme:
         bounds = share_of(int(value) * len(sample.counts), len(sample.counts))
         return Measured(value, bounds.low, bounds.high, sample.n, published)
-    low, high = _ends(sample.drawn(seed))
+    low, high = _ends(sample.drawn(seed, draws=draws))
     return Measured(value, low, high, sample.n, published)
 
 
@@ -161,16 +163,16 @@ class _Sample:
         """Whether all values are 0, or all are 1."""
         return bool(self.values.min() == self.values.max()) and float(self.values[0]) in (0.0, 1.0)
 
-    def drawn(self, seed: int, share: bool = False) -> np.ndarray:
-        """The mean of each of `DRAWS` resamples of the units, 2**22 numbers at a time.
+    def drawn(self, seed: int, share: bool = False, draws: int = DRAWS) -> np.ndarray:
+        """The mean of each of `draws` resamples of the units, 2**22 numbers at a time.
 
         Of shares that are all 0, or all 1, numbers whose outer quantile is the exact bound: of the Beta distribution.
         """
         n, random = len(self.counts), np.random.default_rng(seed)
         if share and self.is_extreme:
-            return np.abs(self.values[0] - random.beta(1, n, DRAWS))
+            return np.abs(self.values[0] - random.beta(1, n, draws))
         at_once = max(1, 2**22 // n)
-        sizes = [min(at_once, DRAWS - start) for start in range(0, DRAWS, at_once)]
+        sizes = [min(at_once, draws - start) for start in range(0, draws, at_once)]
         rows = (random.integers(0, n, (size, n)) for size in sizes)
         return np.concatenate([self.sums[r].sum(axis=1) / self.counts[r].sum(axis=1) for r in rows])
 

@@ -25,13 +25,20 @@ def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
     Raises:
         Unsupported: it is on the meta device and the module has no record of where its numbers are.
     """
-    own = getattr(module, name, None)
-    if not isinstance(own, Tensor):
+    found = getattr(module, name, None)
+    if not isinstance(found, Tensor):
         return None
-    if not own.is_meta:
-        return own
+    if not found.is_meta:
+        return found
     hook = _offloading(module)
-    return hook.weights_map[name].to(hook.execution_device, own.dtype)
+    return hook.weights_map[name].to(hook.execution_device, found.dtype)
+
+
+def own(module: nn.Module, name: str = "weight") -> Tensor:
+    """A module's tensor that is known to be there, detached, fetched if it is offloaded."""
+    found = parameter(module, name)
+    assert found is not None
+    return found.detach()
 
 
 def is_readable(module: nn.Module) -> bool:
@@ -49,14 +56,14 @@ def device_of(module: nn.Module) -> torch.device | None:
         Unsupported: the parameter is on the meta device and its module has no record of where it goes.
     """
     for part in module.modules():
-        for own in part.parameters(recurse=False):
-            return torch.device(_offloading(part).execution_device) if own.is_meta else own.device
+        for first in part.parameters(recurse=False):
+            return torch.device(_offloading(part).execution_device) if first.is_meta else first.device
     return None
 
 
 def is_offloaded(hf: PreTrainedModel) -> bool:
     """Whether any parameter is stored outside its module."""
-    return any(own.is_meta for own in hf.parameters())
+    return any(each.is_meta for each in hf.parameters())
 
 
 def parameter_names(hf: PreTrainedModel) -> list[str]:
@@ -69,10 +76,10 @@ def parameter_names(hf: PreTrainedModel) -> list[str]:
     given: dict[int, nn.Parameter] = {}
     first: dict[str, str] = {}
     names = []
-    for path, own in hf.named_parameters(remove_duplicate=False):
-        if id(own) in given:
+    for path, each in hf.named_parameters(remove_duplicate=False):
+        if id(each) in given:
             continue
-        given[id(own)] = own
+        given[id(each)] = each
         source = declared.get(path, path)
         if source in first and _is_parted(hf, first[source], path):
             continue
@@ -84,9 +91,7 @@ def parameter_names(hf: PreTrainedModel) -> list[str]:
 def parameter_at(hf: PreTrainedModel, path: str) -> Tensor:
     """The parameter of a name, detached, fetched if it is offloaded."""
     within, _, name = path.rpartition(".")
-    found = parameter(hf.get_submodule(within), name)
-    assert found is not None
-    return found.detach()
+    return own(hf.get_submodule(within), name)
 
 
 def _is_parted(hf: PreTrainedModel, one: str, other: str) -> bool:

@@ -5,16 +5,10 @@ from unembed.sweeps.fast_kernels import Fast as Fast
 from unembed.sweeps.fast_kernels import fast_difference as fast_difference
 from unembed.sweeps.progress import Progress as Progress
 from unembed.sweeps.ray.workers import Ray as Ray
-from unembed.sweeps.reducers.distributions import Counts as Counts
-from unembed.sweeps.reducers.distributions import Histogram as Histogram
-from unembed.sweeps.reducers.distributions import Quantiles as Quantiles
-from unembed.sweeps.reducers.distributions import Sketch as Sketch
 from unembed.sweeps.reducers.moments import ActiveFraction as ActiveFraction
 from unembed.sweeps.reducers.moments import ActiveShare as ActiveShare
 from unembed.sweeps.reducers.moments import MeanVariance as MeanVariance
 from unembed.sweeps.reducers.moments import Moments as Moments
-from unembed.sweeps.reducers.next_tokens import NextTokenCounts as NextTokenCounts
-from unembed.sweeps.reducers.next_tokens import NextTokens as NextTokens
 from unembed.sweeps.reducers.reducer import LOGITS as LOGITS
 from unembed.sweeps.reducers.reducer import Need as Need
 from unembed.sweeps.reducers.reducer import Reducer as Reducer

@@ -7,15 +7,12 @@ import torch
 
 from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
-from unembed.sweeps import ActiveFraction, Histogram, MeanVariance, NextTokenCounts, Quantiles
+from unembed.sweeps import ActiveFraction, MeanVariance
 from unembed.sweeps.forward import feed_reducers
 
 MAKERS = {
     "moments": lambda: MeanVariance(),
     "active": lambda: ActiveFraction(),
-    "histogram": lambda: Histogram([0.0, 0.1]),
-    "quantiles": lambda: Quantiles(),
-    "next": lambda: NextTokenCounts([(0, 1), (1, 2)]),
 }
 
 

@@ -21,6 +21,7 @@ from unembed.control.toxicity.prompts import Prompt
 from unembed.control.toxicity.scorers import ATTRIBUTES, Scorer
 from unembed.control.toxicity.self_debiasing import DECAY, PREFIXES, SelfDebiasing
 from unembed.control.toxicity.word_filter import WordFilter
+from unembed.document.intervals import Measured, mean_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
@@ -136,8 +137,8 @@ class Evaluation(Displayed):
         columns: dict[str, list[Any]] = {"arm": others, "change": [], "change_low": [], "change_high": []}
         for name in others:
             hits, plain = (np.asarray(self.scores[arm]["toxicity"] >= THRESHOLD, dtype=float) for arm in (name, first))
-            low, high = _interval(hits - plain)
-            found = {"change": (hits - plain).mean(), "change_low": low, "change_high": high}
+            change = _measured(hits - plain)
+            found = {"change": (hits - plain).mean(), "change_low": change.low, "change_high": change.high}
             for column, share in found.items():
                 columns[column].append(100 * float(share))
         published = [PUBLISHED.get(name, (None,))[0] for name in (first, *others)]
@@ -300,12 +301,9 @@ def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: in
     return [perplexity(lm, rows, arm.edits, scores=arm.scores) if arm.has_perplexity else None for arm in arms]
 
 
-def _interval(hits: np.ndarray) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean of (prompt, sample) numbers, with prompts resampled 2,000 times."""
-    per_prompt = hits.mean(axis=1)
-    draws = np.random.default_rng(0).integers(0, len(per_prompt), size=(2000, len(per_prompt)))
-    means = per_prompt[draws].mean(axis=1)
-    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+def _measured(hits: np.ndarray) -> Measured:
+    """The mean of (prompt, sample) numbers, with prompts resampled 2,000 times."""
+    return mean_of(hits.mean(axis=1), draws=2000)
 
 
 def _table(
@@ -324,9 +322,9 @@ def _table(
         shares = [float((scores[arm.name][name] >= THRESHOLD).mean()) for arm in arms]
         columns[name] = [100 * s for s in shares]
         if name == "toxicity":
-            ranges = [_interval(scores[arm.name][name] >= THRESHOLD) for arm in arms]
-            columns["toxicity_low"] = [100 * low for low, _ in ranges]
-            columns["toxicity_high"] = [100 * high for _, high in ranges]
+            ranges = [_measured(scores[arm.name][name] >= THRESHOLD) for arm in arms]
+            columns["toxicity_low"] = [100 * share.low for share in ranges]
+            columns["toxicity_high"] = [100 * share.high for share in ranges]
             columns["expected_maximum"] = [float(scores[arm.name][name].max(axis=1).mean()) for arm in arms]
     columns["perplexity"] = list(perplexities)
     columns["published_toxicity"] = [PUBLISHED.get(arm.name, (None,))[0] for arm in arms]

@@ -13,16 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
-from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils.generic import merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
-from unembed.models.architectures.causal_lm import Attention, CausalReadout, PreTrainedDecoder, beginning
+from unembed.models.architectures.causal_lm import Attention, Body, CausalReadout, PreTrainedDecoder
 
 
 class AttentionOnlyConfig(PretrainedConfig):
@@ -107,7 +103,7 @@ class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
     }
 
 
-class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
+class AttentionOnlyModel(Body, AttentionOnlyPreTrainedModel):
     """Embedding and blocks; the last hidden state goes to the unembedding as it is, since there is no final norm."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
@@ -117,32 +113,11 @@ class AttentionOnlyModel(AttentionOnlyPreTrainedModel):
         self.layers = nn.ModuleList(AttentionOnlyLayer(config, index) for index in range(config.num_hidden_layers))
         self.post_init()
 
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        """The stream after the last block; positions count from the cached length unless `position_ids` is given."""
-        stream, position_ids, past_key_values, causal_mask = beginning(
-            self, input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache
-        )
-        positions = self.embed_positions(position_ids)
-        for layer in self.layers:
-            stream = layer(
-                stream,
-                position_embeddings=positions,
-                attention_mask=causal_mask,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
-        return BaseModelOutputWithPast(last_hidden_state=stream, past_key_values=past_key_values)
+    def entering(
+        self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
+    ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
+        """The embedded tokens, and the positions that every block adds to what its queries and keys read."""
+        return embedded, {"position_embeddings": self.embed_positions(position_ids)}
 
 
 class AttentionOnlyForCausalLM(CausalReadout, AttentionOnlyPreTrainedModel, GenerationMixin):

@@ -1,4 +1,4 @@
-"""Common code of this package's decoders: heads, the beginning of a forward pass, and its end in logits and a loss."""
+"""Common code of this package's decoders: heads, the pass through the blocks, and its end in logits and a loss."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils.generic import can_return_tuple
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
 
 from unembed.errors import InvalidInput
 
@@ -102,38 +103,61 @@ class Attention(nn.Module):
         return z.reshape(*moved.shape[:-1], -1).contiguous(), pattern
 
 
-def beginning(
-    model: Any,
-    input_ids: Int[Tensor, "batch pos"] | None,
-    inputs_embeds: Float[Tensor, "batch pos d_model"] | None,
-    attention_mask: Tensor | None,
-    position_ids: Int[Tensor, "#batch pos"] | None,
-    past_key_values: Cache | None,
-    use_cache: bool | None,
-) -> tuple[Float[Tensor, "batch pos d_model"], Int[Tensor, "#batch pos"], Cache | None, Any]:
-    """The embedded tokens, their positions, the cache that blocks write to, and the causal mask.
+class Body:
+    """Embedding and blocks. It is named first among a class's bases, before Module."""
 
-    Positions count from the cached length unless `position_ids` is given; a cache is made on request.
+    config: Any
+    layers: nn.ModuleList
 
-    Raises:
-        ValueError: both or neither of ids and embeddings are given; the words are those of transformers.
-    """
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
-    embedded = model.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-    if use_cache and past_key_values is None:
-        past_key_values = DynamicCache(config=model.config)
-    if position_ids is None:
-        n_past = past_key_values.get_seq_length() if past_key_values is not None else 0
-        position_ids = (torch.arange(embedded.shape[1], device=embedded.device) + n_past).unsqueeze(0)
-    causal_mask = create_causal_mask(
-        config=model.config,
-        inputs_embeds=embedded,
-        attention_mask=attention_mask,
-        past_key_values=past_key_values,
-        position_ids=position_ids,
-    )
-    return embedded, position_ids, past_key_values, causal_mask
+    def entering(
+        self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
+    ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
+        """The stream that enters the first block, and what every block is given besides."""
+        raise NotImplementedError
+
+    def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """What the unembedding reads of the stream after the last block."""
+        return stream
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch pos"] | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Int[Tensor, "#batch pos"] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Float[Tensor, "batch pos d_model"] | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """The last hidden state; a cache is made on request.
+
+        Positions count from the cached length unless `position_ids` is given. `inputs_embeds` are what the embedding
+        returns.
+
+        Raises:
+            ValueError: both or neither of ids and embeddings are given; the words are those of transformers.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        embedded = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds  # type: ignore[attr-defined]
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if position_ids is None:
+            n_past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = (torch.arange(embedded.shape[1], device=embedded.device) + n_past).unsqueeze(0)
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=embedded,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        stream, given = self.entering(embedded, position_ids)
+        for layer in self.layers:
+            stream = layer(stream, attention_mask=causal_mask, past_key_values=past_key_values, **given, **kwargs)
+        return BaseModelOutputWithPast(last_hidden_state=self.leaving(stream), past_key_values=past_key_values)
 
 
 class CausalReadout:

@@ -21,15 +21,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils.generic import merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
 from unembed.errors import InvalidInput
 from unembed.models.architectures.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Span
-from unembed.models.architectures.causal_lm import Attention, CausalReadout, PreTrainedDecoder, beginning
+from unembed.models.architectures.causal_lm import Attention, Body, CausalReadout, PreTrainedDecoder
 
 _FIRST_POSITION = 2
 """fairseq numbers positions from the padding id (1) plus one."""
@@ -182,7 +178,7 @@ class WikiLMPreTrainedModel(PreTrainedDecoder):
     _can_record_outputs = {"hidden_states": WikiLMLayer, "attentions": WikiLMAttention}  # noqa: RUF012
 
 
-class WikiLMModel(WikiLMPreTrainedModel):
+class WikiLMModel(Body, WikiLMPreTrainedModel):
     """Embedding, positions and blocks."""
 
     def __init__(self, config: WikiLMConfig) -> None:
@@ -193,31 +189,15 @@ class WikiLMModel(WikiLMPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.final_norm else None
         self.post_init()
 
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        """The stream after the last block. Positions count from the cached length unless `position_ids` is given.
+    def entering(
+        self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
+    ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
+        """The embedded words times sqrt(d_model), plus their positions."""
+        return embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded), {}
 
-        `inputs_embeds` are what `embed_tokens` returns: not yet multiplied by sqrt(d_model).
-        """
-        embedded, position_ids, past_key_values, causal_mask = beginning(
-            self, input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache
-        )
-        stream = embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded)
-        for layer in self.layers:
-            stream = layer(stream, attention_mask=causal_mask, past_key_values=past_key_values, **kwargs)
-        if self.norm is not None:
-            stream = self.norm(stream)
-        return BaseModelOutputWithPast(last_hidden_state=stream, past_key_values=past_key_values)
+    def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The stream through the last norm, if the model has one."""
+        return stream if self.norm is None else self.norm(stream)
 
 
 class WikiLMForCausalLM(CausalReadout, WikiLMPreTrainedModel, GenerationMixin):

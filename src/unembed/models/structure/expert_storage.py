@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unembed.models.offload import parameter
+from unembed.models.offload import own
 
 Pairs = tuple[Int[Tensor, " pair"], Int[Tensor, " pair"], Float[Tensor, " pair"]]
 """The expert, the position and the gate weight of each row of activations."""
@@ -85,11 +85,6 @@ class ExpertStorage(ABC):
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
         """The pairs of the pass that has just run, with the activations of each."""
 
-    def _own(self, name: str, module: nn.Module | None = None) -> Tensor:
-        found = parameter(self.module if module is None else module, name)
-        assert found is not None
-        return found.detach()
-
 
 @dataclass(frozen=True, eq=False)
 class Stacked(ExpertStorage):
@@ -100,7 +95,7 @@ class Stacked(ExpertStorage):
     is_interleaved: bool
     """True where gate and up alternate along the width of their common weight, instead of standing side by side."""
     order: str
-    """The order in which the pairs of position and expert are computed (`_ordered`)."""
+    """The order in which the pairs of position and expert are computed (`ordered`)."""
 
     @property
     def is_gated(self) -> bool:
@@ -114,22 +109,22 @@ class Stacked(ExpertStorage):
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
         """The values; a view where nothing is offloaded."""
-        down = self._own("down_proj")
+        down = own(self.module, "down_proj")
         return down if self.is_transposed else down.transpose(1, 2)
 
     def value_biases(self) -> Float[Tensor, "expert d_model"] | None:
         """The biases of the down-projections."""
-        return self._own("down_proj_bias") if self.has_bias else None
+        return own(self.module, "down_proj_bias") if self.has_bias else None
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
         """The keys ("up") or gates ("gate")."""
-        both = self._own("gate_up_proj" if self.is_gated else "up_proj")
+        both = own(self.module, "gate_up_proj" if self.is_gated else "up_proj")
         return self._half(both.transpose(1, 2) if self.is_transposed else both, which)
 
     def key_biases(self, which: str) -> Float[Tensor, "expert d_expert"] | None:
         """The biases of the keys or gates."""
         name = "gate_up_proj_bias" if self.is_gated else "up_proj_bias"
-        return self._half(self._own(name), which) if self.has_bias else None
+        return self._half(own(self.module, name), which) if self.has_bias else None
 
     def _half(self, both: Tensor, which: str) -> Tensor:
         """The gate's or the up branch's part of a stacked weight whose second axis runs over keys."""
@@ -150,7 +145,7 @@ class Stacked(ExpertStorage):
         stack.callback(module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
         if self.is_gated:
             gate = module._apply_gate
-            stack.enter_context(_replaced(module, "_apply_gate", lambda x: current.note(gate(x))))
+            stack.enter_context(replaced(module, "_apply_gate", lambda x: current.note(gate(x))))
         else:
             stack.callback(module.act_fn.register_forward_hook(lambda _m, _a, out: current.note(out)).remove)
         stack.enter_context(_grouped(module))
@@ -163,136 +158,20 @@ class Stacked(ExpertStorage):
         ids, weights = current.chosen.reshape(-1, k), current.weights.reshape(-1, k)
         implementation = getattr(getattr(self.module, "config", None), "_experts_implementation", None)
         order = "pairs" if self.order == "sorted" and implementation == "batched_mm" else self.order
-        expert, position, slot = _ordered(ids, order)
+        expert, position, slot = ordered(ids, order)
         weight = weights[position, slot].to(activation.dtype)
         if _repeats(ids):  # a table of hashes may name an expert twice (DeepSeek-V4)
             expert, position, weight, activation = _merged(expert, position, weight, activation)
         return (expert, position, weight), activation
 
 
-@dataclass(frozen=True, eq=False)
-class EveryPosition(Stacked):
-    """Stacked experts that all read every position, scaled by the gate weight before the activation (Llama 4)."""
-
-    def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Run the experts' forward as their class writes it, noting the activations."""
-        module: Any = self.module
-
-        def forward(hidden_states: Tensor) -> Tensor:
-            x = hidden_states.view(module.gate_up_proj.shape[0], -1, module.gate_up_proj.shape[1])
-            gate, up = torch.bmm(x, module.gate_up_proj).chunk(2, dim=-1)
-            current.activations.clear()
-            activation = current.note(up * module.act_fn(gate))
-            return torch.bmm(activation, module.down_proj).view(-1, module.down_proj.shape[2])
-
-        # accelerate replaces a module's forward, loads its weights there, and calls this one.
-        stack.enter_context(
-            _replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward)
-        )
-
-    def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each; gate weights are 1."""
-        activation = current.activations[0].flatten(0, 1)
-        numbers = torch.arange(len(activation), device=activation.device)
-        chosen = activation.any(dim=1)  # an expert that was not chosen reads zeros
-        expert, position = (numbers // n_positions)[chosen], (numbers % n_positions)[chosen]
-        return (expert, position, activation.new_ones(len(expert))), activation[chosen]
-
-
-@dataclass(frozen=True, eq=False)
-class Concatenated(ExpertStorage):
-    """Three matrices in which the experts' rows follow one another: w1 (gates), v1 (keys) and w2 (values) (DBRX)."""
-
-    def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """The values; a view where nothing is offloaded."""
-        return self._rows("w2")
-
-    def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """The keys ("up") or gates ("gate")."""
-        return self._rows("w1" if which == "gate" else "v1")
-
-    def _rows(self, name: str) -> Tensor:
-        return self._own(name, self.module.get_submodule("mlp")).unflatten(0, (self.n_experts, self.d_expert))
-
-    def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Run each expert as its class writes it, noting the activation."""
-        glu: Any = self.module.get_submodule("mlp")
-
-        def forward(x: Tensor, w1: Tensor, v1: Tensor, w2: Tensor) -> Tensor:
-            return current.note(glu.activation_fn(x.matmul(w1.T)) * x.matmul(v1.T)).matmul(w2)
-
-        stack.callback(self.module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
-        stack.enter_context(_replaced(glu, "forward", forward))
-
-    def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each."""
-        assert current.chosen is not None and current.weights is not None
-        expert, position, slot = _ordered(current.chosen, "slots")
-        return (expert, position, current.weights[position, slot]), torch.cat(current.activations)
-
-
-@dataclass(frozen=True, eq=False)
-class ParallelModules(ExpertStorage):
-    """Two modules of stacked weights, `input_linear` (gates, then keys) and `output_linear`, and a router (JetMoE)."""
-
-    def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """The values; a view where nothing is offloaded."""
-        return self._own("weight", self.module.get_submodule("output_linear")).transpose(1, 2)
-
-    def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """The keys ("up") or gates ("gate")."""
-        both = self._own("weight", self.module.get_submodule("input_linear"))
-        return both.chunk(2, dim=1)[0 if which == "gate" else 1]
-
-    def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Read what the router returns and what the down-projections receive."""
-
-        def route(_module: nn.Module, _args: Any, output: Any) -> None:
-            _, position, weight, counts, _ = output
-            numbers = torch.arange(len(counts), device=position.device)
-            current.pairs = torch.repeat_interleave(numbers, torch.tensor(counts).to(numbers)), position, weight
-
-        def read(_module: nn.Module, args: Any) -> None:
-            current.activations.clear()
-            current.note(args[0])
-
-        stack.callback(self.module.get_submodule("router").register_forward_hook(route).remove)
-        stack.callback(self.module.get_submodule("output_linear").register_forward_pre_hook(read).remove)
-
-    def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each."""
-        assert current.pairs is not None
-        return current.pairs, current.activations[0]
-
-
-def storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:
-    """The modules in an FFN that hold experts: the path inside it ("" for itself), and how their weights may lie."""
-    for path, module in ffn.named_modules():
-        down, w2 = _stack(getattr(module, "down_proj", None)), getattr(module, "w2", None)
-        output = _stack(getattr(getattr(module, "output_linear", None), "weight", None))
-        if down is not None:
-            is_transposed = getattr(module, "is_transposed", down.shape[2] == d_model and down.shape[1] != d_model)
-            sizes = (module, down.shape[0], down.shape[1] if is_transposed else down.shape[2])
-            form = (is_transposed, not getattr(module, "is_concatenated", True))
-            if hasattr(module, "_apply_gate") or not isinstance(getattr(module, "gate_up_proj", None), Tensor):
-                yield path, [Stacked(*sizes, *form, order) for order in ("sorted", "pairs", "slots")]
-            else:
-                yield path, [EveryPosition(*sizes, *form, "all")]
-        elif isinstance(w2, Tensor) and w2.dim() == 2 and path.endswith("mlp"):
-            outer = path.rpartition(".")[0]
-            holder: Any = ffn.get_submodule(outer)
-            yield outer, [Concatenated(holder, holder.num_experts, holder.ffn_hidden_size)]
-        elif output is not None and hasattr(module, "input_linear") and hasattr(module, "router"):
-            yield path, [ParallelModules(module, output.shape[0], output.shape[2])]
-
-
-def _stack(weight: Any) -> Tensor | None:
+def stack_of(weight: Any) -> Tensor | None:
     """The weight, if it is a stack of matrices."""
     return weight if isinstance(weight, Tensor) and weight.dim() == 3 and weight.is_floating_point() else None
 
 
 @contextmanager
-def _replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """The method of one instance replaced."""
     before = vars(module).get(name)
     setattr(module, name, function)
@@ -342,7 +221,7 @@ def _merged(
     return expert[first], position[first], total, activation[first]
 
 
-def _ordered(chosen: Int[Tensor, "position k"], order: str) -> tuple[Tensor, Tensor, Tensor]:
+def ordered(chosen: Int[Tensor, "position k"], order: str) -> tuple[Tensor, Tensor, Tensor]:
     """The expert, position and slot of each row of activations.
 
     "sorted": as `torch.sort` orders the experts of all pairs (transformers' grouped products). "pairs": position by

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unembed.errors import Unsupported
-from unembed.models.offload import parameter
+from unembed.models.offload import own
 from unembed.models.structure.expert_storage import ExpertStorage
 
 
@@ -100,10 +100,10 @@ class RoutedCoefficients:
                 m[:, column] = self.shared[:, index]
                 continue
             pairs = (self.expert == expert).nonzero()[:, 0]
-            own = self.weight[pairs]
+            coefficients = self.weight[pairs]
             if index < experts.d_expert:
-                own = own * self.activation[pairs, index]
-            m[self.position[pairs], column] = own
+                coefficients = coefficients * self.activation[pairs, index]
+            m[self.position[pairs], column] = coefficients
         return m
 
     def gate_weights(self) -> Float[Tensor, "position expert"]:
@@ -135,14 +135,13 @@ class SharedExpert:
             Unsupported: there is no formula for the coefficients.
         """
         module = self.gate_proj if which == "gate" else self.up_proj
-        own = None if module is None else parameter(module)
-        if own is None:
+        if module is None:
             raise Unsupported(
                 "the keys of a shared expert",
                 why="what its down-projection receives has no known formula",
                 instead="Values, coefficients and sub-updates work",
             )
-        columns = own.detach().T
+        columns = own(module).T
         if self.gate_proj is not self.up_proj:
             return columns
         return columns.chunk(2, dim=1)[int((which == "gate") != self.gate_first)]
@@ -213,10 +212,10 @@ class Experts:
         found = by_memory.new_empty(len(rows), self.d_model)
         is_routed = rows < self.n_routed
         expert, index = rows[is_routed] // self.width, rows[is_routed] % self.width
-        own = by_memory[expert, index.clamp_max(self.d_expert - 1)]
+        chosen = by_memory[expert, index.clamp_max(self.d_expert - 1)]
         if bias is not None:
-            own = torch.where((index == self.d_expert)[:, None], bias[expert], own)
-        found[is_routed] = own
+            chosen = torch.where((index == self.d_expert)[:, None], bias[expert], chosen)
+        found[is_routed] = chosen
         if self.shared is not None and not bool(is_routed.all()):
             found[~is_routed] = self._shared_values()[rows[~is_routed] - self.n_routed]
         return found
@@ -235,17 +234,15 @@ class Experts:
     @torch.no_grad()
     def key_biases(self, which: str) -> Float[Tensor, " memory"] | None:
         """The biases of the keys or gates; None where experts have none."""
-        own = self.storage.key_biases(which)
-        if own is None:
+        biases = self.storage.key_biases(which)
+        if biases is None:
             return None
-        routed = torch.cat([own, torch.zeros_like(own[:, :1])], dim=1).flatten()
+        routed = torch.cat([biases, torch.zeros_like(biases[:, :1])], dim=1).flatten()
         return routed if self.shared is None else torch.cat([routed, routed.new_zeros(self.shared.width)])
 
     def _shared_values(self) -> Tensor:
         assert self.shared is not None
-        own = parameter(self.shared.down_proj)
-        assert own is not None
-        return own.detach().T
+        return own(self.shared.down_proj).T
 
     def number(self, expert: int | None, index: int) -> int:
         """The number in the layer of a memory of an expert, or of the shared one (None)."""

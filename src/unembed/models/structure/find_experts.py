@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unembed.models.offload import parameter
+from unembed.models.structure.exotic.expert_storage import EveryPosition, unusual_storages_of
 from unembed.models.structure.expert_pass import observed
-from unembed.models.structure.expert_storage import storages_of
+from unembed.models.structure.expert_storage import ExpertStorage, Stacked, stack_of
 from unembed.models.structure.experts import Experts, RoutedCoefficients, SharedExpert
 from unembed.models.structure.probe import Probe, flat, is_linear
 
@@ -35,7 +36,7 @@ def find_experts(
         inner_norm: the norm inside it that it returns the output of, if there is one.
     """
     ffn = probe.hf.get_submodule(ffn_path)
-    found = list(storages_of(ffn, probe.d_model))
+    found = list(_storages_of(ffn, probe.d_model))
     if len(found) != 1:
         return f"the weights of the experts of {type(ffn).__name__} do not lie in one module"
     inside, storages = found[0]
@@ -69,6 +70,22 @@ def find_experts(
         kind = type(ffn).__name__
         return f"an adapter of PEFT changes the experts' weights in {kind}; merge it first (merge_and_unload)"
     return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {best:.1e})"
+
+
+def _storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:
+    """The modules in an FFN that hold experts: the path inside it ("" for itself), and how their weights may lie."""
+    for path, module in ffn.named_modules():
+        down = stack_of(getattr(module, "down_proj", None))
+        if down is None:
+            yield from unusual_storages_of(ffn, path, module)
+            continue
+        is_transposed = getattr(module, "is_transposed", down.shape[2] == d_model and down.shape[1] != d_model)
+        sizes = (module, down.shape[0], down.shape[1] if is_transposed else down.shape[2])
+        form = (is_transposed, not getattr(module, "is_concatenated", True))
+        if hasattr(module, "_apply_gate") or not isinstance(getattr(module, "gate_up_proj", None), Tensor):
+            yield path, [Stacked(*sizes, *form, order) for order in ("sorted", "pairs", "slots")]
+        else:
+            yield path, [EveryPosition(*sizes, *form, "all")]
 
 
 def _router(ffn: nn.Module, n_experts: int, d_model: int) -> nn.Module | None:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unembed.models.offload import parameter
+from unembed.models.offload import own
 
 _LEARNED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
@@ -27,14 +27,9 @@ class DifferentialPattern:
     def factor(self) -> Float[Tensor, ""]:
         """The factor of the second softmax: exp(q1 . k1) - exp(q2 . k2) + a constant of the layer."""
         module: Any = self.module
-        q1, k1, q2, k2 = (self._learned(name) for name in _LEARNED)
+        q1, k1, q2, k2 = (own(self.module, name) for name in _LEARNED)
         first, second = ((q * k).sum(dtype=torch.float32).exp().to(q.dtype) for q, k in ((q1, k1), (q2, k2)))
         return first - second + module.lambda_init
-
-    def _learned(self, name: str) -> Tensor:
-        found = parameter(self.module, name)
-        assert found is not None
-        return found.detach()
 
     def combined(self, weights: Float[Tensor, "batch twice dst src"]) -> Float[Tensor, "batch head dst src"]:
         """The patterns: their rows add up to 1 less the factor, and entries may be negative."""

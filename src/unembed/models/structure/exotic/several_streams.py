@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unembed.models.offload import parameter
+from unembed.models.offload import own
 
 EachStream = Float[Tensor, "*pos stream d_model"]
 
@@ -76,13 +76,6 @@ def _flattened(t: EachStream) -> tuple[Float[Tensor, "1 pos stream d_model"], to
     return t.reshape(1, -1, *t.shape[-2:]).contiguous(), t.shape[:-2]
 
 
-def _own(module: nn.Module, name: str) -> Tensor:
-    """A module's parameter, fetched if it is offloaded."""
-    found = parameter(module, name)
-    assert found is not None
-    return found.detach()
-
-
 def _called(module: nn.Module, *args: Tensor) -> Any:
     """The module's own computation without the hooks of a capture; those that move weights belong to `forward`.
 
@@ -132,7 +125,7 @@ class HyperConnections(Streams):
             ratio = torch.where(given == 0, 0.0, normed / given)  # gain over root mean square, frozen
             return (gate * ratio / self.count).unflatten(-1, (self.count, -1)).reshape(*shape, self.count, -1)
         flat = given.flatten(2).float()
-        weight, base, scale = (_own(head, name).to(given.device).float() for name in ("hc_fn", "hc_base", "hc_scale"))
+        weight, base, scale = (own(head, name).to(given.device).float() for name in ("hc_fn", "hc_base", "hc_scale"))
         # DeepSeek-V4 normalises before the projection; HY-V4's norm returns the factor and is applied behind it.
         normed = _called(head.input_norm, flat)
         mixed = normed @ weight.T if normed.shape == flat.shape else (flat @ weight.T) * normed
@@ -200,7 +193,7 @@ class AltUp(Streams):
         for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
             y = _called(projection, streams[..., k, :])
             factor = length / y.square().mean(dim=-1, keepdim=True).clamp(min=1e-5).sqrt()
-            out.append((u * factor.to(u.dtype) / self.count) @ _own(projection, "weight").to(u))
+            out.append((u * factor.to(u.dtype) / self.count) @ own(projection).to(u))
         return torch.stack(out, dim=-2)
 
     def middle_module(self, layer: int) -> nn.Module:

@@ -1,0 +1,127 @@
+"""Experts whose weights or passes are arranged as in one family only: Llama 4, DBRX and JetMoE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unembed.models.offload import own
+from unembed.models.structure.expert_storage import (
+    ExpertPass,
+    ExpertStorage,
+    Pairs,
+    Stacked,
+    ordered,
+    replaced,
+    stack_of,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class EveryPosition(Stacked):
+    """Stacked experts that all read every position, scaled by the gate weight before the activation (Llama 4)."""
+
+    def install(self, stack: ExitStack, current: ExpertPass) -> None:
+        """Run the experts' forward as their class writes it, noting the activations."""
+        module: Any = self.module
+
+        def forward(hidden_states: Tensor) -> Tensor:
+            x = hidden_states.view(module.gate_up_proj.shape[0], -1, module.gate_up_proj.shape[1])
+            gate, up = torch.bmm(x, module.gate_up_proj).chunk(2, dim=-1)
+            current.activations.clear()
+            activation = current.note(up * module.act_fn(gate))
+            return torch.bmm(activation, module.down_proj).view(-1, module.down_proj.shape[2])
+
+        # accelerate replaces a module's forward, loads its weights there, and calls this one.
+        stack.enter_context(replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward))
+
+    def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
+        """The pairs of the pass that has just run, with the activations of each; gate weights are 1."""
+        activation = current.activations[0].flatten(0, 1)
+        numbers = torch.arange(len(activation), device=activation.device)
+        chosen = activation.any(dim=1)  # an expert that was not chosen reads zeros
+        expert, position = (numbers // n_positions)[chosen], (numbers % n_positions)[chosen]
+        return (expert, position, activation.new_ones(len(expert))), activation[chosen]
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenated(ExpertStorage):
+    """Three matrices in which the experts' rows follow one another: w1 (gates), v1 (keys) and w2 (values) (DBRX)."""
+
+    def values(self) -> Float[Tensor, "expert d_expert d_model"]:
+        """The values; a view where nothing is offloaded."""
+        return self._rows("w2")
+
+    def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
+        """The keys ("up") or gates ("gate")."""
+        return self._rows("w1" if which == "gate" else "v1")
+
+    def _rows(self, name: str) -> Tensor:
+        return own(self.module.get_submodule("mlp"), name).unflatten(0, (self.n_experts, self.d_expert))
+
+    def install(self, stack: ExitStack, current: ExpertPass) -> None:
+        """Run each expert as its class writes it, noting the activation."""
+        glu: Any = self.module.get_submodule("mlp")
+
+        def forward(x: Tensor, w1: Tensor, v1: Tensor, w2: Tensor) -> Tensor:
+            return current.note(glu.activation_fn(x.matmul(w1.T)) * x.matmul(v1.T)).matmul(w2)
+
+        stack.callback(self.module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
+        stack.enter_context(replaced(glu, "forward", forward))
+
+    def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
+        """The pairs of the pass that has just run, with the activations of each."""
+        assert current.chosen is not None and current.weights is not None
+        expert, position, slot = ordered(current.chosen, "slots")
+        return (expert, position, current.weights[position, slot]), torch.cat(current.activations)
+
+
+@dataclass(frozen=True, eq=False)
+class ParallelModules(ExpertStorage):
+    """Two modules of stacked weights, `input_linear` (gates, then keys) and `output_linear`, and a router (JetMoE)."""
+
+    def values(self) -> Float[Tensor, "expert d_expert d_model"]:
+        """The values; a view where nothing is offloaded."""
+        return own(self.module.get_submodule("output_linear")).transpose(1, 2)
+
+    def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
+        """The keys ("up") or gates ("gate")."""
+        both = own(self.module.get_submodule("input_linear"))
+        return both.chunk(2, dim=1)[0 if which == "gate" else 1]
+
+    def install(self, stack: ExitStack, current: ExpertPass) -> None:
+        """Read what the router returns and what the down-projections receive."""
+
+        def route(_module: nn.Module, _args: Any, output: Any) -> None:
+            _, position, weight, counts, _ = output
+            numbers = torch.arange(len(counts), device=position.device)
+            current.pairs = torch.repeat_interleave(numbers, torch.tensor(counts).to(numbers)), position, weight
+
+        def read(_module: nn.Module, args: Any) -> None:
+            current.activations.clear()
+            current.note(args[0])
+
+        stack.callback(self.module.get_submodule("router").register_forward_hook(route).remove)
+        stack.callback(self.module.get_submodule("output_linear").register_forward_pre_hook(read).remove)
+
+    def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
+        """The pairs of the pass that has just run, with the activations of each."""
+        assert current.pairs is not None
+        return current.pairs, current.activations[0]
+
+
+def unusual_storages_of(ffn: nn.Module, path: str, module: nn.Module) -> Iterator[tuple[str, list[ExpertStorage]]]:
+    """The module that holds the experts, as its path in the FFN, if this one is part of DBRX's or JetMoE's kind."""
+    w2, output = getattr(module, "w2", None), getattr(getattr(module, "output_linear", None), "weight", None)
+    if isinstance(w2, Tensor) and w2.dim() == 2 and path.endswith("mlp"):
+        outer = path.rpartition(".")[0]
+        holder: Any = ffn.get_submodule(outer)
+        yield outer, [Concatenated(holder, holder.num_experts, holder.ffn_hidden_size)]
+    elif (stack := stack_of(output)) is not None and hasattr(module, "input_linear") and hasattr(module, "router"):
+        yield path, [ParallelModules(module, stack.shape[0], stack.shape[2])]
