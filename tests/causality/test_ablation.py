@@ -41,7 +41,7 @@ def test_ablating_to_zero_equals_an_edit(name: str) -> None:
 
 def test_ablating_every_component_leaves_the_embedding() -> None:
     lm = tiny("gpt2-relu")
-    from unembed.causality.replacement import Replacement
+    from unembed.causality.replaced_pass import Replacement
     from unembed.causality.rerun import Rerun
 
     rerun = Rerun(lm, TOKENS)
@@ -54,7 +54,7 @@ def test_ablating_every_component_leaves_the_embedding() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama-biases", "gptj", "opt", "phi", "gemma2"])
 def test_ablating_all_writers_leaves_the_logits_of_the_biases(name: str) -> None:
-    from unembed.causality.replacement import Replacement
+    from unembed.causality.replaced_pass import Replacement
     from unembed.causality.rerun import Rerun
 
     lm = unembed.load(build(name, torch.float64))

@@ -45,7 +45,7 @@ def test_the_last_stream_of_the_other_run_gives_its_next_token(lm, direction):
 def test_every_later_token_is_that_of_a_new_patched_run(name):
     lm = tiny(name)
     clean, corrupted = torch.tensor([5, 17, 23, 42, 11, 8]), torch.tensor([5, 60, 23, 42, 31, 8])
-    from unembed.causality.replacement import Replacement
+    from unembed.causality.replaced_pass import Replacement
 
     given = Rerun(lm, clean, ("z",)).activation("z", 1)[torch.tensor([4]), 0]
     replacement = Replacement("z", 1, torch.tensor([4]), 0, given)

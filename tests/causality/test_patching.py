@@ -12,7 +12,7 @@ from tests.conftest import tiny
 
 import unembed
 from unembed.causality.patching import GaussianNoise, align, patch
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput, PointMissing
 from unembed.language_model import LanguageModel

@@ -15,7 +15,7 @@ from transformers.models.llama import modeling_llama
 
 import unembed
 from unembed.causality import PatchingPairs
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun, _padding_is_exact, measured_together
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel

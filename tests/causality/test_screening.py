@@ -47,7 +47,7 @@ def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -
     lm = tiny(name)
     other = torch.tensor([5, 60, 23, 42, 31, 8])
     found = screen(lm, TOKENS, metric, corrupted=other, top=6)
-    from unembed.causality.replacement import Replacement
+    from unembed.causality.replaced_pass import Replacement
     from unembed.causality.rerun import Rerun
 
     clean, corrupted = Rerun(lm, TOKENS, ("z",)), Rerun(lm, other, ("z",))

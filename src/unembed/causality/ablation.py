@@ -16,7 +16,7 @@ from torch import Tensor
 from unembed.causality.ablation_targets import Components, Heads, Layers, Memories, Target, grid_of, groups_of
 from unembed.causality.corpus_means import corpus_means
 from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun, measured_together
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput

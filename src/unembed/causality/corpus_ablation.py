@@ -6,8 +6,8 @@ are percentile bootstraps over segments (sentences or windows), which are what w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from unembed.causality.ablation import Source, up_to
 from unembed.causality.ablation_targets import Components, Group, Heads, Layers, Memories, groups_of
 from unembed.causality.corpus_means import corpus_means, first_batches
-from unembed.causality.replacement import Replacement, change_input, install, pass_through, record_outputs
+from unembed.causality.replaced_pass import Changes, record_outputs, replaced_pass
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, NotFinite, Unsupported
@@ -27,7 +27,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import AblatedOverCorpusTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass
-from unembed.stream.hooks import Callback, attach_hooks, memory_guard
+from unembed.stream.hooks import Callback, memory_guard
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import forward_arguments
 from unembed.sweeps.reducers.reducer import Need
@@ -257,8 +257,7 @@ class _BatchRerun:
         entering = [("resid_pre", n) for n in range(lm.n_layers)]
         captures = {need: capture_at(need) for need in dict.fromkeys([*entering, *needs])}
         self._needs = tuple(needs)
-        with ExitStack() as stack:
-            current = stack.enter_context(attach_hooks(lm, captures, self.edits))
+        with replaced_pass(lm, (), self.edits, captures) as current, ExitStack() as stack:
             self._outputs = record_outputs(stack, lm)
             self.loss = self._loss(current)
         self._skips = self._can_skip()
@@ -269,21 +268,16 @@ class _BatchRerun:
             return False  # the captured tensor is the sum of the streams, not what passes from block to block
         if self.lm.n_layers == 1 or not self.n_predicted:
             return True
-        with self._from(self.lm.n_layers - 1) as current:
-            found = self._loss(current)
+        found = self._changed(self.lm.n_layers - 1, ())
         return float((found - self.loss).abs().max()) <= 1e-5 * max(1.0, float(self.loss.abs().max()))
 
-    @contextmanager
-    def _from(self, start: int) -> Iterator[ForwardPass]:
+    def _changed(self, start: int, changes: Changes) -> Float[Tensor, " prediction"]:
+        """The losses of a pass with replacements from one layer on."""
         start = start if self._skips else 0
-        with ExitStack() as stack:
-            current = stack.enter_context(attach_hooks(self.lm, {}, self.edits))
-            pass_through(stack, self.lm, self._outputs[:start])
-            if start:
-                entering = self.captured["resid_pre", start]
-                block = self.lm.structure.blocks[start]
-                change_input(stack, block.module, lambda t: entering.clone(), first=True)
-            yield current
+        entering = (lambda _t: self.captured["resid_pre", start].clone()) if start else None
+        passes = replaced_pass(self.lm, changes, self.edits, skipped=self._outputs[:start], entering=entering)
+        with passes as current:
+            return self._loss(current)
 
     def _loss(self, current: ForwardPass) -> Float[Tensor, " prediction"]:
         """The loss of every prediction, in float64 on the CPU."""
@@ -303,14 +297,8 @@ class _BatchRerun:
 
     def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
         """The losses without a group, each row with its own source."""
-        changes: dict[Need, list[tuple[int, Replacement]]] = {}
-        for target in group.targets:
-            rows = [(i, source.replacement(target)) for i, source in enumerate(sources)]
-            changes.setdefault(target[:2], []).extend(rows)
-        with self._from(group.start) as current, ExitStack() as stack:
-            for (point, layer), rows in changes.items():
-                install(stack, self.lm, current, point, layer, rows, self.batch.shape[1])
-            return self._loss(current)
+        changes = [(i, one.replacement(target)) for target in group.targets for i, one in enumerate(sources)]
+        return self._changed(group.start, changes)
 
     def rows(self) -> list[dict[Need, Tensor]]:
         """The captured activations of each segment, without padding."""

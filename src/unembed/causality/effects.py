@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from unembed.causality.metrics import logit_difference
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
 from unembed.errors import Unsupported
 from unembed.logit_attribution import Attribution, Row

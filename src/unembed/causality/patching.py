@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun, layers_with, n_heads_of
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder

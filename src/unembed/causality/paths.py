@@ -10,7 +10,6 @@ Source: Wang et al. 2022, "Interpretability in the wild", section 3.1 (path patc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +22,13 @@ from unembed.attention.weights.folded_weights import default_basis
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, Direction, GaussianNoise, patched_pair, taken_from
 from unembed.causality.path_ends import PARTS, Receiver, Sender, reaches, receivers_of, senders_of
-from unembed.causality.replacement import Replacement, change_output
-from unembed.causality.rerun import TOKENS_AT_ONCE, Install, Rerun
+from unembed.causality.replaced_pass import Replacement
+from unembed.causality.rerun import TOKENS_AT_ONCE, Rerun
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis
 from unembed.results import Displayed, Provenance, Table
-from unembed.stream.capture_points import ForwardPass, has_point, require_point
+from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import require_unnormalised_stream
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Tokens
@@ -296,36 +294,22 @@ class _Paths:
         returns, before any norm or rotation of queries and keys.
         """
         lm, target = self.lm, self.target
-        site = lm.structure.blocks[layer].attention
-        module = getattr(site.layout, part)
+        _ = lm.structure.blocks[layer].attention.layout  # refuses with the reason where there is none
         own = target.activation("resid_pre", layer)
 
-        def also(n_rows: int) -> Install:
-            def take_over(t: Tensor) -> Tensor:
-                columns = _columns(site, t.shape[-1], part).to(t.device)
-                t = t.clone()
-                t[1::2, :, columns] = t[::2, :, columns]
-                return t
-
-            def installed(stack: ExitStack, current: ForwardPass) -> None:
-                change_output(stack, module, take_over, current)
-
-            assert n_rows % 2 == 0
-            return installed
+        def take_over(t: Tensor, _layer: int) -> Tensor:
+            t = t.clone()
+            t[1::2] = t[::2]
+            return t
 
         same = [Replacement("resid_pre", layer, None, None, own)]
         rows = [row for a in added for row in ([Replacement("resid_pre", layer, None, None, own + a.to(own))], same)]
         size = max(2, (self.batch or TOKENS_AT_ONCE // target.n_pos) // 2 * 2)
-        return target.activations(rows, "z", layer, size, also)[1::2]
+        return target.activations(rows, "z", layer, size, {(part, layer): take_over})[1::2]
 
 
 def _times(t: Float[Tensor, "pos d_model"], gain: float | Tensor) -> Float[Tensor, "pos d_model"]:
     return t * gain.to(t) if isinstance(gain, Tensor) else t if gain == 1.0 else t * gain
-
-
-def _columns(site: AttentionSite, width: int, part: str) -> Int[Tensor, " column"]:
-    """Which outputs of a projection are the queries, keys or values of the heads."""
-    return site.split_heads(torch.arange(width, dtype=torch.float64), part).flatten().long()
 
 
 def _compositions(

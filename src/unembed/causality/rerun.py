@@ -8,20 +8,20 @@ rotation whose frequencies depend on the length of a batch differs from that of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.causality.replacement import Replacement, by_head, change_input, install, pass_through, record_outputs
+from unembed.causality.replaced_pass import Place, Replacement, by_head, record_outputs, replaced_pass
 from unembed.errors import InvalidInput, NotFinite, PointMissing, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, SUM_TOLERANCE
 from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_one_stream
-from unembed.stream.hooks import Stop, accepts_argument, attach_hooks, memory_guard
+from unembed.stream.hooks import Callback, Hook, Stop, accepts_argument, memory_guard
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Tokens, cache_argument, check_positions, padded, prepare
 from unembed.validation import positive_int
@@ -30,7 +30,6 @@ TOKENS_AT_ONCE = 2048
 """Tokens of a batch of rows: at once, memory holds its activations and one row of logits for each row."""
 Row = Sequence[Replacement]
 Function = Callable[[Float[Tensor, "row d_vocab"]], Float[Tensor, " row"]]
-Install = Callable[[ExitStack, ForwardPass], None]
 
 
 def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
@@ -121,12 +120,11 @@ class Rerun:
             return lambda t: self._captured.__setitem__((point, layer), t[0].to(lm.device, copy=True))
 
         captures = {(p, n): capture_at(p, n) for p in sorted(self._needed) for n in layers_with(lm, p)}
+        entering = None if self.stream is None else lambda t: _entered([self], t, 0)
         with ExitStack() as stack:
             stack.enter_context(memory_guard(f"a run of {self.n_pos} tokens"))
-            current = stack.enter_context(attach_hooks(lm, captures, self.edits))
+            current = stack.enter_context(replaced_pass(lm, (), self.edits, captures, entering=entering))
             self._outputs = record_outputs(stack, lm)
-            if self.stream is not None:
-                change_input(stack, lm.structure.blocks[0].module, lambda t: _entered([self], t, 0), first=True)
             logits = _last_logits([self], current)[0]
         self._check_patterns()
         return logits
@@ -176,14 +174,14 @@ class Rerun:
         point: str,
         layer: int,
         batch: int | None = None,
-        also: Callable[[int], Install] | None = None,
+        hooks: Mapping[Place, Hook] | None = None,
     ) -> Float[Tensor, "row pos ..."]:
         """An activation of every row of replacements; the pass stops there.
 
         Args:
             rows: what each row replaces.
             batch: rows in memory at once.
-            also: for the number of rows of a batch, further hooks.
+            hooks: further changes of every batch, made before the replacements.
         """
 
         def one(chosen: Sequence[RowOf]) -> Tensor:
@@ -193,12 +191,7 @@ class Rerun:
                 found.append(t.to(self.lm.device, copy=True))
                 raise Stop
 
-            # Attached last, the capture receives the tensor after the replacements.
-            with (
-                _replaced(chosen, also and also(len(chosen))) as current,
-                attach_hooks(self.lm, {(point, layer): keep}),
-                suppress(Stop),
-            ):
+            with _replaced(chosen, {(point, layer): keep}, hooks) as current, suppress(Stop):
                 _last_logits([self] * len(chosen), current)
             return found[0]
 
@@ -232,7 +225,7 @@ class Rerun:
         own = own if replacement.positions is None else own[replacement.positions.to(own.device)]
         return torch.equal(own, replacement.value.to(own))
 
-    def _same_kernels(self) -> dict[tuple[str, int], Callable[[Tensor], None]]:
+    def _same_kernels(self) -> dict[Place, Callback]:
         """Captures that make attention return patterns where the unchanged run did; fused kernels round differently."""
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
@@ -338,29 +331,30 @@ def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: 
 
 
 @contextmanager
-def _replaced(rows: Sequence[RowOf], also: Install | None = None) -> Iterator[ForwardPass]:
+def _replaced(
+    rows: Sequence[RowOf],
+    captures: Mapping[Place, Callback] | None = None,
+    hooks: Mapping[Place, Hook] | None = None,
+) -> Iterator[ForwardPass]:
     """A context in which a pass of these rows makes their replacements and starts at the first layer replaced."""
     runs = [run for run, _ in rows]
     first, n_pos = runs[0], max(run.n_pos for run in runs)
-    lm, blocks = first.lm, first.lm.structure.blocks
     skips = all(run._skips for run in set(runs))
     start = min((r.layer for _, row in rows for r in row), default=0) if skips else 0
-    wanted: dict[tuple[str, int], list[tuple[int, Replacement]]] = {}
+    changes: list[tuple[int, Replacement]] = []
     for i, (run, row) in enumerate(rows):
         if len(row) == 1 and run._is_own_pattern(row[0]):
             continue  # the run's own z, which its pattern times its values gives up to rounding only
-        for replacement in row:
-            change = replacement if run.n_pos == n_pos else replacement.padded(run.n_pos, n_pos)
-            wanted.setdefault((change.point, change.layer), []).append((i, change))
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(memory_guard(f"{len(rows)} rows of {n_pos} tokens"))
-        current = stack.enter_context(attach_hooks(lm, first._same_kernels(), first.edits))
-        pass_through(stack, lm, first._outputs[:start])
-        if start or any(run.stream is not None for run in set(runs)):
-            change_input(stack, blocks[start].module, lambda t: _entered(runs, t, start), first=True)
-        for (point, layer), changes in wanted.items():
-            install(stack, lm, current, point, layer, changes, n_pos)
-        if also is not None:
-            also(stack, current)
+        changes += [(i, one if run.n_pos == n_pos else one.padded(run.n_pos, n_pos)) for one in row]
+    starts_later = start or any(run.stream is not None for run in set(runs))
+    passes = replaced_pass(
+        first.lm,
+        changes,
+        first.edits,
+        {**first._same_kernels(), **(captures or {})},
+        hooks,
+        skipped=first._outputs[:start],
+        entering=(lambda t: _entered(runs, t, start)) if starts_later else None,
+    )
+    with torch.no_grad(), memory_guard(f"{len(rows)} rows of {n_pos} tokens"), passes as current:
         yield current

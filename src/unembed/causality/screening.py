@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.patching import Alignment, patched_pair
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun, last_logits, n_heads_of
 from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder

@@ -75,16 +75,12 @@ def _mixer_output(block: Block) -> nn.Module | None:
 def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     site = block.mixer
     assert site is not None
-    t = site.branch_norm.applied(t) if isinstance(site.branch_norm, ChannelGain) else t
-    t = t if site.multiplier == 1.0 else t * site.multiplier
-    return t if site.constant is None else t + site.constant.to(t.device)
+    return _added(t, site.branch_norm, site.multiplier, site.constant)
 
 
 def _added_by_ffn(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     assert block.feed_forward is not None
-    ffn = block.feed_forward
-    t = ffn.branch_norm.applied(t) if isinstance(ffn.branch_norm, ChannelGain) else t
-    return t if ffn.multiplier == 1.0 else t * ffn.multiplier
+    return _added(t, block.feed_forward.branch_norm, block.feed_forward.multiplier)
 
 
 def _by_head(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
@@ -136,15 +132,30 @@ def _whole(new: Tensor, own: Tensor, _block: Block) -> Tensor:
 
 def _put_back_mixer(new: Tensor, own: Tensor, block: Block) -> Tensor:
     assert block.mixer is not None
-    constant = block.mixer.constant
-    new = (new if constant is None else new - constant.to(new.device)) / block.mixer.multiplier
-    return _before_gain(new, block.mixer.branch_norm, block).reshape(own.shape)
+    return _put_back_added(new, own, block, block.mixer.branch_norm, block.mixer.multiplier, block.mixer.constant)
 
 
 def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
     assert block.feed_forward is not None
-    new = new / block.feed_forward.multiplier
-    return _before_gain(new, block.feed_forward.branch_norm, block).reshape(own.shape)
+    return _put_back_added(new, own, block, block.feed_forward.branch_norm, block.feed_forward.multiplier)
+
+
+def _put_back_added(
+    new: Tensor, own: Tensor, block: Block, norm: Norm | None, multiplier: float, constant: Tensor | None = None
+) -> Tensor:
+    """What a module must return so that `new` is added; its own numbers where nothing changed, free of rounding."""
+    new = new.reshape(own.shape)
+    if multiplier == 1.0 and constant is None and not isinstance(norm, ChannelGain):
+        return new
+    before = _before_gain((new if constant is None else new - constant.to(new.device)) / multiplier, norm, block)
+    return torch.where(new == _added(own, norm, multiplier, constant), own, before)
+
+
+def _added(t: Tensor, norm: Norm | None, multiplier: float, constant: Tensor | None = None) -> Tensor:
+    """What a module adds to the stream, from what it returns."""
+    t = norm.applied(t) if isinstance(norm, ChannelGain) else t
+    t = t if multiplier == 1.0 else t * multiplier
+    return t if constant is None else t + constant.to(t.device)
 
 
 def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
@@ -225,11 +236,19 @@ def _left(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
     return t if block.handover == 1.0 else t * block.handover
 
 
-def _put_back_stream(new: Tensor, own: Tensor, block: Block) -> Tensor:
-    if block.streams is not None or block.handover != 1.0:
-        why = "it has several" if block.streams is not None else "the model rescales it after the block"
-        raise Unsupported(f"replacing the stream at {block.path}", why=why, instead="Replace attn_out or mlp_out")
+def _put_back_entering(new: Tensor, own: Tensor, block: Block) -> Tensor:
+    if block.streams is not None:
+        raise Unsupported(
+            f"replacing the stream at {block.path}", why="it has several", instead="Replace attn_out or mlp_out"
+        )
     return new.reshape(own.shape)
+
+
+def _put_back_leaving(new: Tensor, own: Tensor, block: Block) -> Tensor:
+    if block.handover != 1.0:
+        why = "the model rescales it after the block"
+        raise Unsupported(f"replacing the stream at {block.path}", why=why, instead="Replace attn_out or mlp_out")
+    return _put_back_entering(new, own, block)
 
 
 def _each_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
@@ -243,13 +262,13 @@ def _middle(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
 
 
 _ROWS: dict[str, CapturePoint] = {
-    "resid_pre": CapturePoint(lambda _lm, b: b.module, True, _one_stream, put_back=_put_back_stream),
+    "resid_pre": CapturePoint(lambda _lm, b: b.module, True, _one_stream, put_back=_put_back_entering),
     "resid_mid": CapturePoint(
         lambda _lm, b: b.feed_forward.entry if b.feed_forward is not None and b.is_sequential else None,
         before=True,
         missing=_no_middle,
     ),
-    "resid_post": CapturePoint(lambda _lm, b: b.module, False, _left, put_back=_put_back_stream),
+    "resid_post": CapturePoint(lambda _lm, b: b.module, False, _left, put_back=_put_back_leaving),
     "unedited_post": CapturePoint(lambda _lm, b: b.module, False, _left),
     "streams": CapturePoint(lambda _lm, b: None if b.streams is None else b.module, True, _each_stream),
     "streams_middle": CapturePoint(lambda _lm, b: b.middle_module, True, _middle),
@@ -400,5 +419,5 @@ def read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: For
         assert site is not None
         return own / site.multiplier
     if point in ("resid_pre", "resid_post"):
-        return _put_back_stream(own, own, block)  # refuses where the captured tensor is made of several
+        return _put_back_leaving(own, own, block)  # refuses where the captured tensor is made of several
     return capture_point(point).reshape(own, block, current)

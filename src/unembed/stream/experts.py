@@ -19,7 +19,7 @@ from torch import Tensor
 from unembed.models.decoder import Decoder
 from unembed.models.structure.expert_pass import observed
 from unembed.models.structure.experts import RoutedCoefficients
-from unembed.stream.interventions import Edit, edit_coefficients
+from unembed.stream.interventions import Edit, edited
 from unembed.validation import as_int
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def install_experts(
         written = output
         if edits:
             own = found.columns(columns).view(*shape, -1)
-            changed = edit_coefficients(own, local, current.rows)
+            changed = edited(own, local, current.rows)
             written = written + _added(lm, layer, torch.tensor(columns), changed - own, output)
             current.edited[layer] = columns, changed
         needs_all = bool(changes) or any(point == "coefficients" for point, _ in captures)

@@ -18,21 +18,12 @@ from torch import Tensor, nn
 
 from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor, tensors_in
 from unembed.models.structure.effective_matrix import is_measuring
 from unembed.stream.attention_weights import forward_with_scores, returning_patterns
 from unembed.stream.capture_points import OF_WEIGHTS, ForwardPass, capture_point, require_point
 from unembed.stream.experts import install_experts, keep_with_graph
-from unembed.stream.interventions import (
-    Edit,
-    Edits,
-    checked,
-    edit_coefficients,
-    edit_heads,
-    edit_stream,
-    scale_output,
-)
+from unembed.stream.interventions import EDITED_POINTS, Edit, Edits, checked, edited
 
 Callback = Callable[[Tensor], None]
 Hook = Callable[[Tensor, int], Tensor | None]
@@ -83,9 +74,7 @@ def attach_hooks(
                 _install_capture(stack, lm, point, layer, callback, current)
         # Expert hooks must run before hooks that change or capture the FFN's output.
         _install_experts(stack, lm, captures, todo, hooks or {}, current)
-        for layer in sorted({e.layer for e in todo}):
-            _install_edits(stack, lm, layer, [e for e in todo if e.layer == layer], current)
-        for (point, layer), hook in (hooks or {}).items():
+        for (point, layer), hook in (*_edit_hooks(todo, current), *(hooks or {}).items()):
             if not _of_experts(lm, point, layer):
                 _install_hook(stack, lm, point, layer, hook, current)
         for (point, layer), callback in captures.items():
@@ -151,62 +140,13 @@ def _after(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> 
     stack.callback(module.register_forward_hook(after).remove)
 
 
-def _install_edits(stack: ExitStack, lm: Decoder, layer: int, edits: list[Edit], current: ForwardPass) -> None:
-    """Replace what the down-projection or the out-projection receives, or what attention, FFN or the block returns."""
-    block = lm.structure.blocks[layer]
-    of: dict[str, list[Edit]] = {}
+def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[tuple[str, int], Hook]]:
+    """The edits as a hook for each point and layer."""
+    of: dict[tuple[str, int], list[Edit]] = {}
     for edit in edits:
-        if not (edit.target == "coefficient" and lm.experts_of(layer) is not None):
-            of.setdefault(edit.target, []).append(edit)
-
-    def coefficients(m: Tensor) -> Tensor:
-        return edit_coefficients(m, of["coefficient"], current.rows)
-
-    def heads(z: Tensor) -> Tensor:
-        assert block.mixer is not None
-        split = z.reshape(*current.shape, block.mixer.n_heads, block.mixer.d_head)
-        return edit_heads(split, of["head"], current.rows)
-
-    def attention(t: Tensor) -> Tensor:
-        assert block.mixer is not None
-        constant = block.mixer.constant
-        constant_part = 0.0 if constant is None else constant.to(t) / block.mixer.multiplier
-        constant_part = constant_part + _shift(block.mixer.branch_norm, t)
-        return scale_output(t, of["attention"], current.rows, constant_part)
-
-    def ffn(t: Tensor) -> Tensor:
-        assert block.feed_forward is not None
-        return scale_output(t, of["ffn"], current.rows, _shift(block.feed_forward.branch_norm, t))
-
-    def stream(x: Tensor) -> Tensor:
-        put_back = capture_point("resid_post").put_back
-        assert put_back is not None
-        return put_back(edit_stream(x, of["stream"], current.rows), x, block)
-
-    for target, (point, change) in {
-        "coefficient": ("coefficients", coefficients),
-        "head": ("z", heads),
-        "attention": ("attn_out", attention),
-        "ffn": ("mlp_out", ffn),
-        "stream": ("resid_post", stream),
-    }.items():
-        if target in of:
-            require_point(lm, point, layer)
-            _replace(stack, lm, layer, point, change, current)
-
-
-def _shift(norm: Norm | None, t: Tensor) -> Tensor | float:
-    """What a gain per channel adds to the module's output, in units of that output."""
-    if not isinstance(norm, ChannelGain):
-        return 0.0
-    return torch.where(norm.gains == 0, 0.0, norm.shift / norm.gains).to(t)
-
-
-def _replace(
-    stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor], current: ForwardPass
-) -> None:
-    """Change the tensor that a point's module receives or returns, as (batch, pos, ...)."""
-    _change(stack, lm, layer, point, lambda own: change(current.by_position(own)).reshape(own.shape))
+        of.setdefault((EDITED_POINTS[edit.target], edit.layer), []).append(edit)
+    for key, own in of.items():
+        yield key, lambda t, _layer, own=own: edited(t, own, current.rows)
 
 
 def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
@@ -237,7 +177,12 @@ def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Calla
 
 
 def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
-    """Call a user's function with the captured tensor; a tensor that it returns replaces the captured one."""
+    """Call a function with the captured tensor; a tensor that it returns replaces the captured one.
+
+    Raises:
+        PointMissing: the layer does not have the point.
+    """
+    require_point(lm, point, layer)
     block = lm.structure.blocks[layer]
     if point in OF_WEIGHTS:
         _install_capture(stack, lm, point, layer, lambda t: _only_read(point, hook(t, layer)), current)

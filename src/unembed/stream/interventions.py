@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 Where = Positions | tuple[int, ...]
 At = Positions | int | Sequence[int]
-Target = Literal["coefficient", "head", "attention", "ffn", "stream"]
+Target = Literal["coefficient", "head", "attention", "ffn", "stream", "feature"]
+EDITED_POINTS = {
+    "coefficient": "coefficients",
+    "head": "z",
+    "attention": "attn_out",
+    "ffn": "mlp_out",
+    "stream": "resid_post",
+}
+"""The capture point whose tensor an edit changes, by the edit's target; a feature is changed by its dictionary."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +62,14 @@ class Edit:
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
-    def apply_(self, numbers: Tensor) -> Tensor:
-        """Replace the old numbers by the new ones."""
+    def applied(self, numbers: Tensor) -> Tensor:
+        """The new numbers in place of the old ones."""
+        if self.vector is not None:
+            vector = self.value * torch.tensor(self.vector, dtype=torch.float32, device=numbers.device)
+            return (numbers + vector if self.action == "add" else vector.expand_as(numbers)).to(numbers.dtype)
         if self.action == "set":
-            return numbers.fill_(self.value)
-        return numbers.mul_(self.value) if self.action == "scale" else numbers.add_(self.value)
+            return torch.full_like(numbers, self.value)
+        return numbers * self.value if self.action == "scale" else numbers + self.value
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for saving."""
@@ -177,6 +188,12 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
             layer, index = lm.memory(edit.layer, edit.index)
         elif edit.target == "stream":
             _check_vector(lm, edit)
+        elif edit.target == "feature":
+            raise Unsupported(
+                "an edit of a feature",
+                why="features belong to a dictionary",
+                instead="Use lm.attach(...).edited(edits)",
+            )
         elif edit.action != "scale":
             raise Unsupported(
                 f"{edit.action} on a {edit.target}", why="its output is a vector, not a number", instead="Scale it"
@@ -228,46 +245,18 @@ class Rows:
         return wanted & real
 
 
-def edit_coefficients(m: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
-    """The coefficients (batch, pos, d_mlp) after the edits; the model's own tensor is left alone."""
-    m = m.clone()
+def edited(t: Float[Tensor, "batch pos ..."], edits: Sequence[Edit], rows: Rows) -> Tensor:
+    """A captured tensor after edits of one target; the model's own tensor is left alone."""
+    t = t.clone()
     for edit in edits:
-        column = m.select(-1, as_int("memory", edit.index))
-        if edit.positions == "all" and rows.real is None:  # every cell: building a mask would slow down a generation
-            edit.apply_(column)
-            continue
-        where = rows.mask(edit.positions, (m.shape[0], m.shape[1]), m.device)
-        column.copy_(torch.where(where, edit.apply_(column.clone()), column))
-    return m
-
-
-def edit_heads(z: Tensor, edits: Sequence[Edit], rows: Rows) -> Tensor:
-    """The heads' mixed values (batch, pos, n_heads, d_head) after the edits."""
-    z = z.clone()
-    for edit in edits:
-        where = rows.mask(edit.positions, (z.shape[0], z.shape[1]), z.device)[..., None]
-        head = z.select(-2, as_int("head", edit.index))
-        head.copy_(torch.where(where, edit.apply_(head.clone()), head))
-    return z
-
-
-def scale_output(t: Tensor, edits: Sequence[Edit], rows: Rows, constant: Tensor | float) -> Tensor:
-    """What attention or FFN returns (batch, pos, d_model), after edits of the whole layer.
-
-    Args:
-        rows: the positions of the columns.
-        constant: what the block adds to this output afterwards, in units of the output: it is scaled too.
-    """
-    for edit in edits:
-        where = rows.mask(edit.positions, (t.shape[0], t.shape[1]), t.device)[..., None]
-        t = torch.where(where, edit.value * t + (edit.value - 1) * constant, t)
+        part = t  # of attention, FFN or stream; else a view of one memory, feature or head
+        if edit.target in ("coefficient", "feature"):
+            part = t.select(-1, as_int("memory", edit.index))
+        elif edit.target == "head":
+            part = t.select(-2, as_int("head", edit.index))
+        new = edit.applied(part)
+        if edit.positions != "all" or rows.real is not None:  # a mask of every cell would slow down a generation
+            where = rows.mask(edit.positions, (t.shape[0], t.shape[1]), t.device)
+            new = torch.where(where.view(*where.shape, *[1] * (part.dim() - 2)), new, part)
+        part.copy_(new)
     return t
-
-
-def edit_stream(x: Float[Tensor, "batch pos d_model"], edits: Sequence[Edit], rows: Rows) -> Tensor:
-    """The stream after edits that add a vector or replace the stream by one."""
-    for edit in edits:
-        where = rows.mask(edit.positions, (x.shape[0], x.shape[1]), x.device)[..., None]
-        vector = edit.value * torch.tensor(edit.vector, dtype=torch.float32, device=x.device)
-        x = torch.where(where, (x + vector if edit.action == "add" else vector.expand_as(x)).to(x.dtype), x)
-    return x

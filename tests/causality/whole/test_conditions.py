@@ -76,7 +76,7 @@ def test_edits_hold_in_every_run(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama"])
 def test_a_patched_pattern_acts_before_the_edits_of_its_head(name: str) -> None:
-    from unembed.causality.replacement import Replacement
+    from unembed.causality.replaced_pass import Replacement
     from unembed.causality.rerun import Rerun
 
     lm, half = tiny(name), [unembed.scale_head(1, 2, 0.5)]

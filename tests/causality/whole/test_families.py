@@ -13,7 +13,7 @@ from tests.models.decoder_classes import tiny_model
 from torch import Tensor
 
 import unembed
-from unembed.causality.replacement import Replacement
+from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun, layers_with
 from unembed.causality.screening import screen
 from unembed.errors import PointMissing, Unsupported

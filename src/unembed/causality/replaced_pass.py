@@ -1,0 +1,215 @@
+"""A pass of the model in which rows of the batch have their own activations in place of the model's.
+
+Activations are replaced at the capture points of `stream`. Two act through another point: a pattern through z, which
+mixes the row's own values by it, and the middle of the stream through what attention adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.dry_run import given_tensor
+from unembed.names import STREAM_POINTS
+from unembed.stream.capture_points import ForwardPass, require_point
+from unembed.stream.decomposition import require_one_stream
+from unembed.stream.hooks import Callback, Hook, attach_hooks, forward_replaced
+from unembed.stream.interventions import Edits
+
+Place = tuple[str, int]
+"""A capture point and a layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """New numbers for one activation of one row.
+
+    Attributes:
+        point: which activation, one of `PATCH_POINTS`.
+        positions: where; every position when None.
+        index: a head (for z and pattern) or memories (for coefficients); the whole vector when None.
+        value: the numbers, broadcast to what is replaced: (position, ...) or a scalar.
+    """
+
+    point: str
+    layer: int
+    positions: Int[Tensor, " p"] | None
+    index: int | Int[Tensor, " i"] | None
+    value: Tensor
+
+    def write(self, t: Float[Tensor, "pos ..."]) -> None:
+        """Write the numbers into one row's activation (pos, ...)."""
+        positions = slice(None) if self.positions is None else self.positions.to(t.device)
+        value = self.value.to(t)
+        if self.index is None:
+            t[positions] = value
+        elif isinstance(self.index, int):
+            t[positions, self.index] = value
+        elif isinstance(positions, slice):
+            t[:, self.index.to(t.device)] = value
+        else:
+            t[positions[:, None], self.index.to(t.device)[None]] = value
+
+    def padded(self, n_pos: int, width: int) -> Replacement:
+        """The same in a prompt of `n_pos` tokens that is padded on the right to `width` columns."""
+        positions = torch.arange(n_pos) if self.positions is None else self.positions
+        value = torch.nn.functional.pad(self.value, (0, width - n_pos)) if self.point == "pattern" else self.value
+        return replace(self, positions=positions, value=value)
+
+
+Changes = Sequence[tuple[int, Replacement]]
+"""Rows of the batch, each with a replacement."""
+
+
+@contextmanager
+def replaced_pass(
+    lm: Decoder,
+    changes: Changes,
+    edits: Edits = (),
+    captures: Mapping[Place, Callback] | None = None,
+    hooks: Mapping[Place, Hook] | None = None,
+    *,
+    skipped: Sequence[Any] = (),
+    entering: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[ForwardPass]:
+    """A context in which a pass makes the replacements, after the edits and before the captures.
+
+    Args:
+        captures: as `stream.hooks.attach_hooks` takes them.
+        hooks: further changes, made before the replacements.
+        skipped: the forms of the first blocks' outputs (`record_outputs`); those blocks return what they receive.
+        entering: gives the stream that enters the first block that runs, in place of the one it would receive.
+
+    Raises:
+        PointMissing: a layer has no such activation.
+        Unsupported: it cannot be replaced in this model.
+    """
+    chosen: dict[Place, list[tuple[int, Replacement]]] = {}
+    for row, replacement in changes:
+        chosen.setdefault((replacement.point, replacement.layer), []).append((row, replacement))
+    of_patterns: dict[Place, Hook] = {}
+    others: dict[Place, list[Hook]] = {place: [hook] for place, hook in (hooks or {}).items()}
+    if entering is not None:
+        others["resid_pre", len(skipped)] = [lambda t, _layer: entering(t)]
+    for (point, layer), of_place in chosen.items():
+        require_point(lm, point, layer)
+        if point in STREAM_POINTS:
+            require_one_stream(lm, f"replacing {point}")
+        if point == "pattern":
+            of_patterns |= _mixing(lm, layer, of_place)
+            continue
+        writing = _writing_middle(lm, layer, of_place) if point == "resid_mid" else {(point, layer): _writing(of_place)}
+        for place, hook in writing.items():
+            others.setdefault(place, []).append(hook)
+    with ExitStack() as stack:
+        for block, form in zip(lm.structure.blocks, skipped, strict=False):
+            stack.enter_context(_passed_through(block.module, form))
+        if of_patterns:  # attached before the edits, which change what the heads have mixed by the pattern
+            stack.enter_context(attach_hooks(lm, {}, (), of_patterns))
+        in_order = {place: _one_after_another(of_place) for place, of_place in others.items()}
+        yield stack.enter_context(attach_hooks(lm, captures or {}, edits, in_order))
+
+
+def _one_after_another(hooks: Sequence[Hook]) -> Hook:
+    def all_of_them(t: Tensor, layer: int) -> Tensor | None:
+        found = None
+        for hook in hooks:
+            new = hook(t, layer)
+            if new is not None:
+                t = found = new
+        return found
+
+    return all_of_them
+
+
+def _writing(changes: Changes) -> Hook:
+    def written(t: Tensor, _layer: int) -> Tensor:
+        t = t.clone()
+        for row, replacement in changes:
+            replacement.write(t[row])
+        return t
+
+    return written
+
+
+def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
+    """The stream between mixer and FFN is replaced by what the mixer must add for it."""
+    block, seen = lm.structure.blocks[layer], dict[str, Tensor]()
+    if block.entry_norm is not None:
+        raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
+    if block.early_writers:
+        raise Unsupported(f"replacing resid_mid of {block.path}", why="more than its mixer writes before it")
+
+    def middle(t: Tensor, _layer: int) -> Tensor:
+        t = t.clone()
+        for row, replacement in changes:
+            # With a device_map, the block's input may come from another device.
+            own = seen["resid_pre"][row].to(t.device) * block.entry_gain + t[row]
+            wanted = own.clone()
+            replacement.write(wanted)
+            t[row] += wanted - own
+        return t
+
+    return {("resid_pre", layer): _noting(seen, "resid_pre"), ("attn_out", layer): middle}
+
+
+def _mixing(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
+    """A replaced pattern acts through z: it mixes the row's own values."""
+    require_point(lm, "values", layer)
+    seen = dict[str, Tensor]()
+
+    def mixed(z: Tensor, _layer: int) -> Tensor:
+        z = z.clone()
+        values = by_head(seen["values"], z.shape[2])
+        for row, r in changes:
+            positions = torch.arange(r.value.shape[0]) if r.positions is None else r.positions
+            z[row, positions, r.index] = r.value.to(z) @ values[row, r.index].to(z)
+        return z
+
+    return {("values", layer): _noting(seen, "values"), ("z", layer): mixed}
+
+
+def _noting(seen: dict[str, Tensor], name: str) -> Hook:
+    return lambda t, _layer: seen.__setitem__(name, t)
+
+
+def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Float[Tensor, "row head pos d_head"]:
+    """The values of each query head: those of its key-value head."""
+    return values.repeat_interleave(n_heads // values.shape[1], dim=1)
+
+
+def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
+    """A list that receives the form of every block's output, without tensors, until the stack closes."""
+    forms: list[Any] = []
+    for block in lm.structure.blocks:
+        handle = block.module.register_forward_hook(lambda _m, _a, out: forms.append(_without_stream(out)))
+        stack.callback(handle.remove)
+    return forms
+
+
+def _without_stream(out: Any) -> Any:
+    """The output of a block without its tensors; an ellipsis marks the stream."""
+    if isinstance(out, Tensor):
+        return None
+    i = next(i for i, value in enumerate(out) if isinstance(value, Tensor))
+    return [*out[:i], ..., *(None if isinstance(v, Tensor) else v for v in out[i + 1 :])], type(out) is tuple
+
+
+def _passed_through(module: nn.Module, form: Any) -> AbstractContextManager[None]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        hidden = given_tensor(args, kwargs)
+        if form is None:
+            return hidden
+        parts, is_tuple = form
+        filled = [hidden if value is ... else value for value in parts]
+        return tuple(filled) if is_tuple else filled
+
+    return forward_replaced(module, forward)
