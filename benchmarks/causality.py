@@ -206,7 +206,7 @@ def screening(rounds: int) -> None:
 
     variants = {
         "one forward and backward pass": both,
-        "144 heads and 36,864 memories": lambda: unembed.screen(lm, clean, metric, top=0),
+        "144 heads and 36,864 memories": lambda: unembed.attribution_patching(lm, clean, metric, top=0),
     }
     seconds = interleaved(variants, rounds)
     claim = Claim("to one forward and backward pass", ratio(seconds, *reversed(seconds)), 1.3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from unembed.lazy import declared_names, import_on_first_use
@@ -17,19 +18,18 @@ from unembed.version import __version__
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import circuits as circuits
-    from unembed.causality.metrics import kl as kl
+    from unembed.causality.estimated_effects import attribution_patching as attribution_patching
+    from unembed.causality.metrics import kl_divergence as kl_divergence
     from unembed.causality.metrics import log_probability as log_probability
     from unembed.causality.metrics import logit_difference as logit_difference
     from unembed.causality.metrics import probability as probability
-    from unembed.causality.patching import GaussianNoise as GaussianNoise
-    from unembed.causality.screening import screen as screen
+    from unembed.causality.prompt_pair import GaussianNoise as GaussianNoise
     from unembed.concepts import annotation as annotation
     from unembed.concepts.value_concepts import value_concepts as value_concepts
     from unembed.control import early_exit as early_exit
     from unembed.control import steering as steering
     from unembed.control import toxicity as toxicity
     from unembed.corpus.corpus import open_corpus as open_corpus
-    from unembed.dictionaries.attachment import FeatureEdit as FeatureEdit
     from unembed.dictionaries.files import open_dictionary as open_dictionary
     from unembed.dictionaries.train_dictionary import train_dictionary as train_dictionary
     from unembed.environment import examine as examine
@@ -60,9 +60,19 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace as Trace
 else:
     _find = import_on_first_use(__name__)
+    _RENAMED = {
+        "FeatureEdit": "unembed.dictionaries.attachment:feature_edit",
+        "kl": "unembed.causality.metrics:kl_divergence",
+        "screen": "unembed.causality.estimated_effects:attribution_patching",
+    }
+    """Names of the release before this one, which work until the next one."""
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use; in a notebook, results then show their drawings."""
+        if name in _RENAMED:
+            module, _, new = _RENAMED[name].partition(":")
+            warnings.warn(f"unembed.{name} is now {new}", DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(module), new)
         value = _find(name)
         if "IPython" in sys.modules:
             importlib.import_module("unembed.notebook")

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from unembed.causality import deprecated
 from unembed.causality.ablation import ablate
-from unembed.causality.corpus_ablation import ablate_over_corpus
-from unembed.causality.pairs import patch_pairs
+from unembed.causality.estimated_effects import attribution_patching
 from unembed.causality.patching import patch
-from unembed.causality.paths import patch_paths
-from unembed.causality.prompt_ablations import ablate_prompts
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
@@ -25,7 +23,7 @@ from unembed.results import Records
 from unembed.stream.generation import generate
 from unembed.stream.hooks import ForwardPass, attach_hooks
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Tokens, run
+from unembed.stream.run import Tokens, are_several, run
 from unembed.stream.windows import prompt_windows
 from unembed.trace.several_prompts import trace_prompts
 from unembed.trace.trace import Trace
@@ -41,11 +39,13 @@ class LanguageModel(Decoder):
     run = run
     generate = generate
     patch = patch
-    patch_pairs = patch_pairs
-    patch_paths = patch_paths
     ablate = ablate
-    ablate_prompts = ablate_prompts
-    ablate_over_corpus = ablate_over_corpus
+    attribution_patching = attribution_patching
+
+    patch_pairs = deprecated.patch_pairs
+    patch_paths = deprecated.patch_paths
+    ablate_prompts = deprecated.ablate_prompts
+    ablate_over_corpus = deprecated.ablate_over_corpus
 
     windows = prompt_windows
 
@@ -67,7 +67,7 @@ class LanguageModel(Decoder):
             edits: changes to make in the run.
             show_unlearned: also list and rank tokens that the model never learned.
         """
-        if isinstance(prompt, list | tuple) and all(isinstance(one, str | list | tuple | Tensor) for one in prompt):
+        if are_several(prompt):
             return trace_prompts(self, cast("Sequence[Tokens]", prompt), edits, show_unlearned=show_unlearned)
         return Trace(self, cast("Tokens", prompt), edits, show_unlearned=show_unlearned)
 

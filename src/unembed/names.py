@@ -57,8 +57,8 @@ TriggersBy = Literal["product", "gate"]
 """The order of a key's triggers in a gated layer: by the coefficient, or by the gate before its activation."""
 Mode = Literal["q", "k", "v"]
 """Which input of a later head reads what an earlier head adds."""
-AblatedTo = Literal["zero", "mean"]
-AblatedOverCorpusTo = Literal["zero", "mean", "resample"]
+AblatedTo = Literal["zero", "mean", "resample"]
+"""What replaces an ablated activation; "resample", the activations of other segments, over a corpus only."""
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
 """The points at which activation patching replaces a run's tensors with another's."""
 

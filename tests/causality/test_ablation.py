@@ -9,7 +9,7 @@ from tests.families import EXPERTS, WITH_MEMORIES, build
 
 import unembed
 from unembed.causality.ablation import ablate
-from unembed.causality.screening import screen
+from unembed.causality.estimated_effects import attribution_patching
 from unembed.errors import InvalidInput, OutOfRange, PointMissing
 
 TOKENS = torch.tensor([5, 17, 23, 42, 11, 8])
@@ -136,6 +136,6 @@ def test_unknown_writers_are_refused() -> None:
 
 def test_a_model_without_layers_has_nothing_to_screen_or_ablate() -> None:
     lm = unembed.load("attn-0l")
-    for question in (screen, ablate):
+    for question in (attribution_patching, ablate):
         with pytest.raises(PointMissing, match="no layers"):
             question(lm, TOKENS)

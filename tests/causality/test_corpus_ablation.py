@@ -7,7 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import unembed
-from unembed.causality.corpus_ablation import _intervals, ablate_over_corpus
+from unembed.causality.ablation import ablate
+from unembed.causality.corpus_ablation import _intervals
 from unembed.causality.corpus_means import corpus_means
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput, Unsupported
@@ -25,7 +26,7 @@ def test_padded_batches_give_each_segment_the_losses_that_it_has_alone(shipped: 
     corpus = open_corpus(TEXTS)
     heads = [(0, 1), (1, 2)]
     memories = {"two memories": [(1, 5), (2, 9)]} if shipped == "wren" else None
-    found = ablate_over_corpus(lm, corpus, heads=heads, memories=memories, layers=[1], n_tokens=100)
+    found = ablate(lm, corpus, heads=heads, memories=memories, layers=[1], n_tokens=100)
     edits = [[unembed.scale_head(n, h, 0.0)] for n, h in heads]
     if memories:
         edits.append([unembed.set_coefficient(n, i, 0.0) for n, i in memories["two memories"]])
@@ -46,7 +47,7 @@ def test_padded_batches_give_each_segment_the_losses_that_it_has_alone(shipped: 
 
 def test_memories_by_name_are_one_group_with_its_size() -> None:
     lm = unembed.load()
-    found = ablate_over_corpus(lm, TEXTS, memories={"months": [(4, 1), (4, 2)]}, n_tokens=20)
+    found = ablate(lm, open_corpus(TEXTS), memories={"months": [(4, 1), (4, 2)]}, n_tokens=20)
     assert found.labels == ("months (2 memories)",)
     on_prompt = lm.ablate("The first month of the year is", memories={"months": [(4, 1), (4, 2)]})
     same = lm.ablate("The first month of the year is", memories=[[(4, 1), (4, 2)]])
@@ -56,7 +57,8 @@ def test_memories_by_name_are_one_group_with_its_size() -> None:
 def test_a_mean_by_position_ablates_each_position_to_its_own() -> None:
     lm = unembed.load()
     prompt = "The cat sat"
-    found = lm.ablate(prompt, memories=[(5, 3)], to="mean", corpus=TEXTS, by_position=True, metric=unembed.kl())
+    metric = unembed.kl_divergence()
+    found = lm.ablate(prompt, memories=[(5, 3)], to="mean", corpus=TEXTS, by_position=True, metric=metric)
     means = corpus_means(lm, open_corpus(TEXTS), [("coefficients", 5)], 1000, True)["coefficients", 5][:, 3]
     n = lm.encode(prompt).shape[1]
     edits = [unembed.set_coefficient(5, 3, float(means[p]), positions=[p]) for p in range(n)]
@@ -68,13 +70,13 @@ def test_a_mean_by_position_ablates_each_position_to_its_own() -> None:
 
 def test_resampling_takes_another_segment() -> None:
     lm = unembed.load()
-    twins = ablate_over_corpus(lm, [TEXTS[0], TEXTS[0]], layers="all", to="resample", n_tokens=100)
+    twins = ablate(lm, open_corpus([TEXTS[0], TEXTS[0]]), layers="all", to="resample", n_tokens=100)
     assert float(twins.changes.abs().max()) < 1e-4  # the other segment is the same text
-    others = ablate_over_corpus(lm, TEXTS, layers=[5], to="resample", n_tokens=100)
-    again = ablate_over_corpus(lm, TEXTS, layers=[5], to="resample", n_tokens=100)
+    others = ablate(lm, open_corpus(TEXTS), layers=[5], to="resample", n_tokens=100)
+    again = ablate(lm, open_corpus(TEXTS), layers=[5], to="resample", n_tokens=100)
     assert float(others.effects[0]) > 0.05 and torch.equal(others.changes, again.changes)
     with pytest.raises(Unsupported, match="one segment"):
-        ablate_over_corpus(lm, TEXTS[:1], to="resample", n_tokens=100)
+        ablate(lm, open_corpus(TEXTS[:1]), to="resample", n_tokens=100)
 
 
 def test_intervals_are_of_segments_and_hold_the_mean() -> None:
@@ -89,7 +91,7 @@ def test_intervals_are_of_segments_and_hold_the_mean() -> None:
 
 def test_the_change_is_listed_by_predicted_token() -> None:
     lm = unembed.load()
-    found = ablate_over_corpus(lm, TEXTS * 4, heads=[(0, 1)], n_tokens=200)
+    found = ablate(lm, open_corpus(TEXTS * 4), heads=[(0, 1)], n_tokens=200)
     table = found.by_token("L0H1", least=4)
     token = table["token"][0]
     at = torch.tensor([name == token for name in lm.token_strings(found.tokens)])
@@ -102,8 +104,8 @@ def test_the_change_is_listed_by_predicted_token() -> None:
 def test_bad_input_is_refused_in_one_line() -> None:
     lm = unembed.load()
     with pytest.raises(InvalidInput, match="over a corpus it is"):
-        ablate_over_corpus(lm, TEXTS, to="nothing")
+        ablate(lm, open_corpus(TEXTS), to="nothing")
     with pytest.raises(InvalidInput, match="group of no memories"):
-        ablate_over_corpus(lm, TEXTS, memories={"none": []})
+        ablate(lm, open_corpus(TEXTS), memories={"none": []})
     with pytest.raises(InvalidInput, match='neither "all" nor a list'):
-        ablate_over_corpus(lm, TEXTS, heads="some")
+        ablate(lm, open_corpus(TEXTS), heads="some")

@@ -17,7 +17,7 @@ def test_metrics_equal_their_definitions() -> None:
     torch.testing.assert_close(bind(unembed.probability(4)), p[:, 4])
     torch.testing.assert_close(bind(unembed.log_probability(4)), p[:, 4].log())
     torch.testing.assert_close(bind(unembed.logit_difference(4, 5)), (logits[:, 4] - logits[:, 5]).double())
-    torch.testing.assert_close(bind(unembed.kl()), (p[0] * (p[0] / p).log()).sum(-1))
+    torch.testing.assert_close(bind(unembed.kl_divergence()), (p[0] * (p[0] / p).log()).sum(-1))
 
 
 def test_the_default_metric_compares_the_two_predictions_and_otherwise_the_runner_up() -> None:

@@ -11,7 +11,8 @@ import torch
 from tests.conftest import tiny
 
 import unembed
-from unembed.causality.patching import GaussianNoise, align, patch
+from unembed.causality.patching import patch
+from unembed.causality.prompt_pair import GaussianNoise, align
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput, PointMissing

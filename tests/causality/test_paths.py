@@ -12,7 +12,7 @@ from tests.families import FAMILIES
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import unembed
-from unembed.causality.paths import patch_paths
+from unembed.causality.patching import patch
 from unembed.errors import InvalidInput, OutOfRange, PointMissing, Unsupported
 from unembed.language_model import LanguageModel
 
@@ -154,7 +154,7 @@ def test_paths_equal_freezing_everything_else_by_hand(name: str) -> None:
     has_memories = lm.structure.blocks[0].feed_forward is not None
     senders = {"L0H1": ("z", 0, 1), "L1H2": ("z", 1, 2)} | ({"L1M7": ("coefficients", 1, 7)} if has_memories else {})
     receivers = ["L2H1", "L2H3", "attn_out 2", *(["mlp_out 2"] if has_memories else []), "logits"]
-    found = patch_paths(lm, CLEAN, CORRUPTED, list(senders), receivers, metric)
+    found = patch(lm, CLEAN, CORRUPTED, list(senders), metric, through=receivers)
     assert found.receivers[:3] == ("L2H1.q", "L2H1.k", "L2H1.v")
     for i, sender in enumerate(senders.values()):
         for j, receiver in enumerate(found.receivers):
@@ -180,9 +180,11 @@ def test_the_previous_token_head_acts_on_the_induction_heads_through_their_keys(
     text = "The concert was led by{} Gordon, and the songs were written in the summer. A year later the band met{}"
     sender, names = f"L0H{previous[1]}", [f"L1H{head}" for head in heads]
     for first, other in ((" Charles", " Thomas"), (" Henry", " Walter")):
-        found = lm.patch_paths(
+        found = lm.patch(
             text.format(first, first),
             text.format(other, first),
+            "heads",
+            through="heads",
             metric=unembed.logit_difference(" Gordon"),
             direction="noising",
         )
@@ -200,12 +202,12 @@ def test_the_previous_token_head_acts_on_the_induction_heads_through_their_keys(
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gptj", "granite"])
 def test_the_table_over_all_heads_has_an_edge_for_each_pair_in_order(name: str) -> None:
     lm = tiny(name)
-    found = patch_paths(lm, CLEAN, CORRUPTED, metric=metric)
+    found = patch(lm, CLEAN, CORRUPTED, "heads", metric, through="heads")
     n = lm.n_heads
     assert found.values.shape == (2 * n, 2 * n * 3) == found.composition.shape
     assert len(found.to_table()) == n * n * 3  # layer 0 to layer 1
     assert bool(found.values[:n, : 3 * n].isnan().all()) and bool(found.values[n:].isnan().all())
-    one = patch_paths(lm, CLEAN, CORRUPTED, "L0H2", "L1H3.k", metric, batch=1)
+    one = patch(lm, CLEAN, CORRUPTED, "L0H2", metric, through="L1H3.k", batch=1)
     j = found.receivers.index("L1H3.k")
     assert float(one.values[0, 0]) == pytest.approx(float(found.values[2, j]), rel=1e-5, abs=1e-6)
 
@@ -214,7 +216,8 @@ def test_the_table_over_all_heads_has_an_edge_for_each_pair_in_order(name: str) 
 def test_what_a_whole_layer_writes_is_its_direct_path_to_the_logits(name: str) -> None:
     lm = tiny(name)
     last = lm.n_layers - 1
-    direct = patch_paths(lm, CLEAN, CORRUPTED, [f"layer {last}", "attn_out 0"], ["logits", f"layer {last}"], metric)
+    writers, readers = [f"layer {last}", "attn_out 0"], ["logits", f"layer {last}"]
+    direct = patch(lm, CLEAN, CORRUPTED, writers, metric, through=readers)
     parts = lm.run(CLEAN, ("attn_out", "mlp_out")), lm.run(CORRUPTED, ("attn_out", "mlp_out", "resid_post"))
     added = sum(parts[0].at(p, last)[0] - parts[1].at(p, last)[0] for p in ("attn_out", "mlp_out"))
     final = parts[1].at("resid_post", last)[0] + added
@@ -228,13 +231,13 @@ def test_what_a_whole_layer_writes_is_its_direct_path_to_the_logits(name: str) -
 
 def test_a_sender_that_does_not_differ_has_no_effect() -> None:
     lm = tiny("gpt2-relu")
-    found = patch_paths(lm, CLEAN, CORRUPTED, "L0H1", ["L1H0", "logits"], metric, positions=[0])
+    found = patch(lm, CLEAN, CORRUPTED, "L0H1", metric, through=["L1H0", "logits"], positions=[0])
     assert found.values[0].tolist() == [found.corrupted] * 4  # the first tokens are equal
 
 
 def test_half_precision_agrees_with_float32() -> None:
     half, full = tiny("llama", torch.bfloat16), unembed.load(_same_weights())
-    a, b = (patch_paths(lm, CLEAN, CORRUPTED, "heads", "L1H0", metric) for lm in (half, full))
+    a, b = (patch(lm, CLEAN, CORRUPTED, "heads", metric, through="L1H0") for lm in (half, full))
     known = a.values.isfinite()
     assert float((a.values - b.values)[known].abs().max()) < 0.1 * max(1.0, abs(b.clean - b.corrupted))
 
@@ -258,7 +261,7 @@ def _same_weights() -> Any:
 )
 def test_bad_paths_are_refused_in_one_line(senders: Any, receivers: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
-        patch_paths(tiny("gpt2-relu"), CLEAN, CORRUPTED, senders, receivers, metric)
+        patch(tiny("gpt2-relu"), CLEAN, CORRUPTED, senders, metric, through=receivers)
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "gemma2"])
@@ -268,7 +271,7 @@ def test_a_memory_reaches_the_logits_by_its_value(name: str) -> None:
     runs = [lm.run(ids, ("coefficients", "resid_post", "mlp_out")) for ids in (CLEAN, CORRUPTED)]
     change = runs[0].at("coefficients", last)[0, -1] - runs[1].at("coefficients", last)[0, -1]
     index = int(change.abs().argmax())
-    found = patch_paths(lm, CLEAN, CORRUPTED, f"L{last}M{index}", "logits", metric)
+    found = patch(lm, CLEAN, CORRUPTED, f"L{last}M{index}", metric, through="logits")
     if name == "gemma2":  # a norm stands between the memory and the stream
         edit = unembed.add_to_coefficient(last, index, float(change[index]), positions=[5])
         expected = lm.run(CORRUPTED, edits=[edit]).logits[:, -1]
@@ -285,7 +288,7 @@ def test_a_memory_reaches_the_logits_by_its_value(name: str) -> None:
 
 def test_what_a_model_lacks_is_refused_by_name() -> None:
     with pytest.raises(PointMissing, match="mlp_out"):
-        patch_paths(tiny("attention-only"), CLEAN, CORRUPTED, "L0H0", "mlp_out 1", metric)
+        patch(tiny("attention-only"), CLEAN, CORRUPTED, "L0H0", metric, through="mlp_out 1")
     edits = [unembed.replace_stream(0, [0.0] * 48)]
     with pytest.raises(Unsupported, match="ends every path"):
-        patch_paths(tiny("llama"), CLEAN, CORRUPTED, "L0H0", "logits", metric, edits=edits)
+        patch(tiny("llama"), CLEAN, CORRUPTED, "L0H0", metric, through="logits", edits=edits)

@@ -59,7 +59,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LanguageModel
 
 def in_one_batch(lm: LanguageModel, side: str, point: Any, **options: Any) -> PatchingPairs:
     (a, mask_a), (b, mask_b) = padded(CLEAN, side), padded(CORRUPTED, side)
-    return lm.patch_pairs(a, b, point, metric, attention_mask=(mask_a, mask_b), batch=1000, **options)
+    return lm.patch(a, b, point, metric, attention_mask=(mask_a, mask_b), batch=1000, **options)
 
 
 CASES = [("gpt2-relu", "left"), ("gpt2-relu", "right"), ("llama", "right"), ("gemma2", "left"), ("gptj", "right")]
@@ -89,7 +89,7 @@ def test_ablations_in_a_padded_batch_have_the_numbers_of_each_alone(
     ids, mask = padded(CLEAN, side)
     chosen: dict[str, Any] = dict(heads="all", memories=[(0, 3), [(1, 4), (1, 5)]], layers="all", metric=metric)
     for options in ({}, {"positions": [-1]}, {"edits": EDITS}):
-        found = lm.ablate_prompts(ids, attention_mask=mask, batch=1000, **chosen, **options)
+        found = lm.ablate(ids, attention_mask=mask, batch=1000, **chosen, **options)
         for one, prompt in zip(found.each, CLEAN, strict=True):
             alone = lm.ablate(prompt, **chosen, **options)
             torch.testing.assert_close(one.values, alone.values, rtol=1e-9, atol=1e-9)
@@ -109,7 +109,7 @@ def test_padding_moves_half_precision_by_rounding_alone(name: str, dtype: torch.
 def test_memories_of_experts_are_ablated_in_padded_batches() -> None:
     lm = tiny("mixtral")
     memories = [(0, 3), [(1, 4), (1, 5)]]
-    found = lm.ablate_prompts(CLEAN, memories=memories, metric=metric)
+    found = lm.ablate(CLEAN, memories=memories, metric=metric)
     for one, prompt in zip(found.each, CLEAN, strict=True):
         alone = lm.ablate(prompt, memories=memories, metric=metric).values
         torch.testing.assert_close(one.values, alone, rtol=1e-5, atol=1e-5)
@@ -151,11 +151,11 @@ def test_a_model_whose_padded_logits_differ_runs_each_prompt_alone() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda lm: lm.ablate_prompts("one text"), "not a list of prompts"),
-        (lambda lm: lm.ablate_prompts([]), "not a list of prompts"),
-        (lambda lm: lm.ablate_prompts(CLEAN, metric=[metric]), "there are 3 prompts"),
-        (lambda lm: lm.ablate_prompts(torch.ones(2, 3, dtype=torch.long), attention_mask=torch.ones(2, 2)), "shape"),
-        (lambda lm: lm.ablate(padded(CLEAN, "left")[0]), "use patch_pairs or ablate_prompts"),
+        (lambda lm: lm.ablate("one text", attention_mask=torch.ones(1, 2)), "not a list of prompts"),
+        (lambda lm: lm.ablate([]), "not a list of prompts"),
+        (lambda lm: lm.ablate(CLEAN, metric=[metric]), "there are 3 prompts"),
+        (lambda lm: lm.ablate(torch.ones(2, 3, dtype=torch.long), attention_mask=torch.ones(2, 2)), "shape"),
+        (lambda lm: lm.ablate(padded(CLEAN, "left")[0]), "give a list of prompts"),
     ],
 )
 def test_what_are_not_several_prompts_is_refused(call: Callable[[LanguageModel], object], words: str) -> None:

@@ -141,7 +141,7 @@ def test_a_cluster_is_ablated_over_a_corpus(tmp_path: Path) -> None:
     lm = unembed.load()
     clusters = unembed.cluster_values(lm, lm.n_layers * lm.d_mlp // 10)
     members = clusters.members(clusters.of(5, 955))
-    same = lm.ablate_over_corpus(text, memories={"cluster of L5M955": members})
+    same = lm.ablate(unembed.open_corpus(text), memories={"cluster of L5M955": members})
     assert rows[0]["loss_change"] == pytest.approx(float(same.effects[0])) and rows[0]["ablated"] == same.labels[0]
 
 

@@ -28,16 +28,16 @@ def lm() -> LanguageModel:
 RESULTS: dict[str, Callable[[LanguageModel], Any]] = {
     "Ablation": lambda lm: lm.ablate(PROMPT),
     "Attribution": lambda lm: lm.trace(PROMPT).attribution(" girl", by="head"),
-    "CorpusAblation": lambda lm: lm.ablate_over_corpus(["The cat sat.", "It rained."], heads=[(0, 1), (2, 3)]),
+    "CorpusAblation": lambda lm: lm.ablate(unembed.open_corpus(["The cat sat.", "It rained."]), heads=[(0, 1), (2, 3)]),
     "Effects": lambda lm: lm.trace(PROMPT).attribution(" girl").with_effects(4),
     "EntropyAndKL": lambda lm: lm.trace(PROMPT).entropy_and_kl(),
     "HeadScores": lambda lm: unembed.circuits(lm).head_scores(n_sequences=2, length=8),
     "MemoryEffects": lambda lm: lm.trace(PROMPT).memory_effects(top=3),
     "Patching": lambda lm: lm.patch(*PAIR),
-    "PatchingPairs": lambda lm: lm.patch_pairs([PAIR[0]], [PAIR[1]]),
-    "Paths": lambda lm: lm.patch_paths(*PAIR, "L0H1", ["L1H0", "logits"]),
+    "PatchingPairs": lambda lm: lm.patch([PAIR[0]], [PAIR[1]], "z"),
+    "Paths": lambda lm: lm.patch(*PAIR, "L0H1", through=["L1H0", "logits"]),
     "Readings": lambda lm: lm.trace(PROMPT).readings(top=3),
-    "Screening": lambda lm: unembed.screen(lm, PROMPT, top=3),
+    "EstimatedEffects": lambda lm: unembed.attribution_patching(lm, PROMPT, top=3),
 }
 
 

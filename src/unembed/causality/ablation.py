@@ -1,32 +1,29 @@
-"""Ablation: the prediction when heads, memories, components or layers are removed.
-
-An ablated activation is set to zero, to its mean over a corpus, or to its values in other prompts.
-"""
+"""Ablation: the prediction when heads, memories, components or layers are removed, in prompts and over a corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.causality.ablation_targets import Components, Heads, Layers, Memories, Target, grid_of, groups_of
-from unembed.causality.corpus_means import corpus_means
-from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.replaced_pass import Replacement
+from unembed.causality.ablation_sources import sources_of
+from unembed.causality.ablation_targets import Components, Heads, Layers, Memories, grid_of, groups_of
+from unembed.causality.corpus_ablation import CorpusAblation, ablate_corpus
+from unembed.causality.estimated_effects import EstimatedEffects, attribution_patching
+from unembed.causality.metrics import Metric, MetricFunction, bound, metric_of_each
 from unembed.causality.rerun import Rerun, measured_together
-from unembed.corpus import CorpusSource, open_corpus
+from unembed.corpus import Corpus, CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import AblatedTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Tokens, run
-from unembed.sweeps.reducers.reducer import Need
-from unembed.validation import as_int, positive_int
+from unembed.stream.run import OnePrompt, SeveralPrompts, are_several, unpadded
+from unembed.validation import as_int, one_of, positive_int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,81 +67,193 @@ class Ablation(Displayed):
         return Table(title, columns, self.provenance)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class PromptAblations(Displayed):
+    """The same ablations in several prompts, in the order of the prompts."""
+
+    each: tuple[Ablation, ...]
+
+    @property
+    def all_effects(self) -> Float[Tensor, "prompt ..."]:
+        """The effects in every prompt."""
+        return torch.stack([one.effects for one in self.each])
+
+    @property
+    def effects(self) -> Float[Tensor, "..."]:
+        """The mean effect: by how much the metric falls."""
+        return self.all_effects.mean(dim=0)
+
+    @property
+    def spread(self) -> Float[Tensor, "..."]:
+        """The standard deviation over prompts; NaN with one prompt."""
+        every = self.all_effects
+        return every.std(dim=0) if len(every) > 1 else torch.full_like(every[0], float("nan"))
+
+    def to_table(self) -> Table:
+        """One row for each ablation, the largest mean effect first."""
+        first, effects, spread = self.each[0], self.effects.flatten(), self.spread.flatten()
+        order = effects.abs().argsort(descending=True).tolist()
+        columns: dict[str, list[object]] = {
+            "ablated": [first.labels[i] for i in order],
+            "effect": [float(effects[i]) for i in order],
+        }
+        if len(self.each) > 1:
+            columns["spread"] = [float(spread[i]) for i in order]
+        title = f"Ablation to {first.to}: mean effect over {len(self.each)} prompts"
+        return Table(title, columns, first.provenance)
+
+
+class _What(TypedDict, total=False):
+    memories: Memories | None
+    components: Components | None
+    layers: Layers | None
+    to: AblatedTo | Sequence[str]
+    mean_tokens: int
+    by_position: bool
+    edits: Edits
+
+
+class _InPrompts(_What, total=False):
+    positions: Sequence[int] | None
+    corpus: CorpusSource
+    batch: int | None
+
+
+@overload
 def ablate(
     lm: Decoder,
-    prompt: Tokens,
+    prompt: OnePrompt,
+    heads: Heads | None = None,
+    *,
+    metric: Metric | MetricFunction | None = None,
+    how: Literal["exact"] = "exact",
+    **options: Unpack[_InPrompts],
+) -> Ablation: ...
+@overload
+def ablate(
+    lm: Decoder,
+    prompt: OnePrompt,
+    *,
+    metric: Metric | MetricFunction | None = None,
+    how: Literal["attribution_patching"],
+    top: int = 20,
+    edits: Edits = (),
+) -> EstimatedEffects: ...
+@overload
+def ablate(
+    lm: Decoder,
+    prompt: SeveralPrompts,
+    heads: Heads | None = None,
+    *,
+    metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
+    attention_mask: Tensor | None = None,
+    **options: Unpack[_InPrompts],
+) -> PromptAblations: ...
+@overload
+def ablate(
+    lm: Decoder,
+    prompt: Corpus,
+    heads: Heads | None = None,
+    *,
+    n_tokens: int = 4_000,
+    tokens_per_batch: int = 1024,
+    seed: int = 0,
+    **options: Unpack[_What],
+) -> CorpusAblation: ...
+@torch.no_grad()
+def ablate(
+    lm: Decoder,
+    prompt: OnePrompt | SeveralPrompts | Corpus,
     heads: Heads | None = None,
     memories: Memories | None = None,
     components: Components | None = None,
     to: AblatedTo | Sequence[str] = "zero",
-    metric: Metric | MetricFunction | None = None,
+    metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
     *,
     layers: Layers | None = None,
+    how: Literal["exact", "attribution_patching"] = "exact",
+    attention_mask: Tensor | None = None,
     positions: Sequence[int] | None = None,
     corpus: CorpusSource = None,
     mean_tokens: int = 20_000,
     by_position: bool = False,
+    n_tokens: int = 4_000,
+    tokens_per_batch: int = 1024,
+    seed: int = 0,
+    top: int = 20,
     edits: Edits = (),
     batch: int | None = None,
-) -> Ablation:
+) -> Ablation | PromptAblations | CorpusAblation | EstimatedEffects:
     """Ablate activations one at a time and measure the prediction after the last token.
 
     Args:
+        prompt: a prompt; a list of prompts of any lengths; or a corpus from `unembed.open_corpus`, over which the loss
+            of every predicted token is measured.
         heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
         memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
-        to: "zero"; "mean", over a corpus; or prompts, whose activations replace the prompt's (the metric is averaged).
-        metric: of the logits after the last token; the two most probable tokens' logit difference by default.
+        to: "zero"; "mean", over a corpus; prompts, whose activations replace the prompt's (the metric is averaged); or
+            over a corpus "resample", the activations of other segments at the same position.
+        metric: of the logits after the last token; the two most probable tokens' logit difference by default. For
+            several prompts, one or one for each.
         layers: whole layers (what attention and FFN add), or "all".
-        positions: where to ablate; every position if not given.
-        corpus: for "mean", what `unembed.open_corpus` takes; the shipped text by default.
+        how: "exact", or "attribution_patching": the effect of setting each head and memory to zero is estimated from
+            one backward pass, and the `top` largest are ablated (see `attribution_patching`).
+        attention_mask: where the prompts are ids (prompt, pos): 1 at real tokens; padding may be on either side.
+        positions: where to ablate, counted from a prompt's first real token; every position if not given.
+        corpus: for "mean" in prompts, what `unembed.open_corpus` takes; the shipped text by default.
         mean_tokens: tokens of the corpus that the mean is taken over.
         by_position: for "mean", the mean of each position separately.
+        n_tokens: tokens of a corpus that are run.
+        tokens_per_batch: of a corpus, columns times rows of a batch, padding included.
+        seed: over a corpus, of resampling and of the intervals.
+        top: with attribution patching, how many are ablated.
         edits: changes that hold in all runs.
-        batch: rows in memory at once.
+        batch: rows of prompts in memory at once.
+
+    Returns:
+        An `Ablation`; for several prompts `PromptAblations`, for a corpus a `CorpusAblation`; with attribution patching
+        the `EstimatedEffects`.
 
     Raises:
         OutOfRange: no such layer, head or memory.
-        InvalidInput: nothing to ablate, a position outside the prompt, or other prompts shorter than this one.
+        InvalidInput: nothing to ablate, a position outside the prompt, other prompts shorter than this one, or a corpus
+            in which nothing is predicted.
+        Unsupported: resampling a corpus of one segment.
         PointMissing: the model has no such activation.
 
-    Memory: the run's activations, and one batch of rows.
+    Memory: the stream of every prompt at every layer and one batch of rows; for a corpus the stream of one batch at
+    every layer, its logits, and one number for each ablation and prediction.
+
+    Several prompts run in padded batches. In float64 each has the numbers that it has alone to 1e-9 (1e-6 where the
+    model's norms compute in float32); in half precision they differ by rounding, up to 2e-2 of the largest logit in
+    bfloat16 and 2e-3 in float16.
     """
+    one_of("how", how, ("exact", "attribution_patching"))
     chosen = (heads, memories, components, layers)
-    (found,) = ablate_each(
-        lm, [prompt], [metric], chosen, to, positions, corpus, mean_tokens, by_position, edits, batch
-    )
-    return found
-
-
-Chosen = tuple[Heads | None, Memories | None, Components | None, Layers | None]
-"""What is ablated, as `ablation_targets.groups_of` takes it."""
-
-
-@torch.no_grad()
-def ablate_each(
-    lm: Decoder,
-    prompts: Sequence[Tokens],
-    metrics: Sequence[Metric | MetricFunction | None],
-    chosen: Chosen,
-    to: str | Sequence[str],
-    positions: Sequence[int] | None,
-    corpus: CorpusSource,
-    mean_tokens: int,
-    by_position: bool,
-    edits: Edits,
-    batch: int | None,
-) -> list[Ablation]:
-    """The ablations of each of several prompts, with rows of all of them in one batch; arguments as in `ablate`."""
+    if how != "exact" and not isinstance(prompt, Corpus):
+        if to != "zero" or any(one is not None for one in chosen):
+            raise InvalidInput(
+                "a choice of parts with attribution patching", why="it sets every part to zero by itself"
+            )
+        return attribution_patching(lm, cast(Any, prompt), cast(Any, metric), top=top, edits=edits)
     groups = groups_of(lm, *chosen)
-    reruns = [Rerun(lm, prompt, (), edits) for prompt in prompts]
-    measures = [bound(lm, metric, rerun.reference) for metric, rerun in zip(metrics, reruns, strict=True)]
+    if isinstance(prompt, Corpus):
+        if metric is not None or positions is not None or how != "exact":
+            what = "metric" if metric is not None else "positions" if positions is not None else how
+            raise InvalidInput(f"{what} over a corpus", why="there the loss of every token is measured exactly")
+        return ablate_corpus(lm, prompt, groups, to, n_tokens, mean_tokens, by_position, seed, edits, tokens_per_batch)
+    is_list = attention_mask is not None or are_several(prompt)
+    prompts = unpadded(lm, cast(Any, prompt), attention_mask) if is_list else [prompt]
+    metrics = metric_of_each(metric, len(prompts), "prompts")
+    reruns = [Rerun(lm, cast(OnePrompt, one), (), edits) for one in prompts]
+    bounds = [bound(lm, one, rerun.reference) for one, rerun in zip(metrics, reruns, strict=True)]
     needs = sorted({(point, layer) for group in groups for point, layer, _ in group.targets})
-    tokens = positive_int("mean_tokens", mean_tokens)
     longest = max(rerun.n_pos for rerun in reruns)
-    sources, words = _sources(lm, to, needs, longest, corpus, tokens, by_position, edits)
+    mean_tokens = positive_int("mean_tokens", mean_tokens)
+    sources, words = sources_of(lm, to, needs, longest, corpus, mean_tokens, by_position, edits)
     parts = []
-    for rerun, (function, _) in zip(reruns, measures, strict=True):
+    for rerun, (function, _) in zip(reruns, bounds, strict=True):
         where = None if positions is None else torch.tensor([_position(p, rerun.n_pos) for p in positions])
         rows = [
             [source.replacement(target, where, rerun.n_pos) for target in group.targets]
@@ -152,22 +261,22 @@ def ablate_each(
             for group in groups
         ]
         parts.append((rerun, rows, function))
-    shape = grid_of(lm, *chosen, len(groups))
+    shape, labels = grid_of(lm, *chosen, len(groups)), tuple(group.label for group in groups)
     found = []
-    for (rerun, _, function), (_, label), values in zip(parts, measures, measured_together(parts, batch), strict=True):
+    for (rerun, _, function), (_, name), values in zip(parts, bounds, measured_together(parts, batch), strict=True):
         each = values.view(len(sources), len(groups))
         found.append(
             Ablation(
-                label,
+                name,
                 each.mean(dim=0).view(shape),
-                tuple(group.label for group in groups),
+                labels,
                 float(function(rerun.reference[None])[0]),
                 words,
                 lm.provenance(notes={"ablated_to": words}),
                 each.std(dim=0).view(shape) if len(each) > 1 else None,
             )
         )
-    return found
+    return PromptAblations(tuple(found)) if is_list else found[0]
 
 
 def _position(position: int, n_pos: int) -> int:
@@ -175,71 +284,3 @@ def _position(position: int, n_pos: int) -> int:
     if not -n_pos <= position < n_pos:
         raise InvalidInput(f"position {position}", why=f"the prompt has {n_pos} tokens, from 0")
     return position % n_pos
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """What replaces an activation: zero where there are no numbers."""
-
-    numbers: dict[Need, Tensor] | None = None
-    by_position: bool = False
-
-    def replacement(self, target: Target, where: Tensor | None = None, n_pos: int | None = None) -> Replacement:
-        """The replacement of a head, memory or component at some positions, or at all."""
-        point, layer, index = target
-        chosen = torch.tensor([index]) if point == "coefficients" and index is not None else index
-        if self.numbers is None:
-            return Replacement(point, layer, where, chosen, torch.tensor(0.0))
-        value = self.numbers[point, layer]
-        if self.by_position:
-            value = value[:n_pos] if where is None else value[where.to(value.device)]
-        if index is not None:
-            value = value[..., index, :] if point == "z" else value[..., [index]]
-        return Replacement(point, layer, where, chosen, value)
-
-
-def _sources(
-    lm: Decoder,
-    to: Any,
-    needs: Sequence[Need],
-    n_pos: int,
-    corpus: CorpusSource,
-    n_tokens: int,
-    by_position: bool,
-    edits: Edits,
-) -> tuple[list[Source], str]:
-    if isinstance(to, str) and to == "zero":
-        return [Source()], "zero"
-    if isinstance(to, str) and to == "mean":
-        text = open_corpus(corpus)
-        means = corpus_means(lm, text, needs, n_tokens, by_position)
-        if by_position:
-            means = {need: up_to(mean, n_pos, text.name) for need, mean in means.items()}
-        return [Source(means, by_position)], f"the mean over {text.name}" + (" by position" if by_position else "")
-    if isinstance(to, str) or not isinstance(to, Sequence) or not to or not all(isinstance(p, str) for p in to):
-        raise InvalidInput(f"ablation to {to!r:.60}", why='it is not "zero", "mean" or a list of prompts')
-    sources = []
-    points = tuple(sorted({point for point, _ in needs}))
-    for prompt in to:
-        other = run(lm, prompt, points, edits)
-        if other.tokens.shape[1] < n_pos:
-            raise InvalidInput(
-                f"prompt {prompt!r:.60}", why=f"it has {other.tokens.shape[1]} tokens, fewer than the {n_pos} here"
-            )
-        sources.append(Source({(p, n): other.at(p, n)[0, :n_pos] for p, n in needs}, True))
-    return sources, f"activations of {len(sources)} other prompts"
-
-
-def up_to(mean: Float[Tensor, "pos ..."], n_pos: int, corpus: str) -> Float[Tensor, "n_pos ..."]:
-    """The means of the first positions.
-
-    Raises:
-        InvalidInput: the corpus has no segment as long.
-    """
-    if len(mean) < n_pos:
-        raise InvalidInput(
-            f"a mean by position over {corpus}",
-            why=f"its segments have {len(mean)} positions, the prompt has {n_pos}",
-            instead='Open it with segmentation="windows", or take the mean of all positions',
-        )
-    return mean[:n_pos]

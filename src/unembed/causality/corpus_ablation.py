@@ -16,15 +16,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from unembed.causality.ablation import Source, up_to
-from unembed.causality.ablation_targets import Components, Group, Heads, Layers, Memories, groups_of
+from unembed.causality.ablation_sources import Source, up_to
+from unembed.causality.ablation_targets import Group
 from unembed.causality.corpus_means import corpus_means, first_batches
 from unembed.causality.replaced_pass import Changes, record_outputs, replaced_pass
-from unembed.corpus import CorpusSource, open_corpus
+from unembed.corpus import Corpus
 from unembed.corpus.segments import Batch
 from unembed.errors import InvalidInput, NotFinite, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import AblatedOverCorpusTo
+from unembed.names import AblatedTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import ForwardPass
 from unembed.stream.hooks import Callback, memory_guard
@@ -142,54 +142,26 @@ def _intervals(
 
 
 @torch.no_grad()
-def ablate_over_corpus(
+def ablate_corpus(
     lm: Decoder,
-    corpus: CorpusSource = None,
-    heads: Heads | None = None,
-    memories: Memories | None = None,
-    components: Components | None = None,
-    layers: Layers | None = None,
-    to: AblatedOverCorpusTo = "zero",
-    *,
-    n_tokens: int = 4_000,
-    mean_tokens: int = 20_000,
-    by_position: bool = False,
-    seed: int = 0,
-    edits: Edits = (),
-    tokens_per_batch: int = 1024,
+    corpus: Corpus,
+    groups: Sequence[Group],
+    to: AblatedTo | Sequence[str],
+    n_tokens: int,
+    mean_tokens: int,
+    by_position: bool,
+    seed: int,
+    edits: Edits,
+    tokens_per_batch: int,
 ) -> CorpusAblation:
-    """Ablate activations one at a time over a corpus and compare the loss of every predicted token.
-
-    Args:
-        corpus: what `unembed.open_corpus` takes; the shipped text by default.
-        heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
-        memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
-        components: ("attn_out" or "mlp_out", layer), or "all".
-        layers: whole layers (what attention and FFN add), or "all".
-        to: "zero"; "mean", over the same corpus; or "resample", the activations of other segments at the same position.
-        n_tokens: tokens of the corpus that are run.
-        mean_tokens: tokens that the mean is taken over.
-        by_position: for "mean", the mean of each position separately.
-        seed: of resampling and of the bootstrap.
-        edits: changes that hold in all runs.
-        tokens_per_batch: columns times rows of a batch, padding included.
-
-    Raises:
-        OutOfRange: no such layer, head or memory.
-        InvalidInput: nothing to ablate, or nothing that is predicted.
-        Unsupported: resampling a corpus of one segment.
-        PointMissing: the model has no such activation.
-
-    Memory: the stream of one batch at every layer, its logits, and one number for each ablation and prediction.
-    """
+    """Ablate groups one at a time over a corpus and compare the loss of every predicted token; see `ablate`."""
     if to not in ("zero", "mean", "resample"):
         raise InvalidInput(f"ablation to {to!r:.60}", why='over a corpus it is "zero", "mean" or "resample"')
-    groups = groups_of(lm, heads, memories, components, layers)
-    text, seed = open_corpus(corpus), valid_seed(seed)
+    seed = valid_seed(seed)
     needs = sorted({(point, layer) for group in groups for point, layer, _ in group.targets})
     words, means = "zero", Source()
     if to == "mean":
-        numbers = corpus_means(lm, text, needs, max(positive_int("mean_tokens", mean_tokens), n_tokens), by_position)
+        numbers = corpus_means(lm, corpus, needs, max(positive_int("mean_tokens", mean_tokens), n_tokens), by_position)
         means, words = Source(numbers, by_position), "the mean" + (" by position" if by_position else "")
     elif to == "resample":
         words = "activations of other segments"
@@ -199,7 +171,9 @@ def ablate_over_corpus(
     changes: list[Tensor] = []
     tokens: list[Tensor] = []
     segments: list[Tensor] = []
-    for batch in first_batches(lm, text, positive_int("n_tokens", n_tokens), positive_int("tokens", tokens_per_batch)):
+    for batch in first_batches(
+        lm, corpus, positive_int("n_tokens", n_tokens), positive_int("tokens", tokens_per_batch)
+    ):
         rerun = _BatchRerun(lm, batch, edits, needs if to == "resample" else ())
         if not rerun.n_predicted:
             continue
@@ -210,7 +184,7 @@ def ablate_over_corpus(
                 continue  # a first batch of one segment, which the next one can draw from
             sources = _resampled(pool, len(batch.lengths), batch.shape[1], generator)
         elif by_position:
-            sources = [_cut(means, batch.shape[1], text.name)] * len(batch.lengths)
+            sources = [_cut(means, batch.shape[1], corpus.name)] * len(batch.lengths)
         losses.append(rerun.loss)
         changes.append(torch.stack([rerun.ablated(g, sources or [means] * len(batch.lengths)) for g in groups]))
         changes[-1] -= rerun.loss
@@ -232,7 +206,7 @@ def ablate_over_corpus(
         words,
         seed,
         dict(zip(ids, lm.token_strings(ids), strict=True)),
-        lm.provenance(corpus=text.name, seed=seed, notes=notes),
+        lm.provenance(corpus=corpus.name, seed=seed, notes=notes),
     )
 
 

@@ -6,7 +6,7 @@ here name tokens and are bound to a model before use; any other function of that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -16,12 +16,12 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
 MetricFunction = Callable[[Tensor], Tensor]
-_KINDS = ("logit_difference", "probability", "log_probability", "kl")
+_KINDS = ("logit_difference", "probability", "log_probability", "kl_divergence")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A named metric; see `logit_difference`, `probability`, `log_probability` and `kl`."""
+    """A named metric; see `logit_difference`, `probability`, `log_probability` and `kl_divergence`."""
 
     kind: str
     token: str | int | None = None
@@ -32,12 +32,12 @@ class Metric:
 
         Args:
             lm: the model, for the tokens' ids.
-            reference: logits of the run that others are compared with; only `kl` reads them.
+            reference: logits of the run that others are compared with; only `kl_divergence` reads them.
 
         Raises:
             InvalidInput: a token is not a single token, or both tokens are the same.
         """
-        if self.kind == "kl":
+        if self.kind == "kl_divergence":
             expected = reference.detach().double().log_softmax(-1)
             # sum p log(p / q), p the reference run's distribution
             return lambda logits: (expected.exp() * (expected - logits.double().log_softmax(-1))).sum(-1)
@@ -58,7 +58,7 @@ class Metric:
 
     def label(self, lm: Decoder) -> str:
         """The metric in words, such as "logit of ' girl' - ' boy'"."""
-        if self.kind == "kl":
+        if self.kind == "kl_divergence":
             return "KL divergence from the reference run (nats)"
         names = [lm.token_strings([lm.single_token(t)])[0] for t in (self.token, self.against) if t is not None]
         if self.kind == "logit_difference":
@@ -81,9 +81,9 @@ def log_probability(token: str | int) -> Metric:
     return Metric("log_probability", token)
 
 
-def kl() -> Metric:
+def kl_divergence() -> Metric:
     """The Kullback-Leibler divergence of a run's prediction from the reference run's, sum p log(p / q), in nats."""
-    return Metric("kl")
+    return Metric("kl_divergence")
 
 
 def bound(
@@ -117,3 +117,17 @@ def bound(
             why="for logits of shape (batch, d_vocab) it must return a tensor of shape (batch,)",
         )
     return metric, getattr(metric, "__name__", "metric")
+
+
+def metric_of_each(
+    metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None, n: int, what: str
+) -> list[Metric | MetricFunction | None]:
+    """The metric of each of `n` prompts or pairs, from one for all or one for each.
+
+    Raises:
+        InvalidInput: there are more or fewer.
+    """
+    metrics = list(metric) if isinstance(metric, Sequence) else [metric] * n
+    if len(metrics) != n:
+        raise InvalidInput(f"{len(metrics)} metrics", why=f"there are {n} {what}", instead="Give one, or one for each")
+    return metrics

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unembed.causality.patching import Alignment, Direction, align, taken_from
+from unembed.causality.prompt_pair import Alignment, Direction, align, taken_from
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder

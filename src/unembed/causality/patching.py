@@ -1,49 +1,34 @@
 """Activation patching: activations of one run replace another's, one at a time, and the prediction is measured.
 
-Source: Vig et al. 2020 and Meng et al. 2022 (causal tracing); Wang et al. 2022 (denoising and noising by head).
+Source: Vig et al. 2020 and Meng et al. 2022 (causal tracing); Wang et al. 2022 (denoising and noising by head, paths).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Any, TypedDict, Unpack, cast, overload
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.causality.metrics import Metric, MetricFunction, bound
+from unembed.causality.metrics import Metric, MetricFunction, metric_of_each
+from unembed.causality.paths import Paths, patch_paths
+from unembed.causality.prompt_pair import Alignment, Direction, GaussianNoise, PromptPair, prompt_pair, recovered
 from unembed.causality.replaced_pass import Replacement
-from unembed.causality.rerun import Rerun, layers_with, n_heads_of
+from unembed.causality.rerun import layers_with, measured_together, n_heads_of
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, STREAM_POINTS, PatchPoint
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Tokens
-from unembed.validation import positive_int, valid_seed
+from unembed.stream.run import OnePrompt, SeveralPrompts, are_several, unpadded
+from unembed.validation import positive_int
 
-Direction = Literal["denoising", "noising"]
-Alignment = Literal["auto"] | Sequence[tuple[int, int]]
 _BY_POSITION = (*STREAM_POINTS, "attn_out", "mlp_out")
-
-
-@dataclass(frozen=True)
-class GaussianNoise:
-    """A corrupted run: the clean prompt with noise added to the embeddings of chosen tokens, as in causal tracing.
-
-    Attributes:
-        positions: tokens whose embeddings are corrupted.
-        scale: standard deviation of the noise, in standard deviations of the prompt's embeddings.
-
-    Source: Meng et al. 2022, section 2.1 (three standard deviations).
-    """
-
-    positions: tuple[int, ...]
-    scale: float = 3.0
-    seed: int = 0
+PAIRS_AT_ONCE = 32
+"""Pairs whose activations are in memory at once."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,13 +69,12 @@ class Patching(Displayed):
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
         """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
-        start, end = (self.corrupted, self.clean) if self.direction == "denoising" else (self.clean, self.corrupted)
-        return (self.values - start) / (end - start)
+        return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
         """One row for each patched activation, the largest effect first."""
-        recovered = self.recovered.flatten()
-        order = recovered.abs().argsort(descending=True)
+        share = self.recovered.flatten()
+        order = share.abs().argsort(descending=True)
         places = torch.unravel_index(order, self.values.shape)
         columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0].tolist()]}
         if self.point in _BY_POSITION or self.indices is not None:
@@ -103,7 +87,7 @@ class Patching(Displayed):
                 columns["token"] = [self.tokens[i] for i in places[2].tolist()]
         if self.indices is not None:
             columns["index"] = self.indices.flatten()[order].tolist()
-        columns |= {"metric": self.values.flatten()[order].tolist(), "recovered": recovered[order].tolist()}
+        columns |= {"metric": self.values.flatten()[order].tolist(), "recovered": share[order].tolist()}
         title = (
             f"Patching {self.point} ({self.direction}): {self.metric}, clean {self.clean:+.4g}, "
             f"corrupted {self.corrupted:+.4g}"
@@ -111,261 +95,224 @@ class Patching(Displayed):
         return Table(title, columns, self.provenance)
 
 
-def align(
-    lm: Decoder, clean: Int[Tensor, " clean"], corrupted: Int[Tensor, " corrupted"], alignment: Alignment | None
-) -> tuple[list[tuple[int, int]], str]:
-    """Pairs (position in clean, position in corrupted) of corresponding tokens, and how they were found.
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchingPairs(Displayed):
+    """The patchings of several pairs of prompts, in their order."""
 
-    Raises:
-        InvalidInput: unequal lengths without an alignment, or pairs out of range.
-    """
-    if alignment is None:
-        if len(clean) != len(corrupted):
+    each: tuple[Patching, ...]
+
+    @property
+    def all_recovered(self) -> Float[Tensor, "pair layer ..."]:
+        """The fraction recovered in every pair.
+
+        Raises:
+            InvalidInput: the pairs differ in length, so that their positions do not correspond.
+        """
+        shapes = {tuple(one.values.shape) for one in self.each}
+        if len(shapes) > 1 or len({one.positions for one in self.each if one.by_position}) > 1:
             raise InvalidInput(
-                f"prompts of {len(clean)} and {len(corrupted)} tokens",
-                why="activations are patched between corresponding tokens",
-                instead='Give prompts of equal length, pairs of positions, or alignment="auto" (--align)',
+                "the mean over these pairs",
+                why="they differ in length, so their positions do not correspond",
+                instead="Use points='z' without positions, or prompts of equal length; `each` has every pair",
             )
-        return [(i, i) for i in range(len(clean))], f"token by token ({len(clean)} tokens)"
-    if alignment == "auto":
-        matcher = SequenceMatcher(None, clean.tolist(), corrupted.tolist(), autojunk=False)
-        pairs: list[tuple[int, int]] = []
-        for tag, a, b, c, d in matcher.get_opcodes():
-            if tag == "equal" or (tag == "replace" and b - a == d - c):
-                pairs += zip(range(a, b), range(c, d), strict=True)
-        if not pairs:
-            raise InvalidInput("the two prompts", why="no token of one corresponds to one of the other")
-        equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)
-        left = max(len(clean), len(corrupted)) - len(pairs)
-        return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} tokens left out"
-    pairs = [(int(a), int(c)) for a, c in alignment]  # type: ignore[union-attr]
-    for a, c in pairs:
-        if not (0 <= a < len(clean) and 0 <= c < len(corrupted)):
-            raise InvalidInput(f"alignment {(a, c)}", why=f"the prompts have {len(clean)} and {len(corrupted)} tokens")
-    if not pairs:
-        raise InvalidInput("an empty alignment", why="nothing would be patched")
-    return pairs, f"given: {len(pairs)} pairs of tokens"
+        return torch.stack([one.recovered for one in self.each])
+
+    @property
+    def recovered(self) -> Float[Tensor, "layer ..."]:
+        """The mean fraction recovered."""
+        return self.all_recovered.mean(dim=0)
+
+    @property
+    def spread(self) -> Float[Tensor, "layer ..."]:
+        """The standard deviation over pairs; NaN with one pair."""
+        each = self.all_recovered
+        return each.std(dim=0) if len(each) > 1 else torch.full_like(each[0], float("nan"))
+
+    def to_table(self) -> Table:
+        """One row for each patched activation, the largest mean effect first."""
+        first, mean, spread = self.each[0], self.recovered, self.spread
+        order = mean.flatten().abs().argsort(descending=True)
+        places = torch.unravel_index(order, mean.shape)
+        columns: dict[str, list[Any]] = {"layer": [first.layers[i] for i in places[0].tolist()]}
+        axes = ["position"] if first.by_position and first.point not in ("z", "pattern") else ["head", "position"]
+        for name, axis in zip(axes, places[1:], strict=False):
+            columns[name] = axis.tolist() if name == "head" else [first.positions[i] for i in axis.tolist()]
+        columns["recovered"] = mean.flatten()[order].tolist()
+        if len(self.each) > 1:
+            columns["spread"] = spread.flatten()[order].tolist()
+        title = f"Patching {first.point} ({first.direction}): mean fraction recovered over {len(self.each)} pairs"
+        return Table(title, columns, first.provenance)
 
 
-@torch.no_grad()
+class _Options(TypedDict, total=False):
+    positions: Sequence[int] | None
+    alignment: Alignment | None
+    direction: Direction
+    edits: Edits
+    batch: int | None
+
+
+@overload
 def patch(
     lm: Decoder,
-    clean: Tokens,
-    corrupted: Tokens | GaussianNoise,
+    clean: OnePrompt,
+    corrupted: OnePrompt | GaussianNoise,
     points: PatchPoint = "resid_pre",
     metric: Metric | MetricFunction | None = None,
     *,
+    top: int = 10,
+    **options: Unpack[_Options],
+) -> Patching: ...
+@overload
+def patch(
+    lm: Decoder,
+    clean: OnePrompt,
+    corrupted: OnePrompt | GaussianNoise,
+    points: str | Sequence[str],
+    metric: Metric | MetricFunction | None = None,
+    *,
+    through: str | Sequence[str],
+    **options: Unpack[_Options],
+) -> Paths: ...
+@overload
+def patch(
+    lm: Decoder,
+    clean: SeveralPrompts,
+    corrupted: SeveralPrompts,
+    points: PatchPoint = "resid_pre",
+    metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
+    *,
+    attention_mask: tuple[Tensor, Tensor] | None = None,
+    **options: Unpack[_Options],
+) -> PatchingPairs: ...
+@torch.no_grad()
+def patch(
+    lm: Decoder,
+    clean: OnePrompt | SeveralPrompts,
+    corrupted: OnePrompt | SeveralPrompts | GaussianNoise,
+    points: PatchPoint | str | Sequence[str] = "resid_pre",
+    metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
+    *,
+    through: str | Sequence[str] | None = None,
+    attention_mask: tuple[Tensor, Tensor] | None = None,
     positions: Sequence[int] | None = None,
     alignment: Alignment | None = None,
     direction: Direction = "denoising",
     top: int = 10,
     edits: Edits = (),
     batch: int | None = None,
-) -> Patching:
+) -> Patching | PatchingPairs | Paths:
     """Replace one activation at a time by the other run's, and measure the prediction after the last token.
 
     Args:
-        clean: the prompt with the behaviour.
-        corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
+        clean: the prompt with the behaviour; for several pairs, a list of prompts of any lengths.
+        corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings; for several pairs, a list
+            in the same order.
         points: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and position), z or pattern (by head),
-            coefficients (by memory: at each layer and position the `top` whose sub-updates differ most).
+            coefficients (by memory: at each layer and position the `top` whose sub-updates differ most). With
+            `through`, the writers that are replaced: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2",
+            "layer 2"; "heads" for all heads.
         metric: of the logits after the last token; by default, the logit of the clean run's prediction minus that of
-            the corrupted run's (of the runner-up where both predict the same token).
-        positions: positions of the patched run to patch; all of them if not given. With z and pattern, heads are
-            patched at all positions together unless positions are given, and then at each of them.
+            the corrupted run's (of the runner-up where both predict the same token). For pairs, one or one for each.
+        through: path patching: each writer is replaced for each of these readers alone. "L1H4.q", "L1H4.k", "L1H4.v",
+            "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits"; "heads" for queries, keys and values of
+            all heads.
+        attention_mask: where clean and corrupted are ids (pair, pos): of both, 1 at real tokens; padding may be on
+            either side.
+        positions: positions of the patched run to patch, counted from a prompt's first real token; all of them if not
+            given. With z and pattern, heads are patched at all positions together unless positions are given, and then
+            at each of them.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         direction: "denoising": clean activations into the corrupted run; "noising": the reverse.
         top: memories at each layer and position, for coefficients.
         edits: changes that hold in all runs.
         batch: rows in memory at once.
 
+    Returns:
+        A `Patching`; for several pairs `PatchingPairs`; with `through` the `Paths`.
+
     Raises:
-        InvalidInput: no such point, unequal prompts without an alignment, or a metric that does not differ.
+        InvalidInput: no such point, writer or reader, unequal prompts without an alignment, or a metric that does not
+            differ.
+        OutOfRange: no such layer, head or memory.
         PointMissing: the model has no such point.
+        Unsupported: paths in a model whose stream is not only added to and rescaled.
 
-    Memory: both runs' activations at the point and the stream, and one batch of rows.
+    Memory: both runs' activations at the point and the stream (of `PAIRS_AT_ONCE` pairs), and one batch of rows.
 
-    Source: Meng et al. 2022; Wang et al. 2022.
+    Pairs run in padded batches. In float64 each has the numbers that it has alone to 1e-9 (1e-6 where the model's norms
+    compute in float32); in half precision they differ by rounding, up to 2e-2 of the largest logit in bfloat16 and 2e-3
+    in float16.
+
+    Source: Meng et al. 2022; Wang et al. 2022 (section 3.1 for paths).
     """
-    plan = plan_patching(
-        lm,
-        clean,
-        corrupted,
-        points,
-        metric,
-        positions=positions,
-        alignment=alignment,
-        direction=direction,
-        top=top,
-        edits=edits,
-    )
-    return plan.result(plan.pair.target.measured(plan.rows, plan.function, batch))
-
-
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """The two runs of a patching: activations of the source replace those of the target."""
-
-    clean: Rerun
-    corrupted: Rerun
-    direction: Direction
-    pairs: list[tuple[int, int]]
-    """Positions (in the source, in the target) of corresponding tokens."""
-    alignment: str
-
-    @property
-    def source(self) -> Rerun:
-        """Where activations are taken from."""
-        return self.clean if self.direction == "denoising" else self.corrupted
-
-    @property
-    def target(self) -> Rerun:
-        """The run that is patched."""
-        return self.corrupted if self.direction == "denoising" else self.clean
-
-    def ends(self, function: MetricFunction, label: str) -> tuple[float, float]:
-        """The metric of the clean and of the corrupted run.
-
-        Raises:
-            InvalidInput: they are equal.
-        """
-        clean, corrupted = function(torch.stack([self.clean.reference, self.corrupted.reference])).double().tolist()
-        if clean == corrupted:
-            raise InvalidInput(
-                f"metric {label}",
-                why=f"it is {clean:.4g} in both runs",
-                instead="Give prompts between which it differs",
-            )
-        return clean, corrupted
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What a patching runs: a row of replacements for each value, and the metric of the patched runs."""
-
-    lm: Decoder
-    point: PatchPoint
-    pair: Pair
-    rows: list[list[Replacement]]
-    shape: tuple[int, ...]
-    indices: Int[Tensor, "layer pos k"] | None
-    function: MetricFunction
-    label: str
-    ends: tuple[float, float]
-    seed: int | None
-
-    def result(self, values: Float[Tensor, " row"]) -> Patching:
-        """The patching, from the metric of each row."""
-        lm, pair = self.lm, self.pair
-        columns, ids = tuple(c for _, c in pair.pairs), pair.target.ids[0]
-        return Patching(
-            self.point,
-            self.label,
-            values.view(self.shape),
-            self.indices,
-            *self.ends,
-            layers_with(lm, self.point),
-            columns,
-            tuple(lm.token_strings([int(ids[c]) for c in columns])),
-            pair.direction,
-            pair.alignment,
-            lm.provenance(seed=self.seed, notes={"alignment": pair.alignment}),
-        )
-
-
-@torch.no_grad()
-def plan_patching(
-    lm: Decoder,
-    clean: Tokens,
-    corrupted: Tokens | GaussianNoise,
-    points: PatchPoint,
-    metric: Metric | MetricFunction | None,
-    *,
-    positions: Sequence[int] | None = None,
-    alignment: Alignment | None = None,
-    direction: Direction = "denoising",
-    top: int = 10,
-    edits: Edits = (),
-) -> Plan:
-    """Both runs of a patching and what it replaces; arguments and errors as in `patch`."""
+    if through is not None:
+        chosen = (positions, alignment, direction, edits, batch)
+        return patch_paths(lm, cast(Any, clean), cast(Any, corrupted), points, through, cast(Any, metric), *chosen)
     if points not in PATCH_POINTS:
         raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
-    pair = patched_pair(lm, clean, corrupted, (points,), alignment, direction, positions, edits)
-    function, label = bound(lm, metric, pair.clean.reference, pair.corrupted.reference)
-    ends = pair.ends(function, label)
-    each, top = positions is not None, positive_int("top", top)
-    rows, shape, indices = _rows(lm, pair.source, pair.target, points, pair.pairs, each, top)
-    seed = corrupted.seed if isinstance(corrupted, GaussianNoise) else None
-    return Plan(lm, points, pair, rows, shape, indices, function, label, ends, seed)
+    chosen = (cast(PatchPoint, points), positions, alignment, direction, positive_int("top", top), edits)
+    if attention_mask is None and not (are_several(clean) and are_several(corrupted)):
+        return _patch_each(lm, [(clean, corrupted)], [cast(Any, metric)], chosen, batch)[0]
+    if points == "coefficients":
+        raise InvalidInput("coefficients over pairs", why="each pair patches its own memories", instead="Use one pair")
+    masks = attention_mask or (None, None)
+    first, second = (unpadded(lm, cast(Any, one), mask) for one, mask in zip((clean, corrupted), masks, strict=True))
+    if len(first) != len(second):
+        raise InvalidInput("pairs of prompts", why="the numbers of clean and corrupted prompts differ")
+    metrics = metric_of_each(metric, len(first), "pairs")
+    each: list[Patching] = []
+    for start in range(0, len(first), PAIRS_AT_ONCE):
+        some = slice(start, start + PAIRS_AT_ONCE)
+        pairs = list(zip(first, second, strict=True))[some]
+        each += _patch_each(lm, pairs, metrics[some], chosen, batch)
+    return PatchingPairs(tuple(each))
 
 
-def patched_pair(
+def _patch_each(
     lm: Decoder,
-    clean: Tokens,
-    corrupted: Tokens | GaussianNoise,
-    points: Sequence[str],
-    alignment: Alignment | None,
-    direction: Direction,
-    positions: Sequence[int] | None,
-    edits: Edits,
-) -> Pair:
-    """Both runs with the activations at some points, and the positions that are patched; arguments as in `patch`."""
-    if direction not in ("denoising", "noising"):
-        raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
-    first = Rerun(lm, clean, points, edits)
-    second = _corrupted(lm, first, corrupted, points, edits)
-    pairs, how = align(lm, first.ids[0], second.ids[0], alignment)
-    pairs = pairs if direction == "denoising" else [(c, a) for a, c in pairs]
-    if positions is not None:
-        n_pos = (second if direction == "denoising" else first).n_pos
-        wanted = {int(p) if int(p) >= 0 else int(p) + n_pos for p in positions}
-        if unknown := wanted - {c for _, c in pairs}:
-            raise InvalidInput(
-                f"position {min(unknown)}",
-                why="it has no corresponding token",
-                instead=f"Use {sorted(c for _, c in pairs)}",
+    prompts: Sequence[tuple[Any, Any]],
+    metrics: Sequence[Metric | MetricFunction | None],
+    chosen: tuple[PatchPoint, Sequence[int] | None, Alignment | None, Direction, int, Edits],
+    batch: int | None,
+) -> list[Patching]:
+    """The patching of each pair, with rows of all of them in one batch."""
+    point, positions, alignment, direction, top, edits = chosen
+    pairs = [
+        prompt_pair(lm, clean, corrupted, (point,), metric, alignment, direction, positions, edits)
+        for (clean, corrupted), metric in zip(prompts, metrics, strict=True)
+    ]
+    plans = [_rows(lm, pair, point, positions is not None, top) for pair in pairs]
+    parts = [(pair.target, rows, pair.function) for pair, (rows, _, _) in zip(pairs, plans, strict=True)]
+    found = []
+    for pair, (_, shape, indices), values in zip(pairs, plans, measured_together(parts, batch), strict=True):
+        columns, ids = tuple(c for _, c in pair.positions), pair.target.ids[0]
+        found.append(
+            Patching(
+                point,
+                pair.label,
+                values.view(shape),
+                indices,
+                *pair.ends,
+                layers_with(lm, point),
+                columns,
+                tuple(lm.token_strings([int(ids[c]) for c in columns])),
+                direction,
+                pair.alignment,
+                lm.provenance(seed=pair.seed, notes={"alignment": pair.alignment}),
             )
-        pairs = [(a, c) for a, c in pairs if c in wanted]
-    return Pair(first, second, direction, pairs, how)
-
-
-def taken_from(
-    run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
-) -> Replacement:
-    """An activation of a run as the replacement of another's, at (position in the run, position in the other)."""
-    given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
-    chosen: int | Tensor | None = index
-    if index is not None and point == "z":
-        given = given[:, index]
-    elif index is not None:
-        given, chosen = given[:, [index]], torch.tensor([index])
-    return Replacement(point, layer, torch.tensor([c for _, c in pairs]), chosen, given)
-
-
-def _corrupted(
-    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, points: Sequence[str], edits: Edits
-) -> Rerun:
-    if not isinstance(corrupted, GaussianNoise):
-        return Rerun(lm, corrupted, points, edits)
-    entering = clean.activation("resid_pre", 0)
-    chosen = [p if p >= 0 else p + clean.n_pos for p in corrupted.positions]
-    if not chosen or not all(0 <= p < clean.n_pos for p in chosen):
-        raise InvalidInput(f"noise at {list(corrupted.positions)}", why=f"the prompt has {clean.n_pos} tokens, from 0")
-    generator = torch.Generator().manual_seed(valid_seed(corrupted.seed))
-    noise = torch.randn(len(chosen), entering.shape[-1], generator=generator).to(entering)
-    noisy = entering.clone()
-    noisy[chosen] += corrupted.scale * entering.float().std().to(entering) * noise
-    return Rerun(lm, clean.ids, points, edits, stream=noisy)
+        )
+    return found
 
 
 def _rows(
-    lm: Decoder, source: Rerun, target: Rerun, point: str, pairs: Sequence[tuple[int, int]], each: bool, top: int
+    lm: Decoder, pair: PromptPair, point: str, each: bool, top: int
 ) -> tuple[list[list[Replacement]], tuple[int, ...], Int[Tensor, "layer pos k"] | None]:
     """A row for each patched activation, the shape of the result, and the memories of `coefficients`."""
     rows: list[list[Replacement]] = []
-    layers, n = layers_with(lm, point), len(pairs)
-    into = torch.tensor([c for _, c in pairs])
-    from_ = torch.tensor([a for a, _ in pairs])
+    layers, source, target = layers_with(lm, point), pair.source, pair.target
+    from_, into = pair.columns()
+    n = len(into)
     if point in _BY_POSITION:
         for layer in layers:
             given = source.activation(point, layer)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,14 +20,21 @@ from torch import Tensor
 
 from unembed.attention.weights.composition import inner_products, readers, writers
 from unembed.attention.weights.folded_weights import default_basis
-from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.patching import Alignment, Direction, GaussianNoise, patched_pair, taken_from
+from unembed.causality.metrics import Metric, MetricFunction
 from unembed.causality.path_ends import PARTS, Receiver, Sender, reaches, receivers_of, senders_of
+from unembed.causality.prompt_pair import (
+    Alignment,
+    Direction,
+    GaussianNoise,
+    PromptPair,
+    prompt_pair,
+    recovered,
+    taken_from,
+)
 from unembed.causality.replaced_pass import Replacement
-from unembed.causality.rerun import TOKENS_AT_ONCE, Rerun
+from unembed.causality.rerun import TOKENS_AT_ONCE
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import require_unnormalised_stream
@@ -63,20 +71,19 @@ class Paths(Displayed):
     @property
     def recovered(self) -> Float[Tensor, "sender receiver"]:
         """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
-        start, end = (self.corrupted, self.clean) if self.direction == "denoising" else (self.clean, self.corrupted)
-        return (self.values - start) / (end - start)
+        return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
         """One row for each path, the largest effect first."""
-        recovered = self.recovered.flatten()
-        order = [i for i in recovered.nan_to_num(0).abs().argsort(descending=True).tolist() if recovered[i].isfinite()]
+        share = self.recovered.flatten()
+        order = [i for i in share.nan_to_num(0).abs().argsort(descending=True).tolist() if share[i].isfinite()]
         composition = self.composition.flatten()
         n = len(self.receivers)
         columns: dict[str, list[Any]] = {
             "sender": [self.senders[i // n] for i in order],
             "receiver": [self.receivers[i % n] for i in order],
             "metric": [float(self.values.flatten()[i]) for i in order],
-            "recovered": [float(recovered[i]) for i in order],
+            "recovered": [float(share[i]) for i in order],
         }
         if bool(composition.isfinite().any()):
             columns["composition"] = [float(composition[i]) if composition[i].isfinite() else None for i in order]
@@ -86,48 +93,25 @@ class Paths(Displayed):
         return Table(title, columns, self.provenance)
 
 
-@torch.no_grad()
 def patch_paths(
     lm: Decoder,
     clean: Tokens,
     corrupted: Tokens | GaussianNoise,
-    senders: str | Sequence[str] = "heads",
-    receivers: str | Sequence[str] = "heads",
-    metric: Metric | MetricFunction | None = None,
-    *,
-    positions: Sequence[int] | None = None,
-    alignment: Alignment | None = None,
-    direction: Direction = "denoising",
-    edits: Edits = (),
-    batch: int | None = None,
+    senders: str | Sequence[str],
+    receivers: str | Sequence[str],
+    metric: Metric | MetricFunction | None,
+    positions: Sequence[int] | None,
+    alignment: Alignment | None,
+    direction: Direction,
+    edits: Edits,
+    batch: int | None,
 ) -> Paths:
-    """Replace each sender for each receiver alone, and measure the prediction after the last token.
-
-    Args:
-        clean: the prompt with the behaviour.
-        corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings.
-        senders: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2"; "heads" for all heads.
-        receivers: "L1H4.q", "L1H4.k", "L1H4.v", "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits";
-            "heads" for queries, keys and values of all heads.
-        metric: of the logits after the last token; by default as in `patch`.
-        positions: positions of the patched run at which the sender is replaced; all corresponding ones if not given.
-        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
-        direction: "denoising": the sender's clean activation into the corrupted run; "noising": the reverse.
-        edits: changes that hold in all runs.
-        batch: rows in memory at once.
-
-    Raises:
-        InvalidInput: no receiver comes after a sender, prompts without an alignment, or a metric that does not differ.
-        OutOfRange: no such layer, head or memory.
-        Unsupported: the receiver's queries, keys and values could not be found in this model, or its stream is not
-            only added to and rescaled.
+    """Replace each sender for each receiver alone; the arguments are those of `patch`.
 
     Cost: for each layer with receivers, one pass of that layer for each sender, then one pass of the layers above for
     each path: all pairs of heads of a model with L layers of H heads take 3 L (L - 1) H^2 / 2 rows.
 
     Memory: what each sender adds, the activations of one layer of receivers for all senders, and one batch of rows.
-
-    Source: Wang et al. 2022, section 3.1.
     """
     require_unnormalised_stream(lm, "path patching")
     if any(e.target == "stream" and e.action != "add" for e in as_edits(edits)):
@@ -139,59 +123,58 @@ def patch_paths(
         if end.kind in ("attn_out", "mlp_out"):
             require_point(lm, end.kind, end.layer)
     points = {point for s in from_ for point in s.points if has_point(lm, point, s.layer)}
-    if any(r.kind == "mlp_out" and lm.structure.blocks[r.layer].is_sequential for r in to):
+    if any(_read_by(lm, r) == "resid_mid" for r in to):
         points.add("resid_mid")
     if any(r.kind == "logits" for r in to):
         points.add("resid_post")
-    pair = patched_pair(lm, clean, corrupted, sorted(points), alignment, direction, positions, edits)
-    function, label = bound(lm, metric, pair.clean.reference, pair.corrupted.reference)
-    ends = pair.ends(function, label)
-    paths = _Paths(lm, pair.source, pair.target, pair.pairs, from_, batch)
+    pair = prompt_pair(lm, clean, corrupted, sorted(points), metric, alignment, direction, positions, edits)
+    paths = _Paths(lm, pair, from_, batch)
     values = torch.full((len(from_), len(to)), float("nan"), dtype=torch.float64)
     for layer in sorted({r.layer for r in to}):
         for j, row, rows in paths.rows([(j, r) for j, r in enumerate(to) if r.layer == layer]):
-            values[row, j] = pair.target.measured(rows, function, batch)
+            values[row, j] = pair.target.measured(rows, pair.function, batch)
     composition, basis = _compositions(lm, from_, to)
     return Paths(
-        label,
+        pair.label,
         tuple(map(str, from_)),
         tuple(map(str, to)),
         values,
         composition,
-        *ends,
+        *pair.ends,
         direction,
         pair.alignment,
-        lm.provenance(
-            seed=corrupted.seed if isinstance(corrupted, GaussianNoise) else None,
-            notes={"alignment": pair.alignment} | ({"composition": basis} if basis else {}),
-        ),
+        lm.provenance(seed=pair.seed, notes={"alignment": pair.alignment} | ({"composition": basis} if basis else {})),
     )
+
+
+def _read_by(lm: Decoder, receiver: Receiver) -> str:
+    """The point of the stream that a component or a head reads."""
+    is_behind = receiver.kind == "mlp_out" and lm.structure.blocks[receiver.layer].is_sequential
+    return "resid_mid" if is_behind else "resid_pre"
 
 
 class _Paths:
     """What the receivers of one run compute when a sender is replaced for them alone."""
 
-    def __init__(
-        self,
-        lm: Decoder,
-        source: Rerun,
-        target: Rerun,
-        pairs: Sequence[tuple[int, int]],
-        senders: Sequence[Sender],
-        batch: int | None,
-    ) -> None:
+    def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[Sender], batch: int | None) -> None:
         """Compute how much more each sender adds to the stream than in the patched run."""
-        self.lm, self.target, self.senders, self.batch = lm, target, senders, batch
-        self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, source, pairs) for s in senders]
+        self.lm, self.target, self.senders, self.batch = lm, pair.target, senders, batch
+        self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, pair) for s in senders]
 
-    def _added(self, sender: Sender, source: Rerun, pairs: Sequence[tuple[int, int]]) -> Float[Tensor, "pos d_model"]:
+    def _added(self, sender: Sender, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
         """What the sender adds at its layer, from the other run minus its own.
 
         A second row replaces the sender's activation with itself, so that an unchanged sender adds exactly nothing.
         """
+        own_positions = [(c, c) for _, c in pair.positions]
+
+        def there_and_here(point: str) -> tuple[Replacement, Replacement]:
+            there = taken_from(pair.source, point, sender.layer, pair.positions, sender.index)
+            return there, taken_from(pair.target, point, sender.layer, own_positions, sender.index)
+
         if sender.index is not None:
             (point,) = sender.points
-            rows = [[taken_from(*one, sender.index)] for one in self._two(source, point, sender.layer, pairs)]
+            rows = [[one] for one in there_and_here(point)]
             there, here = self.target.activations(rows, "attn_out" if point == "z" else "mlp_out", sender.layer)
             return there - here
         total = torch.zeros_like(self.target.activation("resid_pre", sender.layer))
@@ -199,111 +182,85 @@ class _Paths:
             if not has_point(self.lm, point, sender.layer):
                 continue  # a layer without a mixer or without an FFN
             difference = torch.zeros_like(total)
-            there, here = (taken_from(*one) for one in self._two(source, point, sender.layer, pairs))
+            there, here = there_and_here(point)
             difference[there.positions] = there.value - here.value
             if sender.kind == "layer" and point == "attn_out":
                 difference = self._after_middle(difference, sender.layer)
             total = total + difference
         return total
 
-    def _two(
-        self, source: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]]
-    ) -> list[tuple[Rerun, str, int, Sequence[tuple[int, int]]]]:
-        """An activation of the other run, and the patched run's own at the same positions."""
-        return [(source, point, layer, pairs), (self.target, point, layer, [(c, c) for _, c in pairs])]
-
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
         """What a mixer added, through the gain between it and the FFN."""
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
-    def _carried(self, i: int, receiver: Receiver) -> Float[Tensor, "pos d_model"]:
-        """What a sender added, as a receiver reads it: through the gains between them."""
+    def _changed(self, i: int, receiver: Receiver) -> list[Replacement]:
+        """What a receiver reads when a sender's part of the stream is replaced: through the gains between them."""
         sender, blocks = self.senders[i], self.lm.structure.blocks
-        added, block = self.added[i], blocks[sender.layer]
-        if receiver.layer == sender.layer:
-            return added
-        if sender.kind in ("z", "attn_out"):
-            added = self._after_middle(added, sender.layer)
-        added = _times(added, block.exit_gain)
-        for between in blocks[sender.layer + 1 : receiver.layer]:
-            for gain in (between.entry_gain, between.middle_gain, between.exit_gain):
-                added = _times(added, gain)
-        if receiver.kind == "mlp_out" and blocks[receiver.layer].is_sequential:
-            added = _times(added, blocks[receiver.layer].entry_gain)
-        return added
+        added = self.added[i]
+        point, layer = _read_by(self.lm, receiver), receiver.layer
+        if layer != sender.layer:
+            if sender.kind in ("z", "attn_out"):
+                added = self._after_middle(added, sender.layer)
+            added = _times(added, blocks[sender.layer].exit_gain)
+            for between in blocks[sender.layer + 1 : layer]:
+                for gain in (between.entry_gain, between.middle_gain, between.exit_gain):
+                    added = _times(added, gain)
+            if point == "resid_mid":
+                added = _times(added, blocks[layer].entry_gain)
+        if receiver.kind == "logits":
+            point, layer = "resid_post", layer - 1
+        own = self.target.activation(point, layer)
+        return [Replacement(point, layer, None, None, own + added.to(own))]
 
     def rows(
         self, receivers: Sequence[tuple[int, Receiver]]
     ) -> Iterator[tuple[int, Int[Tensor, " sender"], list[list[Replacement]]]]:
         """For each receiver of one layer: its number, the senders that reach it, and what each path replaces."""
-        lm, target = self.lm, self.target
         heads: dict[str, list[tuple[int, Receiver]]] = {}
         for j, receiver in receivers:
-            which = [i for i, s in enumerate(self.senders) if reaches(lm, s, receiver)]
-            if not which:
-                continue
             if receiver.kind in PARTS:
                 heads.setdefault(receiver.kind, []).append((j, receiver))
-                continue
-            layer = receiver.layer
-            if receiver.kind == "logits":
-                last = lm.n_layers - 1
-                own = target.activation("resid_post", last)
-                rows = [
-                    [Replacement("resid_post", last, None, None, own + self._carried(i, receiver).to(own))]
-                    for i in which
-                ]
-                yield j, torch.tensor(which), rows
-                continue
-            points = [p for p in ("attn_out", "mlp_out") if receiver.kind in (p, "layer") and has_point(lm, p, layer)]
-            read = [self._read(i, receiver) for i in which]
-            new = {point: target.activations(read, point, layer, self.batch) for point in points}
-            yield (
-                j,
-                torch.tensor(which),
-                [[Replacement(p, layer, None, None, new[p][n]) for p in points] for n in range(len(which))],
-            )
+            elif which := self._reaching(receiver):
+                yield j, torch.tensor(which), self._written(receiver, [self._changed(i, receiver) for i in which])
         for part, chosen in heads.items():
-            layer = chosen[0][1].layer
-            which = [i for i, s in enumerate(self.senders) if reaches(lm, s, chosen[0][1])]
-            z = self._heads(part, layer, [self._carried(i, chosen[0][1]) for i in which])
-            for j, receiver in chosen:
-                head = receiver.index
-                yield (
-                    j,
-                    torch.tensor(which),
-                    [[Replacement("z", layer, None, head, one[:, head])] for one in z],
-                )
+            first = chosen[0][1]  # the heads of a layer read the same stream
+            if which := self._reaching(first):
+                z = self._heads(part, first.layer, [self._changed(i, first) for i in which])
+                for j, one in chosen:
+                    head = one.index
+                    yield j, torch.tensor(which), [[Replacement("z", one.layer, None, head, of[:, head])] for of in z]
 
-    def _read(self, i: int, receiver: Receiver) -> list[Replacement]:
-        """What a component reads when a sender's part of the stream is replaced."""
-        added = self._carried(i, receiver)
-        if receiver.kind == "mlp_out" and self.lm.structure.blocks[receiver.layer].is_sequential:
-            own = self.target.activation("resid_mid", receiver.layer)
-            return [Replacement("resid_mid", receiver.layer, None, None, own + added.to(own))]
-        own = self.target.activation("resid_pre", receiver.layer)
-        return [Replacement("resid_pre", receiver.layer, None, None, own + added.to(own))]
+    def _reaching(self, receiver: Receiver) -> list[int]:
+        return [i for i, sender in enumerate(self.senders) if reaches(self.lm, sender, receiver)]
+
+    def _written(self, receiver: Receiver, read: list[list[Replacement]]) -> list[list[Replacement]]:
+        """What a component or layer adds when it reads these streams; for the logits, the streams themselves."""
+        if receiver.kind == "logits":
+            return read
+        layer = receiver.layer
+        points = [p for p in ("attn_out", "mlp_out") if receiver.kind in (p, "layer") and has_point(self.lm, p, layer)]
+        new = {point: self.target.activations(read, point, layer, self.batch) for point in points}
+        return [[Replacement(p, layer, None, None, new[p][n]) for p in points] for n in range(len(read))]
 
     def _heads(
-        self, part: str, layer: int, added: Sequence[Float[Tensor, "pos d_model"]]
+        self, part: str, layer: int, read: Sequence[list[Replacement]]
     ) -> Float[Tensor, "sender pos head d_head"]:
         """Each head's z when its queries, keys or values alone are computed from the changed stream.
 
         Two rows for each sender: one reads the changed stream, the other takes the chosen part of what its projection
         returns, before any norm or rotation of queries and keys.
         """
-        lm, target = self.lm, self.target
-        _ = lm.structure.blocks[layer].attention.layout  # refuses with the reason where there is none
-        own = target.activation("resid_pre", layer)
+        target = self.target
+        _ = self.lm.structure.blocks[layer].attention.layout  # refuses with the reason where there is none
 
         def take_over(t: Tensor, _layer: int) -> Tensor:
             t = t.clone()
             t[1::2] = t[::2]
             return t
 
-        same = [Replacement("resid_pre", layer, None, None, own)]
-        rows = [row for a in added for row in ([Replacement("resid_pre", layer, None, None, own + a.to(own))], same)]
+        same = [Replacement("resid_pre", layer, None, None, target.activation("resid_pre", layer))]
+        rows = [row for changed in read for row in (changed, same)]
         size = max(2, (self.batch or TOKENS_AT_ONCE // target.n_pos) // 2 * 2)
         return target.activations(rows, "z", layer, size, {(part, layer): take_over})[1::2]
 
@@ -322,7 +279,15 @@ def _compositions(
     if not heads or not readings:
         return found, ""
     basis = default_basis(lm)
-    scores = _Compositions(lm, basis)
+
+    @cache
+    def scores(writing: int, reading: int, part: str) -> Float[Tensor, "head head_reading"]:
+        """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) of the heads of two layers."""
+        a, b = writers(lm, [writing], basis), readers(lm, [reading], part, basis)
+        norms = a.norms()[:, None] * b.norms()
+        squares = inner_products(a, [b])[0].clamp_min(0)
+        return (squares.sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)).cpu()
+
     refused: UnembedError | None = None
     for j, r in readings:
         for i, s in heads:
@@ -337,23 +302,3 @@ def _compositions(
     if bool(found.isnan().all()):
         return found, f"none: {refused}"
     return found, f"{basis} weights; not of every pair: {refused}"
-
-
-class _Compositions:
-    """Composition scores of the heads of two layers, each computed once."""
-
-    def __init__(self, lm: Decoder, basis: HeadBasis) -> None:
-        self.lm = lm
-        self.basis: HeadBasis = basis
-        self._known: dict[tuple[int, int, str], Tensor] = {}
-
-    def __call__(self, writing: int, reading: int, part: str) -> Float[Tensor, "head head_reading"]:
-        """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||)."""
-        key = (writing, reading, part)
-        if key not in self._known:
-            a = writers(self.lm, [writing], self.basis)
-            b = readers(self.lm, [reading], part, self.basis)
-            norms = a.norms()[:, None] * b.norms()
-            squares = inner_products(a, [b])[0].clamp_min(0)
-            self._known[key] = (squares.sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)).cpu()
-        return self._known[key]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.norms import ChannelGain
 from unembed.models.structure.dry_run import given_tensor
 from unembed.names import STREAM_POINTS
 from unembed.stream.capture_points import ForwardPass, require_point
@@ -147,6 +148,9 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
         raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
     if block.early_writers:
         raise Unsupported(f"replacing resid_mid of {block.path}", why="more than its mixer writes before it")
+    if block.mixer is not None and isinstance(block.mixer.branch_norm, ChannelGain):
+        why = "each channel has its own gain between the mixer and the stream"
+        raise Unsupported(f"replacing resid_mid of {block.path}", why=why, instead="Replace attn_out")
 
     def middle(t: Tensor, _layer: int) -> Tensor:
         t = t.clone()

@@ -87,7 +87,7 @@ class Rerun:
             raise InvalidInput(
                 f"{self.ids.shape[0]} prompts",
                 why="one prompt is run at a time",
-                instead="For several, use patch_pairs or ablate_prompts",
+                instead="For several, give a list of prompts, or their attention_mask",
             )
         if not bool(mask.all()):
             raise InvalidInput("a padded prompt", why="one prompt needs no padding", instead="Give its tokens alone")

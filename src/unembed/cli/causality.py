@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unembed import LanguageModel
-    from unembed.causality import Metric, Patching
+    from unembed.causality import Ablation, Metric, Patching
     from unembed.results import Table
 
 Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
@@ -146,12 +146,12 @@ def paths(
     """
     lm = opening.open(seed)
     changes = edits.edits(lm)
-    found = lm.patch_paths(
+    found = lm.patch(
         clean,
         corrupted,
         senders or "heads",
-        receivers or "heads",
         _metric(answer, against),
+        through=receivers or "heads",
         direction="noising" if noising else "denoising",
         alignment="auto" if align else None,
         edits=changes,
@@ -239,16 +239,23 @@ def ablate(
     source = None if corpus in (None, "shipped") else corpus
     by_position, into = to == "position-mean", "mean" if to == "position-mean" else to
     if prompt is None:
-        over = lm.ablate_over_corpus(
-            source, **chosen, to=into, by_position=by_position, n_tokens=tokens, seed=seed or 0, edits=changes
+        over = lm.ablate(
+            unembed.open_corpus(source),
+            **chosen,
+            to=into,
+            by_position=by_position,
+            n_tokens=tokens,
+            seed=seed or 0,
+            edits=changes,
         )
         table = over.by_token() if by_token else over.to_table()
     elif what == "screen":
-        table = unembed.screen(lm, prompt, metric, top=top, edits=changes).to_table()
+        table = lm.attribution_patching(prompt, metric, top=top, edits=changes).to_table()
     else:
-        table = lm.ablate(
+        found: Ablation = lm.ablate(
             prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=changes
-        ).to_table()
+        )
+        table = found.to_table()
     output.deliver(table.head(top) if output.for_terminal else table)
     if output.for_terminal and prompt is not None and groups and to == "zero":
         silenced = [unembed.scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]

@@ -6,7 +6,6 @@ reconstruction's error in a separate row, and the training of a small dictionary
 """
 
 from unembed.dictionaries.attachment import AttachedDictionary as AttachedDictionary
-from unembed.dictionaries.attachment import FeatureEdit as FeatureEdit
 from unembed.dictionaries.attachment import attach as attach
 from unembed.dictionaries.dictionary import Dictionary as Dictionary
 from unembed.dictionaries.files import open_dictionary as open_dictionary

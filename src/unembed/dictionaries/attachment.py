@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -31,10 +31,11 @@ from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Point
 from unembed.results import Table
 from unembed.stream.capture_points import require_point
-from unembed.stream.hooks import attach_hooks
+from unembed.stream.hooks import Hook, attach_hooks
+from unembed.stream.interventions import Edit, Edits, as_edits, edited
 from unembed.stream.run import Run, Tokens, run
 from unembed.sweeps import sweep
-from unembed.validation import as_int, finite_float, one_of, positive_int
+from unembed.validation import as_int, positive_int
 
 
 def attach(
@@ -87,14 +88,9 @@ def attach(
     return AttachedDictionary(lm, tuple(placed))
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureEdit:
+def feature_edit(layer: int, index: int, value: float, action: Literal["set", "scale", "add"] = "set") -> Edit:
     """A change of one feature: `value` is the new activation ("set"), a factor ("scale") or a difference ("add")."""
-
-    layer: int
-    index: int
-    value: float
-    action: str = "set"
+    return Edit("feature", action, layer, index, value)
 
 
 class AttachedDictionary:
@@ -212,62 +208,51 @@ class AttachedDictionary:
         return FeatureTriggers(self.lm, layer, values, positions, TokenStream.of(opened.segments(self.lm)))
 
     @contextmanager
-    def edited(self, edits: Sequence[FeatureEdit]) -> Iterator[None]:
+    def edited(self, edits: Edits) -> Iterator[None]:
         """A context in which every pass of the model runs with changed features; each activation's error stays.
 
         The activation that a feature writes to becomes its own value plus (new feature - feature) times the value.
+
+        Args:
+            edits: of features, such as `Edit("feature", "set", layer, index, 0.0)`.
         """
-        changes: dict[int, list[FeatureEdit]] = {}
-        for edit in edits:
-            layer, index = self.feature(edit.layer, edit.index)
-            one_of("action", edit.action, ("set", "scale", "add"))
-            value = finite_float("feature value", edit.value)
-            changes.setdefault(layer, []).append(FeatureEdit(layer, index, value, edit.action))
-        waiting: dict[tuple[str, int], list[tuple[Tensor, Tensor]]] = {}
+        changes: dict[int, list[Edit]] = {}
+        for edit in as_edits(edits):
+            if edit.target != "feature":
+                raise InvalidInput(
+                    f"an edit of a {edit.target}", why="a dictionary edits features", instead="Use lm.edited(edits)"
+                )
+            layer, index = self.feature(edit.layer, as_int("feature", edit.index))
+            changes.setdefault(layer, []).append(replace(edit, layer=layer, index=index))
+        waiting: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        """By the layer written to, by how much features change and their values."""
 
-        def differences(x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-            """Which features change, and by how much at each position."""
+        def read_features(x: Tensor, layer: int) -> None:
             part = self.part(layer)
-            columns = torch.tensor([e.index for e in changes[layer]], device=x.device)
-            own = part.encode(x)[..., columns]
-            new = own.clone()
-            for j, e in enumerate(changes[layer]):
-                if e.action == "set":
-                    new[..., j] = e.value
-                else:
-                    new[..., j] = new[..., j] * e.value if e.action == "scale" else new[..., j] + e.value
-            return columns, new - own
+            columns = list(dict.fromkeys(as_int("feature", e.index) for e in changes[layer]))
+            local = [replace(e, index=columns.index(as_int("feature", e.index))) for e in changes[layer]]
+            features = part.encode(x)[..., columns]
+            difference = edited(features, local, current.rows) - features
+            for offset, W_dec in enumerate(part.W_dec):
+                waiting.setdefault(layer + offset, []).append((difference, W_dec[columns]))
 
-        def reader(x: Tensor, layer: int) -> None:
-            columns, difference = differences(x, layer)
-            for offset, W_dec in enumerate(self.part(layer).W_dec):
-                key = (self.part(layer).writes, layer + offset)
-                waiting.setdefault(key, []).append((difference, W_dec[columns]))
+        def write(x: Tensor, layer: int) -> Tensor | None:
+            added = waiting.pop(layer, [])
+            return x + sum((difference @ values).to(x) for difference, values in added) if added else None
 
-        def writer(x: Tensor, layer: int, point: str) -> Tensor | None:
-            added = waiting.pop((point, layer), [])
-            if not added:
-                return None
-            return x + sum((difference @ values).to(x) for difference, values in added)
+        def read_and_write(x: Tensor, layer: int) -> Tensor | None:
+            read_features(x, layer)
+            return write(x, layer)
 
-        hooks: dict[tuple[str, int], Any] = {}
+        hooks: dict[tuple[str, int], Hook] = {}
         for layer in changes:
             part = self.part(layer)
             if part.is_transcoder:
-                hooks[part.reads, layer] = reader
-        for layer in changes:
-            part = self.part(layer)
-            for n in range(layer, layer + len(part.W_dec)):
-                if part.is_transcoder:
-                    hooks[part.writes, n] = lambda x, n, p=part.writes: writer(x, n, p)
-                else:
-
-                    def both(x: Tensor, n: int, p: str = part.writes) -> Tensor | None:
-                        reader(x, n)
-                        return writer(x, n, p)
-
-                    hooks[part.writes, n] = both
-        with attach_hooks(self.lm, {}, (), hooks):
+                hooks[part.reads, layer] = read_features
+                hooks |= {(part.writes, n): write for n in range(layer, layer + len(part.W_dec))}
+            else:
+                hooks[part.writes, layer] = read_and_write
+        with attach_hooks(self.lm, {}, (), hooks) as current:
             yield
 
     def attribution(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unembed.attention.behaviour.head_scores import HeadScores
-    from unembed.causality import Ablation, CorpusAblation, Patching, PatchingPairs, Paths, Screening
+    from unembed.causality import Ablation, CorpusAblation, EstimatedEffects, Patching, PatchingPairs, Paths
     from unembed.logit_attribution import Attribution, Effects
     from unembed.results import Table
     from unembed.trace import EntropyAndKL, MemoryEffects, Readings
@@ -105,7 +105,7 @@ def corpus_ablation(result: CorpusAblation) -> dict[str, Any]:
     return _bars(result.to_table(), "ablated", "loss_change", title, ("low", "high"))
 
 
-def screening(result: Screening) -> dict[str, Any]:
+def estimated_effects(result: EstimatedEffects) -> dict[str, Any]:
     """The exact effects of the strongest writers; the estimate is in each bar's title."""
     title = f"Exact effects on {result.metric} of the writers strongest by estimate (attribution patching)"
     return _bars(result.to_table(), "writer", "exact_effect", title, ("estimated_effect",))
@@ -193,12 +193,12 @@ DRAWINGS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "CorpusAblation": corpus_ablation,
     "Effects": effects,
     "EntropyAndKL": entropy_and_kl,
+    "EstimatedEffects": estimated_effects,
     "HeadScores": head_scores,
     "MemoryEffects": memory_effects,
     "Patching": patching,
     "PatchingPairs": patching_pairs,
     "Paths": paths,
     "Readings": readings,
-    "Screening": screening,
 }
 """By the name of the result's class."""

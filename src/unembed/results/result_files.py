@@ -25,6 +25,12 @@ from unembed.version import __version__
 
 SCHEMA = "unembed.result/1"
 """Name of the form; the number rises when it changes."""
+_MOVED = {
+    "unembed.causality.pairs:PatchingPairs": "unembed.causality.patching:PatchingPairs",
+    "unembed.causality.prompt_ablations:PromptAblations": "unembed.causality.ablation:PromptAblations",
+    "unembed.causality.screening:Screening": "unembed.causality.estimated_effects:EstimatedEffects",
+}
+"""Classes that older files name elsewhere."""
 
 
 def save_result(result: object, path: str | os.PathLike[str]) -> None:
@@ -119,7 +125,7 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if "dict" in value:
         return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
     if "class" in value:
-        module, _, name = value["class"].partition(":")
+        module, _, name = _MOVED.get(value["class"], value["class"]).partition(":")
         ours = module.startswith("unembed.") and "__main__" not in module
         kind = getattr(importlib.import_module(module), name) if ours else None
         if not isinstance(kind, type) or not is_dataclass(kind):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from unembed.causality.metrics import logit_difference
-from unembed.causality.patching import Direction, Patching, align
+from unembed.causality.patching import Patching
+from unembed.causality.prompt_pair import Direction, align
 from unembed.schemas.numbers import numbers
 from unembed.schemas.tokens import most_likely, prompt_tokens, question_tokens
 from unembed.schemas.trace import Candidate, Token

@@ -32,7 +32,10 @@ from unembed.validation import as_int, as_str, as_tuple
 _ONCE = ("position_embedding",)
 """Points of the whole model: captured once."""
 
-Tokens = str | Sequence[str] | Sequence[int] | Tensor
+OnePrompt = str | Sequence[int] | Tensor
+SeveralPrompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor
+"""A list of prompts, or with an attention mask their ids (prompt, pos)."""
+Tokens = OnePrompt | Sequence[str]
 
 
 @dataclass(eq=False)
@@ -278,6 +281,11 @@ def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Te
         return list(prompts)
     ids, mask = prepare(lm, prompts if isinstance(prompts, Tensor) else torch.tensor(prompts), attention_mask)
     return [row[real.bool()] for row, real in zip(ids, mask, strict=True)]
+
+
+def are_several(prompts: object) -> bool:
+    """Whether a list of prompts is given rather than one prompt."""
+    return isinstance(prompts, list | tuple) and all(isinstance(one, str | list | tuple | Tensor) for one in prompts)
 
 
 def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> None:

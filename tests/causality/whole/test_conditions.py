@@ -13,9 +13,8 @@ from tests.families import build
 from torch import Tensor
 
 import unembed
+from unembed.causality.estimated_effects import attribution_patching
 from unembed.causality.patching import patch
-from unembed.causality.paths import patch_paths
-from unembed.causality.screening import screen
 from unembed.errors import NotOneToken
 from unembed.language_model import LanguageModel
 
@@ -35,8 +34,8 @@ QUESTIONS: dict[str, Callable[[LanguageModel], Tensor]] = {
     "patterns": lambda lm: patch(lm, CLEAN, CORRUPTED, "pattern", metric).values,
     "memories": lambda lm: patch(lm, CLEAN, CORRUPTED, "coefficients", metric, top=3).values,
     "ablation": lambda lm: lm.ablate(CLEAN, heads="all", layers="all", metric=metric).values,
-    "paths": lambda lm: patch_paths(lm, CLEAN, CORRUPTED, "L0H1", ["L1H0", "mlp_out 1", "logits"], metric).values,
-    "screen": lambda lm: screen(lm, CLEAN, metric, top=0).heads,
+    "paths": lambda lm: patch(lm, CLEAN, CORRUPTED, "L0H1", metric, through=["L1H0", "mlp_out 1", "logits"]).values,
+    "estimates": lambda lm: attribution_patching(lm, CLEAN, metric, top=0).heads,
     "total effects": lambda lm: torch.tensor(
         [row.total or 0.0 for row in lm.trace(CLEAN).attribution(7, against=9, by="head").with_effects(4).rows]
     ),

@@ -13,9 +13,9 @@ from tests.models.decoder_classes import tiny_model
 from torch import Tensor
 
 import unembed
+from unembed.causality.estimated_effects import attribution_patching
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun, layers_with
-from unembed.causality.screening import screen
 from unembed.errors import PointMissing, Unsupported
 from unembed.language_model import LanguageModel
 from unembed.names import PATCH_POINTS
@@ -35,7 +35,7 @@ LACKS: dict[str, set[str]] = {
     "gemma3n_text": {"resid_pre", "resid_mid", "resid_post"},
     "qwen3_5": {"pattern"},
     "diffllama": {"pattern"},
-    "zaya": {"resid_mid", "attn_out", "mlp_out"},
+    "zaya": {"resid_mid"},
     "inkling_text": {"z", "pattern", "coefficients"},
 }
 """By family, the points that its architecture lacks or that cannot be replaced in it."""
@@ -123,9 +123,9 @@ def test_a_screen_is_the_derivative_of_the_ablation(name: str) -> None:
     lm = opened(name)
     if {"z", "coefficients"} <= LACKS.get(name, set()):
         with pytest.raises(PointMissing, match="no heads or memories"):
-            screen(lm, CLEAN, metric)
+            attribution_patching(lm, CLEAN, metric)
         return
-    found = screen(lm, CLEAN, metric, top=3)
+    found = attribution_patching(lm, CLEAN, metric, top=3)
     assert len(found.exact) == 3
     if "z" in LACKS.get(name, set()):
         estimate, scaled = found.memories, unembed.scale_coefficient

@@ -17,13 +17,13 @@ from tests.sweeps.recorder import Everything, lettered, texts
 from unembed.corpus import open_corpus
 from unembed.dictionaries import (
     Dictionary,
-    FeatureEdit,
     attach,
     open_dictionary,
     save_dictionary,
     train_dictionary,
 )
 from unembed.errors import InvalidInput, ModelUnavailable, OutOfRange, Unsupported
+from unembed.stream import Edit
 from unembed.sweeps import sweep
 
 D, F = 48, 64
@@ -190,7 +190,7 @@ def test_edits_keep_the_error_and_equal_a_hand_written_hook(point: str, tokens: 
     d = _one("relu", seed=2)
     attached = attach(lm, d, 0, point)
     on = int(attached.features(tokens[:1])[0, -1].argmax())
-    with attached.edited([FeatureEdit(0, on, 3.0), FeatureEdit(0, (on + 1) % F, 0.5, "add")]):
+    with attached.edited([Edit("feature", "set", 0, on, 3.0), Edit("feature", "add", 0, (on + 1) % F, 0.5)]):
         edited = lm.run(tokens, point)
     own = lm.run(tokens, point).at(point, 0)
     f = d.encode(own)
@@ -201,7 +201,7 @@ def test_edits_keep_the_error_and_equal_a_hand_written_hook(point: str, tokens: 
         return expected if layer == 0 else None
 
     torch.testing.assert_close(edited.logits, lm.run(tokens, hooks={point: by_hand}).logits, rtol=1e-4, atol=1e-5)
-    with attached.edited([FeatureEdit(0, on, 1.0, "scale")]):
+    with attached.edited([Edit("feature", "scale", 0, on, 1.0)]):
         torch.testing.assert_close(lm.run(tokens).logits, lm.run(tokens, edits=()).logits, rtol=1e-4, atol=1e-5)
     with attached.edited([]):
         pass
@@ -211,7 +211,7 @@ def test_an_edit_of_a_transcoder_reads_before_and_writes_behind_the_ffn(tokens: 
     lm = tiny("llama")
     d = _one("relu", seed=2, reads="mlp_in", writes="mlp_out", layer=0)
     attached = attach(lm, d)
-    with attached.edited([FeatureEdit(0, 7, 2.0)]):
+    with attached.edited([Edit("feature", "set", 0, 7, 2.0)]):
         edited = lm.run(tokens, "mlp_out")
     seen = lm.run(tokens, ("mlp_in", "mlp_out"))
     f = d.encode(seen.at("mlp_in", 0))[..., [7]]

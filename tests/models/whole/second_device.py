@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,24 +272,24 @@ def causal_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]
     for points in PATCH_POINTS:
         yield f"patching {points}", lambda points=points: lm.patch(prompt, other, points, metric, edits=edits).values
     yield "noise", lambda: lm.patch(prompt, unembed.GaussianNoise((2,), seed=1), "resid_pre", metric).values
-    yield "patching pairs", lambda: torch.cat([one.values for one in lm.patch_pairs(*pairs, "z", metric).each])
-    yield "paths", lambda: lm.patch_paths(prompt, other, "L0H1", ["L1H0", "mlp_out 1", "logits"], metric).values
+    yield "patching pairs", lambda: torch.cat([one.values for one in lm.patch(*pairs, "z", metric).each])
+    yield "paths", lambda: lm.patch(prompt, other, "L0H1", metric, through=["L1H0", "mlp_out 1", "logits"]).values
     chosen: dict[str, Any] = {"heads": "all", "memories": [(0, 3), [(1, 4), (1, 5)]], "metric": metric}
     yield "ablation", lambda: lm.ablate(prompt, layers="all", edits=edits, **chosen).values
     yield "ablation to the mean", lambda: lm.ablate(prompt, to="mean", corpus=texts, **chosen).values
     yield "ablation to other prompts", lambda: lm.ablate(prompt, to=[texts[2]], **chosen).values
-    yield "ablation over prompts", lambda: torch.cat([one.values for one in lm.ablate_prompts(texts, **chosen).each])
+    yield "ablation over prompts", lambda: torch.cat([one.values for one in lm.ablate(texts, **chosen).each])
     for to in ("zero", "resample"):
         yield (
             f"ablation over a corpus to {to}",
-            lambda to=to: lm.ablate_over_corpus(texts, layers="all", to=to, n_tokens=100).changes,
+            lambda to=to: lm.ablate(unembed.open_corpus(texts), layers="all", to=to, n_tokens=100).changes,
         )
     kinds: tuple[By, ...] = ("component", "head", "memory")
     for by in kinds:
         effects = lambda by=by: trace.attribution(11, by=by).with_effects(top=4)  # noqa: E731
         yield f"effects by {by}", lambda effects=effects: [row.total or 0.0 for row in effects().rows]
     for words, corrupted in (("to zero", None), ("to another run", other)):
-        screen = lambda corrupted=corrupted: unembed.screen(lm, prompt, metric, corrupted=corrupted, top=4)  # noqa: E731
+        screen = partial(unembed.attribution_patching, lm, prompt, metric, corrupted=corrupted, top=4)
         yield f"screen of heads {words}", lambda screen=screen: screen().heads
         yield f"screen of memories {words}", lambda screen=screen: screen().memories
         yield f"exact effects {words}", lambda screen=screen: list(screen().exact)

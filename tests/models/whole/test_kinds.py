@@ -77,7 +77,8 @@ def test_a_recurrent_state_in_half_precision_is_that_of_the_models_own_cache(dty
     for found, logits in ((patched.clean, own), (patched.corrupted, theirs)):
         assert found == pytest.approx(float(logits[0, -1, 11] - logits[0, -1, 23]), rel=1e-6)
     metric = unembed.logit_difference(11, 23)
-    for question in (lambda: run(lm, prompt, "attn_out", grad=True), lambda: unembed.screen(lm, prompt, metric)):
+    estimate = lambda: unembed.attribution_patching(lm, prompt, metric)  # noqa: E731
+    for question in (lambda: run(lm, prompt, "attn_out", grad=True), estimate):
         with pytest.raises(Unsupported, match=r"gradients of .*overwrites its recurrent state.*dtype='float32'"):
             question()
 

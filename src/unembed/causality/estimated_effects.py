@@ -1,8 +1,7 @@
 """Attribution patching: the effect of every head and memory at once, estimated from one backward pass.
 
 A first-order estimate, (new - a) * dm/da for an activation a that becomes `new`: zero, or what it is in another run. It
-is a screen, never shown as exact. The strongest are replaced for real, and the rank agreement of the two is part of the
-result.
+is never shown as exact: the strongest are replaced for real, and the rank agreement of the two is part of the result.
 
 Source: Nanda 2023, "Attribution patching"; Syed et al. 2023.
 """
@@ -19,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.causality.metrics import Metric, MetricFunction, bound
-from unembed.causality.patching import Alignment, patched_pair
-from unembed.causality.replaced_pass import Replacement
+from unembed.causality.prompt_pair import Alignment, PromptPair, prompt_pair, taken_from
+from unembed.causality.replaced_pass import Place, Replacement
 from unembed.causality.rerun import Rerun, last_logits, n_heads_of
 from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
@@ -31,11 +30,9 @@ from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, cache_argument, prepare
 from unembed.validation import positive_int
 
-_POINTS = ("z", "coefficients")
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Screening(Displayed):
+class EstimatedEffects(Displayed):
     """Estimated effects of replacing each head and memory at all positions, and exact ones of the strongest.
 
     Attributes:
@@ -74,7 +71,7 @@ class Screening(Displayed):
         return Table(title, columns, self.provenance)
 
 
-def screen(
+def attribution_patching(
     lm: Decoder,
     prompt: Tokens,
     metric: Metric | MetricFunction | None = None,
@@ -83,7 +80,7 @@ def screen(
     alignment: Alignment | None = None,
     top: int = 20,
     edits: Edits = (),
-) -> Screening:
+) -> EstimatedEffects:
     """Estimate the effect of replacing every head and memory, and replace the `top` strongest for real.
 
     Args:
@@ -104,38 +101,36 @@ def screen(
     top = positive_int("top", top, least=0)
     if not lm.n_layers:
         raise PointMissing(f"{lm.name} has no heads or memories", why="it has no layers")
-    if not any(has_point(lm, p, n) for p in _POINTS for n in range(lm.n_layers)):
+    places = [(p, n) for p in ("z", "coefficients") for n in range(lm.n_layers) if has_point(lm, p, n)]
+    if not places:
         why = "no layer ends in a projection over heads, and no FFN adds memories by themselves"
         raise PointMissing(f"{lm.name} has no heads or memories", why=why, instead="Ablate whole layers")
-    given: dict[tuple[str, int], Tensor] | None = None
-    if corrupted is None:
-        target, pairs, words = prompt, None, "zero"
-        function: MetricFunction | None = None
-        label = ""
-    else:
-        points = [p for p in _POINTS if any(has_point(lm, p, n) for n in range(lm.n_layers))]
-        pair = patched_pair(lm, prompt, corrupted, points, alignment, "denoising", None, edits)
-        function, label = bound(lm, metric, pair.clean.reference, pair.corrupted.reference)
-        pair.ends(function, label)
-        target, pairs, words = pair.corrupted.ids, pair.pairs, "the clean run"
-        given = {(p, n): pair.clean.activation(p, n) for p in points for n in range(lm.n_layers) if has_point(lm, p, n)}
-    ids, mask = prepare(lm, target)
+    pair = None
+    if corrupted is not None:
+        points = list(dict.fromkeys(point for point, _ in places))
+        pair = prompt_pair(lm, prompt, corrupted, points, metric, alignment, edits=edits)
+    ids, mask = prepare(lm, prompt if pair is None else pair.target.ids)
     if ids.shape[0] != 1 or not bool(mask.all()):
-        raise InvalidInput(f"{ids.shape[0]} prompts", why="one prompt is screened at a time")
+        raise InvalidInput(f"{ids.shape[0]} prompts", why="effects are estimated for one prompt at a time")
     from scipy.stats import spearmanr  # 0.4 seconds: only where it is needed
 
-    found = _with_graph(lm, ids, edits)
-    if function is None:
-        function, label = bound(lm, metric, found.logits[0].detach())
-    effects, baseline = found.effects(lm, function, given, pairs)
+    activations, logits = _with_graph(lm, ids, places, edits)
+    function, label = bound(lm, metric, logits[0].detach()) if pair is None else (pair.function, pair.label)
+    with torch.enable_grad():
+        value = function(logits)[0]
+    effects, baseline = _effects(lm, value, activations, pair), float(value.detach())
     ranked = _strongest(effects, top)
-    exact = _exact(lm, ids, edits, function, baseline, given, pairs, ranked)
+    rows = [[_replacement(place, i, pair)] for *place, i in ranked]
+    exact = list[float]()
+    if rows:
+        changes = Rerun(lm, ids, (), edits).measured(rows, function) - baseline
+        exact = (-changes if pair is None else changes).tolist()
     estimated = [float(effects[point, layer][index]) for point, layer, index in ranked]
     correlation: Any = spearmanr(estimated, exact) if len(set(estimated)) > 1 and len(set(exact)) > 1 else None
-    return Screening(
+    return EstimatedEffects(
         label,
         baseline,
-        words,
+        "zero" if pair is None else "the clean run",
         _grid(lm, effects, "z"),
         _grid(lm, effects, "coefficients") if any(p == "coefficients" for p, _ in effects) else None,
         tuple(f"L{n}H{i}" if point == "z" else lm.memory_name(n, i) for point, n, i in ranked),
@@ -146,40 +141,46 @@ def screen(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """A pass with its graph: what the out- and down-projections are given, and the logits after the last token."""
+def _with_graph(
+    lm: Decoder, ids: Tensor, places: Sequence[Place], edits: Edits
+) -> tuple[dict[Place, Tensor], Float[Tensor, "1 d_vocab"]]:
+    """Activations and last logits of one pass whose graph starts at what enters the first block."""
+    own: dict[Place, Tensor] = {}
+    with torch.enable_grad(), ExitStack() as stack:
+        stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
+        current = stack.enter_context(attach_hooks(lm, {}, edits))
+        stack.enter_context(on_the_graph(lm, places, own, current))
+        logits = lm.hf(ids, **cache_argument(lm), **last_logits(lm, ids.shape[1]), **current.arguments).logits[:, -1]
+    return {place: own[place] for place in places}, logits
 
-    activations: dict[tuple[str, int], Tensor]
-    logits: Float[Tensor, "1 d_vocab"]
 
-    def effects(
-        self,
-        lm: Decoder,
-        function: MetricFunction,
-        given: dict[tuple[str, int], Tensor] | None,
-        pairs: Sequence[tuple[int, int]] | None,
-    ) -> tuple[dict[tuple[str, int], Float[Tensor, " writer"]], float]:
-        """For each layer, the estimated effect of each head or memory; and the metric."""
-        with torch.enable_grad():
-            value = function(self.logits)[0]
-        gradients = torch.autograd.grad(value, list(self.activations.values()), allow_unused=True)
-        found: dict[tuple[str, int], Tensor] = {}
-        for (key, a), gradient in zip(self.activations.items(), gradients, strict=True):
-            point, layer = key
-            a = a.detach().reshape(-1, a.shape[-1])
-            slope = torch.zeros_like(a) if gradient is None else gradient.view(a.shape)
-            a, slope = a.to(lm.device), slope.to(lm.device)
-            if given is None or pairs is None:
-                product = a * slope
-            else:
-                from_, into = (torch.tensor(side) for side in zip(*pairs, strict=True))
-                product = (given[key].reshape(len(given[key]), -1)[from_] - a[into]) * slope[into]
-            total = product.double().sum(dim=0)
-            if point == "z":
-                total = total.view(n_heads_of(lm, layer), -1).sum(dim=-1)
-            found[key] = total.cpu()
-        return found, float(value.detach())
+def _effects(
+    lm: Decoder, value: Float[Tensor, ""], activations: dict[Place, Tensor], pair: PromptPair | None
+) -> dict[Place, Float[Tensor, " writer"]]:
+    """For each layer, the estimated effect on a number of each head or memory."""
+    gradients = torch.autograd.grad(value, list(activations.values()), allow_unused=True)
+    found: dict[Place, Tensor] = {}
+    for ((point, layer), a), gradient in zip(activations.items(), gradients, strict=True):
+        a = a.detach().reshape(-1, a.shape[-1])
+        slope = torch.zeros_like(a) if gradient is None else gradient.view(a.shape)
+        a, slope = a.to(lm.device), slope.to(lm.device)
+        if pair is None:
+            product = a * slope
+        else:
+            from_, into = pair.columns()
+            product = (pair.clean.activation(point, layer).flatten(1)[from_] - a[into]) * slope[into]
+        total = product.double().sum(dim=0)
+        found[point, layer] = (total.view(n_heads_of(lm, layer), -1).sum(dim=-1) if point == "z" else total).cpu()
+    return found
+
+
+def _replacement(place: Sequence[Any], i: int, pair: PromptPair | None) -> Replacement:
+    """What replaces a head or memory: zero, or its activation in the clean run."""
+    point, layer = place
+    index = i if point == "z" else torch.tensor([i])
+    if pair is None:
+        return Replacement(point, layer, None, index, torch.tensor(0.0))
+    return taken_from(pair.clean, point, layer, pair.positions, i)
 
 
 def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[str, int, int]]:
@@ -191,32 +192,6 @@ def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[s
     return [(point, layer, i) for _, point, layer, i in sorted(best, key=lambda row: -row[0])[:top]]
 
 
-def _exact(
-    lm: Decoder,
-    ids: Tensor,
-    edits: Edits,
-    function: MetricFunction,
-    baseline: float,
-    given: dict[tuple[str, int], Tensor] | None,
-    pairs: Sequence[tuple[int, int]] | None,
-    ranked: Sequence[tuple[str, int, int]],
-) -> list[float]:
-    """The effects of some writers, each replaced by itself in the running model."""
-    if not ranked:
-        return []
-    rows = []
-    for point, layer, i in ranked:
-        index = i if point == "z" else torch.tensor([i])
-        if given is None or pairs is None:
-            rows.append([Replacement(point, layer, None, index, torch.tensor(0.0))])
-        else:
-            from_, into = (torch.tensor(side) for side in zip(*pairs, strict=True))
-            new = given[point, layer][from_][:, index]
-            rows.append([Replacement(point, layer, into, index, new)])
-    values = Rerun(lm, ids, (), edits).measured(rows, function)
-    return ((baseline - values) if given is None else (values - baseline)).tolist()
-
-
 def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Float[Tensor, "layer writer"]:
     """One row a layer; NaN where a layer has none, or fewer."""
     of = {layer: values for (p, layer), values in effects.items() if p == point}
@@ -225,15 +200,3 @@ def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Fl
     for layer, values in of.items():
         grid[layer, : len(values)] = values
     return grid
-
-
-def _with_graph(lm: Decoder, ids: Tensor, edits: Edits) -> _Graph:
-    """One pass whose graph starts at what enters the first block."""
-    points = [(p, n) for p in _POINTS for n in range(lm.n_layers) if has_point(lm, p, n)]
-    own: dict[tuple[str, int], Tensor] = {}
-    with torch.enable_grad(), ExitStack() as stack:
-        stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
-        current = stack.enter_context(attach_hooks(lm, {}, edits))
-        stack.enter_context(on_the_graph(lm, points, own, current))
-        logits = lm.hf(ids, **cache_argument(lm), **last_logits(lm, ids.shape[1]), **current.arguments).logits[:, -1]
-    return _Graph({point: own[point] for point in points}, logits)

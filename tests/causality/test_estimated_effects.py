@@ -8,7 +8,7 @@ from tests.conftest import tiny
 from tests.families import EXPERTS
 
 import unembed
-from unembed.causality.screening import screen
+from unembed.causality.estimated_effects import attribution_patching
 
 TOKENS = torch.tensor([5, 17, 23, 42, 11, 8])
 
@@ -20,7 +20,7 @@ def metric(logits: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gemma2", "gptj", "opt"])
 def test_a_screen_is_the_derivative_of_the_ablation(name: str) -> None:
     lm = tiny(name)
-    found = screen(lm, TOKENS, metric, top=6)
+    found = attribution_patching(lm, TOKENS, metric, top=6)
     step = 1e-3
     for layer, head in ((0, 1), (1, 2)):
         values = [
@@ -36,7 +36,7 @@ def test_a_screen_is_the_derivative_of_the_ablation(name: str) -> None:
 
 def test_a_screen_is_exact_where_the_model_is_linear() -> None:
     lm = unembed.load("attn-1l")
-    found = screen(lm, "Once upon a time there was a little", unembed.logit_difference(" girl"), top=8)
+    found = attribution_patching(lm, "Once upon a time there was a little", unembed.logit_difference(" girl"), top=8)
     assert found.memories is None
     assert found.estimated == pytest.approx(found.exact, rel=1e-3, abs=1e-4)
     assert found.rank_agreement == pytest.approx(1.0)
@@ -46,7 +46,7 @@ def test_a_screen_is_exact_where_the_model_is_linear() -> None:
 def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -> None:
     lm = tiny(name)
     other = torch.tensor([5, 60, 23, 42, 31, 8])
-    found = screen(lm, TOKENS, metric, corrupted=other, top=6)
+    found = attribution_patching(lm, TOKENS, metric, corrupted=other, top=6)
     from unembed.causality.replaced_pass import Replacement
     from unembed.causality.rerun import Rerun
 
@@ -66,14 +66,14 @@ def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -
 
 
 def test_a_screen_can_leave_the_estimates_unchecked_and_skips_what_layers_lack() -> None:
-    found = screen(tiny("attention-only"), TOKENS, metric, top=0)
+    found = attribution_patching(tiny("attention-only"), TOKENS, metric, top=0)
     assert found.labels == () and found.memories is None and bool(found.heads.isfinite().all())
 
 
 @pytest.mark.parametrize("name", EXPERTS)
 def test_a_screen_estimates_the_effects_of_experts_memories(name: str) -> None:
     lm = tiny(name)
-    found = screen(lm, TOKENS, metric, top=6)
+    found = attribution_patching(lm, TOKENS, metric, top=6)
     assert found.memories is not None and found.memories.shape == (lm.n_layers, lm.d_mlp)
     m = lm.run(TOKENS, "coefficients").at("coefficients", 1)[0]
     assert bool((found.memories[1][(m == 0).all(0)] == 0).all())

@@ -1,0 +1,96 @@
+"""What replaces an ablated activation: zero, its mean over a corpus, or its values in other prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.causality.ablation_targets import Target
+from unembed.causality.corpus_means import corpus_means
+from unembed.causality.replaced_pass import Replacement
+from unembed.corpus import CorpusSource, open_corpus
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.stream.interventions import Edits
+from unembed.stream.run import run
+from unembed.sweeps.reducers.reducer import Need
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What replaces an activation: zero where there are no numbers."""
+
+    numbers: dict[Need, Tensor] | None = None
+    by_position: bool = False
+
+    def replacement(self, target: Target, where: Tensor | None = None, n_pos: int | None = None) -> Replacement:
+        """The replacement of a head, memory or component at some positions, or at all."""
+        point, layer, index = target
+        chosen = torch.tensor([index]) if point == "coefficients" and index is not None else index
+        if self.numbers is None:
+            return Replacement(point, layer, where, chosen, torch.tensor(0.0))
+        value = self.numbers[point, layer]
+        if self.by_position:
+            value = value[:n_pos] if where is None else value[where.to(value.device)]
+        if index is not None:
+            value = value[..., index, :] if point == "z" else value[..., [index]]
+        return Replacement(point, layer, where, chosen, value)
+
+
+def sources_of(
+    lm: Decoder,
+    to: Any,
+    needs: Sequence[Need],
+    n_pos: int,
+    corpus: CorpusSource,
+    n_tokens: int,
+    by_position: bool,
+    edits: Edits,
+) -> tuple[list[Source], str]:
+    """What replaces the activations of `needs` in prompts of up to `n_pos` tokens, and the same in words.
+
+    Several sources are the prompts of `to`.
+
+    Raises:
+        InvalidInput: `to` is not one of these, or a prompt or segment is too short.
+    """
+    if isinstance(to, str) and to == "zero":
+        return [Source()], "zero"
+    if isinstance(to, str) and to == "mean":
+        text = open_corpus(corpus)
+        means = corpus_means(lm, text, needs, n_tokens, by_position)
+        if by_position:
+            means = {need: up_to(mean, n_pos, text.name) for need, mean in means.items()}
+        return [Source(means, by_position)], f"the mean over {text.name}" + (" by position" if by_position else "")
+    if isinstance(to, str) or not isinstance(to, Sequence) or not to or not all(isinstance(p, str) for p in to):
+        raise InvalidInput(f"ablation to {to!r:.60}", why='it is not "zero", "mean" or a list of prompts')
+    sources = []
+    points = tuple(sorted({point for point, _ in needs}))
+    for prompt in to:
+        other = run(lm, prompt, points, edits)
+        if other.tokens.shape[1] < n_pos:
+            raise InvalidInput(
+                f"prompt {prompt!r:.60}", why=f"it has {other.tokens.shape[1]} tokens, fewer than the {n_pos} here"
+            )
+        sources.append(Source({(p, n): other.at(p, n)[0, :n_pos] for p, n in needs}, True))
+    return sources, f"activations of {len(sources)} other prompts"
+
+
+def up_to(mean: Float[Tensor, "pos ..."], n_pos: int, corpus: str) -> Float[Tensor, "n_pos ..."]:
+    """The means of the first positions.
+
+    Raises:
+        InvalidInput: the corpus has no segment as long.
+    """
+    if len(mean) < n_pos:
+        raise InvalidInput(
+            f"a mean by position over {corpus}",
+            why=f"its segments have {len(mean)} positions, the prompt has {n_pos}",
+            instead='Open it with segmentation="windows", or take the mean of all positions',
+        )
+    return mean[:n_pos]

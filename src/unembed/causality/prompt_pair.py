@@ -1,0 +1,191 @@
+"""The two runs of a patching: which tokens correspond, and activations of one as replacements in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.causality.metrics import Metric, MetricFunction, bound
+from unembed.causality.replaced_pass import Replacement
+from unembed.causality.rerun import Rerun
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.stream.interventions import Edits
+from unembed.stream.run import Tokens
+from unembed.validation import valid_seed
+
+Direction = Literal["denoising", "noising"]
+Alignment = Literal["auto"] | Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """A corrupted run: the clean prompt with noise added to the embeddings of chosen tokens, as in causal tracing.
+
+    Attributes:
+        positions: tokens whose embeddings are corrupted.
+        scale: standard deviation of the noise, in standard deviations of the prompt's embeddings.
+
+    Source: Meng et al. 2022, section 2.1 (three standard deviations).
+    """
+
+    positions: tuple[int, ...]
+    scale: float = 3.0
+    seed: int = 0
+
+
+def align(
+    lm: Decoder, clean: Int[Tensor, " clean"], corrupted: Int[Tensor, " corrupted"], alignment: Alignment | None
+) -> tuple[list[tuple[int, int]], str]:
+    """Pairs (position in clean, position in corrupted) of corresponding tokens, and how they were found.
+
+    Raises:
+        InvalidInput: unequal lengths without an alignment, or pairs out of range.
+    """
+    if alignment is None:
+        if len(clean) != len(corrupted):
+            raise InvalidInput(
+                f"prompts of {len(clean)} and {len(corrupted)} tokens",
+                why="activations are patched between corresponding tokens",
+                instead='Give prompts of equal length, pairs of positions, or alignment="auto" (--align)',
+            )
+        return [(i, i) for i in range(len(clean))], f"token by token ({len(clean)} tokens)"
+    if alignment == "auto":
+        matcher = SequenceMatcher(None, clean.tolist(), corrupted.tolist(), autojunk=False)
+        pairs: list[tuple[int, int]] = []
+        for tag, a, b, c, d in matcher.get_opcodes():
+            if tag == "equal" or (tag == "replace" and b - a == d - c):
+                pairs += zip(range(a, b), range(c, d), strict=True)
+        if not pairs:
+            raise InvalidInput("the two prompts", why="no token of one corresponds to one of the other")
+        equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)
+        left = max(len(clean), len(corrupted)) - len(pairs)
+        return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} tokens left out"
+    pairs = [(int(a), int(c)) for a, c in alignment]  # type: ignore[union-attr]
+    for a, c in pairs:
+        if not (0 <= a < len(clean) and 0 <= c < len(corrupted)):
+            raise InvalidInput(f"alignment {(a, c)}", why=f"the prompts have {len(clean)} and {len(corrupted)} tokens")
+    if not pairs:
+        raise InvalidInput("an empty alignment", why="nothing would be patched")
+    return pairs, f"given: {len(pairs)} pairs of tokens"
+
+
+@dataclass(frozen=True, eq=False)
+class PromptPair:
+    """The two runs of a patching: activations of the source replace those of the target."""
+
+    clean: Rerun
+    corrupted: Rerun
+    direction: Direction
+    positions: list[tuple[int, int]]
+    """Positions (in the source, in the target) of corresponding tokens that are patched."""
+    alignment: str
+    """How the tokens were aligned, in words."""
+    function: MetricFunction
+    label: str
+    """The metric in words."""
+    ends: tuple[float, float]
+    """The metric of the clean and of the corrupted run."""
+    seed: int | None
+
+    @property
+    def source(self) -> Rerun:
+        """Where activations are taken from."""
+        return self.clean if self.direction == "denoising" else self.corrupted
+
+    @property
+    def target(self) -> Rerun:
+        """The run that is patched."""
+        return self.corrupted if self.direction == "denoising" else self.clean
+
+    def columns(self) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+        """The positions in the source, and those in the target."""
+        from_, into = zip(*self.positions, strict=True)
+        return torch.tensor(from_), torch.tensor(into)
+
+
+def prompt_pair(
+    lm: Decoder,
+    clean: Tokens,
+    corrupted: Tokens | GaussianNoise,
+    points: Sequence[str],
+    metric: Metric | MetricFunction | None,
+    alignment: Alignment | None,
+    direction: Direction = "denoising",
+    positions: Sequence[int] | None = None,
+    edits: Edits = (),
+) -> PromptPair:
+    """Both runs with the activations at some points, the positions that are patched, and the metric of both.
+
+    The arguments are those of `patch`.
+
+    Raises:
+        InvalidInput: the prompts have no such positions, or the metric is the same in both runs.
+    """
+    if direction not in ("denoising", "noising"):
+        raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
+    first = Rerun(lm, clean, points, edits)
+    second = _corrupted(lm, first, corrupted, points, edits)
+    pairs, how = align(lm, first.ids[0], second.ids[0], alignment)
+    pairs = pairs if direction == "denoising" else [(c, a) for a, c in pairs]
+    if positions is not None:
+        n_pos = (second if direction == "denoising" else first).n_pos
+        wanted = {int(p) if int(p) >= 0 else int(p) + n_pos for p in positions}
+        if unknown := wanted - {c for _, c in pairs}:
+            raise InvalidInput(
+                f"position {min(unknown)}",
+                why="it has no corresponding token",
+                instead=f"Use {sorted(c for _, c in pairs)}",
+            )
+        pairs = [(a, c) for a, c in pairs if c in wanted]
+    function, label = bound(lm, metric, first.reference, second.reference)
+    start, end = function(torch.stack([first.reference, second.reference])).double().tolist()
+    if start == end:
+        raise InvalidInput(
+            f"metric {label}", why=f"it is {start:.4g} in both runs", instead="Give prompts between which it differs"
+        )
+    seed = corrupted.seed if isinstance(corrupted, GaussianNoise) else None
+    return PromptPair(first, second, direction, pairs, how, function, label, (start, end), seed)
+
+
+def recovered(
+    values: Float[Tensor, "..."], clean: float, corrupted: float, direction: Direction
+) -> Float[Tensor, "..."]:
+    """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+    start, end = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    return (values - start) / (end - start)
+
+
+def taken_from(
+    run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
+) -> Replacement:
+    """An activation of a run as the replacement of another's, at (position in the run, position in the other)."""
+    given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
+    chosen: int | Tensor | None = index
+    if index is not None and point == "z":
+        given = given[:, index]
+    elif index is not None:
+        given, chosen = given[:, [index]], torch.tensor([index])
+    return Replacement(point, layer, torch.tensor([c for _, c in pairs]), chosen, given)
+
+
+def _corrupted(
+    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, points: Sequence[str], edits: Edits
+) -> Rerun:
+    if not isinstance(corrupted, GaussianNoise):
+        return Rerun(lm, corrupted, points, edits)
+    entering = clean.activation("resid_pre", 0)
+    chosen = [p if p >= 0 else p + clean.n_pos for p in corrupted.positions]
+    if not chosen or not all(0 <= p < clean.n_pos for p in chosen):
+        raise InvalidInput(f"noise at {list(corrupted.positions)}", why=f"the prompt has {clean.n_pos} tokens, from 0")
+    generator = torch.Generator().manual_seed(valid_seed(corrupted.seed))
+    noise = torch.randn(len(chosen), entering.shape[-1], generator=generator).to(entering)
+    noisy = entering.clone()
+    noisy[chosen] += corrupted.scale * entering.float().std().to(entering) * noise
+    return Rerun(lm, clean.ids, points, edits, stream=noisy)
