@@ -11,11 +11,12 @@ from unembed.causality.patching import PatchingPairs, patch
 from unembed.causality.paths import Paths
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.models.decoder import Decoder
+from unembed.names import PatchPoint
 from unembed.stream.run import unpadded
 
 
 def patch_pairs(
-    lm: Decoder, clean: Any, corrupted: Any, points: Any = "z", *args: Any, **options: Any
+    lm: Decoder, clean: Any, corrupted: Any, points: PatchPoint = "z", *args: Any, **options: Any
 ) -> PatchingPairs:
     """Pairs of prompts: `patch` with a list of clean and a list of corrupted ones."""
     _warn("patch_pairs", "patch")
