@@ -15,6 +15,7 @@ from unembed.causality.ablation_targets import Components, Heads, Layers, Memori
 from unembed.causality.corpus_ablation import CorpusAblation, ablate_corpus
 from unembed.causality.estimated_effects import EstimatedEffects, attribution_patching
 from unembed.causality.metrics import Metric, MetricFunction, bound, metric_of_each
+from unembed.causality.ranked import ranked
 from unembed.causality.rerun import Rerun, measured_together
 from unembed.corpus import Corpus, CorpusSource
 from unembed.errors import InvalidInput
@@ -54,17 +55,9 @@ class Ablation(Displayed):
 
     def to_table(self) -> Table:
         """One row for each ablation, the largest effect first."""
-        effects = self.effects.flatten()
-        order = effects.abs().argsort(descending=True).tolist()
-        columns: dict[str, list[Any]] = {
-            "ablated": [self.labels[i] for i in order],
-            "metric": [float(self.values.flatten()[i]) for i in order],
-            "effect": [float(effects[i]) for i in order],
-        }
-        if self.spread is not None:
-            columns["spread"] = [float(self.spread.flatten()[i]) for i in order]
+        columns = {"ablated": self.labels, "metric": self.values, "effect": self.effects, "spread": self.spread}
         title = f"Ablation to {self.to}: {self.metric}, baseline {self.baseline:+.4g}"
-        return Table(title, columns, self.provenance)
+        return ranked(title, columns, self.effects, self.provenance)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,16 +84,10 @@ class PromptAblations(Displayed):
 
     def to_table(self) -> Table:
         """One row for each ablation, the largest mean effect first."""
-        first, effects, spread = self.each[0], self.effects.flatten(), self.spread.flatten()
-        order = effects.abs().argsort(descending=True).tolist()
-        columns: dict[str, list[object]] = {
-            "ablated": [first.labels[i] for i in order],
-            "effect": [float(effects[i]) for i in order],
-        }
-        if len(self.each) > 1:
-            columns["spread"] = [float(spread[i]) for i in order]
+        first, spread = self.each[0], self.spread if len(self.each) > 1 else None
+        columns = {"ablated": first.labels, "effect": self.effects, "spread": spread}
         title = f"Ablation to {first.to}: mean effect over {len(self.each)} prompts"
-        return Table(title, columns, first.provenance)
+        return ranked(title, columns, self.effects, first.provenance)
 
 
 class _What(TypedDict, total=False):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from unembed.causality.ablation_sources import Source, up_to
 from unembed.causality.ablation_targets import Group
 from unembed.causality.corpus_means import corpus_means, first_batches
+from unembed.causality.ranked import ranked
 from unembed.causality.replaced_pass import Changes, record_outputs, replaced_pass
 from unembed.corpus import Corpus
 from unembed.corpus.segments import Batch
@@ -71,18 +71,12 @@ class CorpusAblation(Displayed):
 
     def to_table(self) -> Table:
         """One row for each ablation, the largest change first."""
-        effects, intervals = self.effects, self.intervals
-        order = effects.abs().argsort(descending=True).tolist()
-        columns = {
-            "ablated": [self.labels[i] for i in order],
-            "loss_change": [float(effects[i]) for i in order],
-            "low": [_or_none(intervals[i, 0]) for i in order],
-            "high": [_or_none(intervals[i, 1]) for i in order],
-        }
+        low, high = self.intervals.T
+        columns = {"ablated": self.labels, "loss_change": self.effects, "low": low, "high": high}
         title = (
             f"Ablation to {self.to}: change of the loss ({self.loss:.4g} nats a token), 95 % intervals over segments"
         )
-        return Table(title, columns, self.provenance)
+        return ranked(title, columns, self.effects, self.provenance)
 
     def by_token(self, ablated: str | int = 0, least: int = 5) -> Table:
         """How an ablation changes the loss of each predicted token, the largest change first.
@@ -100,24 +94,20 @@ class CorpusAblation(Displayed):
                 f"ablation {ablated!r}", why="it was not computed", instead=f"Use {self.labels[0]!r}, ..."
             )
         ids, counts = self.tokens.unique(return_counts=True)
-        rows = []
-        for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
-            if count < positive_int("least", least):
-                continue
-            at = self.tokens == token
-            change = self.changes[i : i + 1, at]
-            low, high = _intervals(change, self.segments[at], self.seed)[0]
-            rows.append((token, count, float(change.double().mean()), _or_none(low), _or_none(high)))
-        rows.sort(key=lambda row: -abs(row[2]))
-        columns: dict[str, list[Any]] = {"token": [self.texts[row[0]] for row in rows]}
-        for n, name in enumerate(("times", "loss_change", "low", "high"), start=1):
-            columns[name] = [row[n] for row in rows]
+        often = counts >= positive_int("least", least)
+        ids, counts = ids[often], counts[often]
+        at = [self.tokens == token for token in ids]
+        changes = torch.stack([self.changes[i, one].double().mean() for one in at]) if at else torch.zeros(0)
+        found = [_intervals(self.changes[i : i + 1, one], self.segments[one], self.seed)[0] for one in at]
+        columns = {
+            "token": [self.texts[token] for token in ids.tolist()],
+            "times": counts,
+            "loss_change": changes,
+            "low": [float(one[0]) for one in found],
+            "high": [float(one[1]) for one in found],
+        }
         title = f"Ablating {self.labels[i]} to {self.to}: change of the loss by predicted token, nats"
-        return Table(title, columns, self.provenance)
-
-
-def _or_none(value: Tensor) -> float | None:
-    return float(value) if bool(value.isfinite()) else None
+        return ranked(title, columns, changes, self.provenance)
 
 
 def _intervals(

@@ -16,6 +16,7 @@ from torch import Tensor
 from unembed.causality.metrics import Metric, MetricFunction, metric_of_each
 from unembed.causality.paths import Paths, patch_paths
 from unembed.causality.prompt_pair import Alignment, Direction, GaussianNoise, PromptPair, prompt_pair, recovered
+from unembed.causality.ranked import ranked
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import layers_with, measured_together, n_heads_of
 from unembed.errors import InvalidInput, Unsupported
@@ -73,26 +74,19 @@ class Patching(Displayed):
 
     def to_table(self) -> Table:
         """One row for each patched activation, the largest effect first."""
-        share = self.recovered.flatten()
-        order = share.abs().argsort(descending=True)
-        places = torch.unravel_index(order, self.values.shape)
-        columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0].tolist()]}
-        if self.point in _BY_POSITION or self.indices is not None:
-            columns["position"] = [self.positions[i] for i in places[1].tolist()]
-            columns["token"] = [self.tokens[i] for i in places[1].tolist()]
-        else:
-            columns["head"] = places[1].tolist()
-            if self.values.dim() == 3:
-                columns["position"] = [self.positions[i] for i in places[2].tolist()]
-                columns["token"] = [self.tokens[i] for i in places[2].tolist()]
-        if self.indices is not None:
-            columns["index"] = self.indices.flatten()[order].tolist()
-        columns |= {"metric": self.values.flatten()[order].tolist(), "recovered": share[order].tolist()}
+        places = _places(self.values)
+        columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0]]}
+        by_head = self.point in ("z", "pattern")
+        columns |= {"head": places[1]} if by_head else {}
+        if self.by_position:
+            at = places[2 if by_head else 1]
+            columns |= {"position": [self.positions[i] for i in at], "token": [self.tokens[i] for i in at]}
+        columns |= {"index": self.indices, "metric": self.values, "recovered": self.recovered}
         title = (
             f"Patching {self.point} ({self.direction}): {self.metric}, clean {self.clean:+.4g}, "
             f"corrupted {self.corrupted:+.4g}"
         )
-        return Table(title, columns, self.provenance)
+        return ranked(title, columns, self.recovered, self.provenance)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,18 +124,20 @@ class PatchingPairs(Displayed):
 
     def to_table(self) -> Table:
         """One row for each patched activation, the largest mean effect first."""
-        first, mean, spread = self.each[0], self.recovered, self.spread
-        order = mean.flatten().abs().argsort(descending=True)
-        places = torch.unravel_index(order, mean.shape)
-        columns: dict[str, list[Any]] = {"layer": [first.layers[i] for i in places[0].tolist()]}
+        first, mean = self.each[0], self.recovered
+        places = _places(mean)
+        columns: dict[str, Any] = {"layer": [first.layers[i] for i in places[0]]}
         axes = ["position"] if first.by_position and first.point not in ("z", "pattern") else ["head", "position"]
         for name, axis in zip(axes, places[1:], strict=False):
-            columns[name] = axis.tolist() if name == "head" else [first.positions[i] for i in axis.tolist()]
-        columns["recovered"] = mean.flatten()[order].tolist()
-        if len(self.each) > 1:
-            columns["spread"] = spread.flatten()[order].tolist()
+            columns[name] = axis if name == "head" else [first.positions[i] for i in axis]
+        columns |= {"recovered": mean, "spread": self.spread if len(self.each) > 1 else None}
         title = f"Patching {first.point} ({first.direction}): mean fraction recovered over {len(self.each)} pairs"
-        return Table(title, columns, first.provenance)
+        return ranked(title, columns, mean, first.provenance)
+
+
+def _places(grid: Tensor) -> list[list[int]]:
+    """For each axis, the coordinate of every element of a grid."""
+    return [axis.tolist() for axis in torch.unravel_index(torch.arange(grid.numel()), grid.shape)]
 
 
 class _Options(TypedDict, total=False):

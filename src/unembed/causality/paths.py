@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +20,7 @@ from torch import Tensor
 from unembed.attention.weights.composition import inner_products, readers, writers
 from unembed.attention.weights.folded_weights import default_basis
 from unembed.causality.metrics import Metric, MetricFunction
-from unembed.causality.path_ends import PARTS, Receiver, Sender, reaches, receivers_of, senders_of
+from unembed.causality.path_ends import PARTS, End, reaches, receivers_of, senders_of
 from unembed.causality.prompt_pair import (
     Alignment,
     Direction,
@@ -31,6 +30,7 @@ from unembed.causality.prompt_pair import (
     recovered,
     taken_from,
 )
+from unembed.causality.ranked import ranked
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import TOKENS_AT_ONCE
 from unembed.errors import InvalidInput, UnembedError, Unsupported
@@ -75,22 +75,17 @@ class Paths(Displayed):
 
     def to_table(self) -> Table:
         """One row for each path, the largest effect first."""
-        share = self.recovered.flatten()
-        order = [i for i in share.nan_to_num(0).abs().argsort(descending=True).tolist() if share[i].isfinite()]
-        composition = self.composition.flatten()
-        n = len(self.receivers)
-        columns: dict[str, list[Any]] = {
-            "sender": [self.senders[i // n] for i in order],
-            "receiver": [self.receivers[i % n] for i in order],
-            "metric": [float(self.values.flatten()[i]) for i in order],
-            "recovered": [float(share[i]) for i in order],
+        columns = {
+            "sender": [sender for sender in self.senders for _ in self.receivers],
+            "receiver": self.receivers * len(self.senders),
+            "metric": self.values,
+            "recovered": self.recovered,
+            "composition": self.composition if bool(self.composition.isfinite().any()) else None,
         }
-        if bool(composition.isfinite().any()):
-            columns["composition"] = [float(composition[i]) if composition[i].isfinite() else None for i in order]
         title = (
             f"Path patching ({self.direction}): {self.metric}, clean {self.clean:+.4g}, corrupted {self.corrupted:+.4g}"
         )
-        return Table(title, columns, self.provenance)
+        return ranked(title, columns, self.recovered, self.provenance)
 
 
 def patch_paths(
@@ -147,7 +142,7 @@ def patch_paths(
     )
 
 
-def _read_by(lm: Decoder, receiver: Receiver) -> str:
+def _read_by(lm: Decoder, receiver: End) -> str:
     """The point of the stream that a component or a head reads."""
     is_behind = receiver.kind == "mlp_out" and lm.structure.blocks[receiver.layer].is_sequential
     return "resid_mid" if is_behind else "resid_pre"
@@ -156,12 +151,12 @@ def _read_by(lm: Decoder, receiver: Receiver) -> str:
 class _Paths:
     """What the receivers of one run compute when a sender is replaced for them alone."""
 
-    def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[Sender], batch: int | None) -> None:
+    def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[End], batch: int | None) -> None:
         """Compute how much more each sender adds to the stream than in the patched run."""
         self.lm, self.target, self.senders, self.batch = lm, pair.target, senders, batch
         self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, pair) for s in senders]
 
-    def _added(self, sender: Sender, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
+    def _added(self, sender: End, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
         """What the sender adds at its layer, from the other run minus its own.
 
         A second row replaces the sender's activation with itself, so that an unchanged sender adds exactly nothing.
@@ -194,7 +189,7 @@ class _Paths:
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
-    def _changed(self, i: int, receiver: Receiver) -> list[Replacement]:
+    def _changed(self, i: int, receiver: End) -> list[Replacement]:
         """What a receiver reads when a sender's part of the stream is replaced: through the gains between them."""
         sender, blocks = self.senders[i], self.lm.structure.blocks
         added = self.added[i]
@@ -214,10 +209,10 @@ class _Paths:
         return [Replacement(point, layer, None, None, own + added.to(own))]
 
     def rows(
-        self, receivers: Sequence[tuple[int, Receiver]]
+        self, receivers: Sequence[tuple[int, End]]
     ) -> Iterator[tuple[int, Int[Tensor, " sender"], list[list[Replacement]]]]:
         """For each receiver of one layer: its number, the senders that reach it, and what each path replaces."""
-        heads: dict[str, list[tuple[int, Receiver]]] = {}
+        heads: dict[str, list[tuple[int, End]]] = {}
         for j, receiver in receivers:
             if receiver.kind in PARTS:
                 heads.setdefault(receiver.kind, []).append((j, receiver))
@@ -231,10 +226,10 @@ class _Paths:
                     head = one.index
                     yield j, torch.tensor(which), [[Replacement("z", one.layer, None, head, of[:, head])] for of in z]
 
-    def _reaching(self, receiver: Receiver) -> list[int]:
+    def _reaching(self, receiver: End) -> list[int]:
         return [i for i, sender in enumerate(self.senders) if reaches(self.lm, sender, receiver)]
 
-    def _written(self, receiver: Receiver, read: list[list[Replacement]]) -> list[list[Replacement]]:
+    def _written(self, receiver: End, read: list[list[Replacement]]) -> list[list[Replacement]]:
         """What a component or layer adds when it reads these streams; for the logits, the streams themselves."""
         if receiver.kind == "logits":
             return read
@@ -270,7 +265,7 @@ def _times(t: Float[Tensor, "pos d_model"], gain: float | Tensor) -> Float[Tenso
 
 
 def _compositions(
-    lm: Decoder, senders: Sequence[Sender], receivers: Sequence[Receiver]
+    lm: Decoder, senders: Sequence[End], receivers: Sequence[End]
 ) -> tuple[Float[Tensor, "sender receiver"], str]:
     """The composition score of each pair of heads, and the basis it is in, or the reason why there is none."""
     found = torch.full((len(senders), len(receivers)), float("nan"), dtype=torch.float64)

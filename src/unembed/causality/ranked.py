@@ -1,0 +1,31 @@
+"""Tables of effects: one row for each, the largest first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.results import Provenance, Table
+
+
+def ranked(
+    title: str, columns: Mapping[str, Sequence[Any] | Tensor | None], by: Float[Tensor, "..."], provenance: Provenance
+) -> Table:
+    """A table whose rows are ordered by the size of a number; rows in which it is NaN are left out.
+
+    Args:
+        columns: values in the order of `by`, whose axes are flattened; columns that are None are left out, and NaN in
+            them becomes an empty cell.
+    """
+    sizes = by.flatten()
+    order = [i for i in sizes.nan_to_num(0).abs().argsort(descending=True).tolist() if bool(sizes[i].isfinite())]
+    found: dict[str, list[Any]] = {}
+    for name, values in columns.items():
+        if values is not None:
+            column = values.flatten().tolist() if isinstance(values, Tensor) else values
+            found[name] = [None if isinstance(v := column[i], float) and math.isnan(v) else v for i in order]
+    return Table(title, found, provenance)
