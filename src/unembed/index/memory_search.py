@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.memories.token_ranking import values_scoring, word_forms
@@ -23,7 +23,6 @@ from unembed.memories.values import Values
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
-    from unembed.memories.token_ranking import ScoredValue
     from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.search/2"
@@ -188,7 +187,7 @@ def search(
     for pattern in query_parts.patterns:
         parts.append(lambda pattern=pattern: _promoting(lm, index, _matching(lm, pattern)))
     for word in query_parts.suppress:
-        parts.append(lambda word=word: _suppressing(lm, word_forms(lm, word)))
+        parts.append(lambda word=word: _scoring(lm, word_forms(lm, word), "suppresses"))
     for text in query_parts.context:
         parts.append(lambda text=text: _triggered(_need(index, "ctx:"), text))
     for text in query_parts.names:
@@ -298,9 +297,7 @@ def _matching(lm: Decoder, pattern: str) -> list[int]:
 def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
     texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
     if index is None:
-        values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED)]
-        for value, token in sorted(values, key=lambda pair: -pair[0].score)[:MAX_SCORED]:
-            yield Hit(value.layer, value.index, "promotes", texts[token], None, value.score, [])
+        yield from _scoring(lm, ids, "promotes")
         return
     rows = [(row, token) for token in ids for row in index.promoting(token, MAX_HITS).rows()]
     for row, token in sorted(rows, key=lambda pair: -pair[0]["score"]):
@@ -308,13 +305,13 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
         yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found)
 
 
-def _suppressing(lm: Decoder, ids: Sequence[int]) -> Iterator[Hit]:
-    values: list[tuple[ScoredValue, int]] = []
-    for token in ids:
-        values += [(value, token) for value in values_scoring(lm, token, MAX_SCORED, lowest=True)]
+def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
+    """The values with the largest scores for some tokens, or the lowest, from the values themselves."""
+    lowest = kind == "suppresses"
     texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
-    for value, token in sorted(values, key=lambda pair: pair[0].score)[:MAX_SCORED]:
-        yield Hit(value.layer, value.index, "suppresses", texts[token], None, value.score, [])
+    values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED, lowest=lowest)]
+    for value, token in sorted(values, key=lambda pair: pair[0].score * (1 if lowest else -1))[:MAX_SCORED]:
+        yield Hit(value.layer, value.index, kind, texts[token], None, value.score, [])
 
 
 def _triggered(index: Index, text: str) -> Iterator[Hit]:

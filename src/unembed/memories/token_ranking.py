@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
@@ -108,9 +108,7 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5) -> list[RankedVal
 
 def _promoting_one(lm: Decoder, word: str, top: int) -> list[RankedValue]:
     ids = torch.tensor(word_forms(lm, as_str("word", word)), device=lm.device)
-    columns = lm.weights.W_U[:, ids]
-    scores = torch.cat([written_values(lm, n).to(columns) @ columns for n in _memory_layers(lm)]).float()
-    best, form = scores.max(dim=-1)
+    best, form = token_scores_of_values(lm, ids).max(dim=-1)
     candidates = best.topk(min(40 * top + 200, best.numel())).indices
     found: list[RankedValue] = []
     for chunk in candidates.split(64):
@@ -141,10 +139,16 @@ def _confirmed(
     return found
 
 
-def _memory_layers(lm: Decoder) -> tuple[int, ...]:
+def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "memory token"]:
+    """The raw score v . e_w that every value of the model gives some tokens, from the lowest layer up.
+
+    Raises:
+        Unsupported: the model has no memories.
+    """
     if not lm.memory_layers:
         lm.feed_forward(0)  # raises with the reason
-    return lm.memory_layers
+    columns = lm.weights.W_U[:, ids]
+    return torch.cat([written_values(lm, n).to(columns) @ columns for n in lm.memory_layers]).float()
 
 
 @torch.no_grad()
@@ -183,9 +187,7 @@ def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool
 
     Memory: one score for each memory, and one layer's values.
     """
-    direction = lm.weights.W_U[:, lm.single_token(token)]
-    rows = [(values := written_values(lm, n)) @ direction.to(values.dtype) for n in _memory_layers(lm)]
-    scores = torch.cat([row.float().cpu() for row in rows])
+    scores = token_scores_of_values(lm, torch.tensor([lm.single_token(token)], device=lm.device))[:, 0].cpu()
     best = scores.topk(min(positive_int("top", top), len(scores)), largest=not lowest)
     memories = memories_at(lm, best.indices).tolist()
     return [ScoredValue(n, i, score) for (n, i), score in zip(memories, best.values.tolist(), strict=True)]

@@ -10,14 +10,13 @@ import torch
 
 from unembed.gallery import MemoryDescriptions
 from unembed.logit_attribution import memory_contributions_over_average
+from unembed.memories.token_ranking import LISTED
+from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.stream.run import Run
 
 LEAST = 0.1
 """The smallest effect that is listed, in logits."""
-PROMOTED = 30
-"""The token must be among this number of tokens that the value promotes most, those that its concept was found in;
-otherwise the description does not concern the prediction."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,6 @@ def described_memories(
 
 
 def _promotes(lm: Decoder, row: DescribedMemory, token: int) -> bool:
-    value = lm.weights.W_out[row.layer][row.index].float() * (-1 if row.coefficient < 0 else 1)
-    scores = value @ lm.weights.W_U.float()  # (d_vocab,)
-    return int((scores > scores[token]).sum()) < PROMOTED
+    """Whether the token is listed for the value; otherwise the description does not concern the prediction."""
+    listed, _ = Values(lm).top(row.layer, row.index, LISTED, bottom=row.coefficient < 0, show_unlearned=True)
+    return token in listed.tolist()
