@@ -9,7 +9,8 @@ import unembed
 from tests.conftest import tiny
 from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.logit_attribution import attribution, memory_contributions_over_average
-from unembed.trace.described_memories import LEAST, PROMOTED
+from unembed.memories.token_ranking import LISTED
+from unembed.trace.described_memories import LEAST
 
 
 class EveryMemory(MemoryDescriptions):
@@ -47,7 +48,7 @@ def test_only_memories_with_a_description_whose_value_promotes_the_token_are_lis
     for row in rows:
         assert descriptions.of(row.layer, row.index) == row.description
         scores = wren.weights.W_out[row.layer][row.index] @ wren.weights.W_U
-        assert int((scores > scores[target]).sum()) < PROMOTED
+        assert int((scores > scores[target]).sum()) < LISTED
         assert row.effect >= LEAST and row.coefficient > 0
 
 
