@@ -72,7 +72,7 @@ def test_another_model_without_an_index_has_none():
 
 
 def test_a_negative_coefficient_reads_the_description_of_the_negative_pole(monkeypatch):
-    monkeypatch.setattr("unembed.trace.trace.memory_descriptions", lambda lm, folder: EveryMemory())
+    monkeypatch.setattr("unembed.trace.prompt_memories.memory_descriptions", lambda lm, folder: EveryMemory())
     monkeypatch.setattr("unembed.trace.described_memories.LEAST", -1.0)
     rows = tiny("llama").trace(torch.arange(6)).described_memories(top=500)
     assert {row.coefficient < 0 for row in rows} == {True, False}
