@@ -33,16 +33,18 @@ def by_layer(
     series: Mapping[str, str] | Sequence[str],
     y_label: str,
     kind: str = "line",
+    *,
+    percent: bool = True,
     **more: Any,
 ) -> Figure:
-    """A figure whose x axis is the layer.
+    """A figure whose x axis is the layer, of shares unless `percent` says otherwise.
 
     Args:
         series: the columns drawn, each with its name in the legend where that is another.
         more: further attributes of `Figure`.
     """
     labels = tuple(series.values()) if isinstance(series, Mapping) else ()
-    return Figure(name, title, kind, table, "layer", tuple(series), labels, "layer", y_label, **more)
+    return Figure(name, title, kind, table, "layer", tuple(series), labels, "layer", y_label, percent, **more)
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[float]]:

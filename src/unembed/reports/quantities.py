@@ -88,7 +88,10 @@ class Judgement:
 
 
 class Row(NamedTuple):
-    """A line of the table "here and published"; with the unit "%" a share, whose published value is in percent."""
+    """A line of the table "here and published"; with the unit "%" a share, whose published value is in percent.
+
+    Where a published number has no `source`, it is that of the row's quantity.
+    """
 
     quantity: str
     measured: Measured
@@ -192,7 +195,12 @@ class Part(Generic[M]):
         if section is None:
             return None
         findings = (q.finding(m, control.get(q.name)) for q in self.quantities)
-        rows = [row for q in self.quantities if (n := q.measure(m)) is not None for row in q.rows(n)]
+        rows = [
+            row._replace(source=q.where) if row.published is not None and not row.source else row
+            for q in self.quantities
+            if (n := q.measure(m)) is not None
+            for row in q.rows(n)
+        ]
         drawn: dict[str, tuple[Reference, ...]] = {}
         for name, references in (item for q in self.quantities for item in q.references.items()):
             drawn[name] = (*drawn.get(name, ()), *references)
@@ -239,6 +247,16 @@ def verdict_of(*conditions: bool | None) -> Verdict:
     if any(c is not None and not c for c in conditions):
         return "differs"
     return "inconclusive" if any(c is None for c in conditions) else "agrees"
+
+
+def least_of(layers: Sequence[Measured]) -> Measured:
+    """The smallest of several numbers, such as those of all layers."""
+    return min(layers, key=lambda x: x.value)
+
+
+def most_of(layers: Sequence[Measured]) -> Measured:
+    """The largest of several numbers."""
+    return max(layers, key=lambda x: x.value)
 
 
 def at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:

@@ -188,12 +188,13 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
             text = TokenStream.of(of_triggers.segments(lm))
     positions = draw_positions(example_text, options.examples, options.draw, work.seed, name)
     if index is not None:
-        triggers, negative, found = _from_index(lm, index, text, positions, work, options)
+        poles = (KeyTriggers.of_index(index, options.top, pole) for pole in index.poles)
+        triggers, negative, *_ = *poles, None
+        found = _examples_of(lm, text, positions, work, options)
     elif text is example_text:
-        tokenized = TokenizedCorpus(name, fingerprint, text)
-        triggers, negative, found = _from_corpus(lm, tokenized, positions, work, options)
+        triggers, negative, found = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), positions, work, options)
     else:
-        triggers, negative = _triggers_of(lm, TokenizedCorpus(name, fingerprint, text), work, options)
+        triggers, negative, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
         found = _examples_of(lm, example_text, positions, work, options)
     agreed = _agreement(lm, text, triggers, work, options)
     other_end = None if negative is None else _agreement(lm, text, negative, work, options, negated=True)
@@ -240,29 +241,6 @@ def with_index_settings(options: Options, index: Index) -> Options:
     return replace(options, top=min(options.top, stored), triggers="prefixes")
 
 
-def _triggers_of(
-    lm: Decoder, corpus: TokenizedCorpus, work: Work, options: Options
-) -> tuple[KeyTriggers, KeyTriggers | None]:
-    """Triggers from a separate corpus, by one sweep."""
-
-    def compute() -> Arrays:
-        def note(progress: Progress) -> None:
-            work.progress("one sweep for triggers (% of their corpus)", round(100 * progress.share), 100)
-
-        (work.out / STAGES).mkdir(exist_ok=True)
-        (lists,) = sweep(
-            lm,
-            corpus,
-            [reducer(options.triggers, options.top)],
-            checkpoint=work.path("triggers", "checkpoint"),
-            tokens_per_batch=options.tokens_per_batch,
-            progress=note,
-        )
-        return _arrays_of(*KeyTriggers.of_sweep(lists))
-
-    return _triggers_from(work.stage("triggers", compute))
-
-
 def _arrays_of(found: KeyTriggers, other: KeyTriggers | None) -> Arrays:
     arrays = {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds}
     if other is not None:
@@ -279,47 +257,45 @@ def _triggers_from(stored: Arrays) -> tuple[KeyTriggers, KeyTriggers | None]:
     return triggers, KeyTriggers(*poles, triggers.bounds)
 
 
+def _examples(lm: Decoder, positions: np.ndarray, options: Options) -> Examples:
+    return Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
+
+
 def _from_corpus(
-    lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray, work: Work, options: Options
+    lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray | None, work: Work, options: Options
 ) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
-    """One sweep for triggers and examples together."""
+    """One sweep for triggers and, where positions are given, for examples together with them."""
+    name, what = ("triggers", "triggers") if positions is None else ("sweep", "triggers and examples")
+    of = "their corpus" if positions is None else "the corpus"
 
     def compute() -> Arrays:
         def note(progress: Progress) -> None:
-            work.progress("one sweep for triggers and examples (% of the corpus)", round(100 * progress.share), 100)
+            work.progress(f"one sweep for {what} (% of {of})", round(100 * progress.share), 100)
 
         (work.out / STAGES).mkdir(exist_ok=True)
-        triggers = reducer(options.triggers, options.top)
-        seen = Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
-        lists, examples = sweep(
+        lists, *examples = sweep(
             lm,
             corpus,
-            [triggers, seen],
-            checkpoint=work.path("sweep", "checkpoint"),
+            [
+                reducer(options.triggers, options.top),
+                *([] if positions is None else [_examples(lm, positions, options)]),
+            ],
+            checkpoint=work.path(name, "checkpoint"),
             tokens_per_batch=options.tokens_per_batch,
             progress=note,
         )
-        return _arrays_of(*KeyTriggers.of_sweep(lists)) | examples
+        return _arrays_of(*KeyTriggers.of_sweep(lists)) | (examples[0] if examples else {})
 
-    stored = work.stage("sweep", compute)
+    stored = work.stage(name, compute)
     return *_triggers_from(stored), stored
-
-
-def _from_index(
-    lm: Decoder, index: Index, text: TokenStream, positions: np.ndarray, work: Work, options: Options
-) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
-    """Triggers as the index holds them; one pass over the sentences that hold examples."""
-    both = [KeyTriggers.of_index(index, options.top, pole) for pole in index.poles]
-    return both[0], both[1] if len(both) > 1 else None, _examples_of(lm, text, positions, work, options)
 
 
 def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Arrays:
     """What every layer does to the examples: one pass over the sentences that hold them."""
 
     def compute() -> Arrays:
-        seen = Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
+        seen = _examples(lm, positions, options)
         seen.start(lm)
-        done = 0
         with feed_reducers(lm, [seen]) as feed:
             for batch in bucketed(text.segments_up_to(positions), options.tokens_per_batch, 64):
                 feed(batch)
@@ -333,23 +309,13 @@ def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Wo
 def _agreement(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
 ) -> values.Agreement:
-    names = ("bounds", "top", "probability", "target", "rank", "hits", "followed")
+    basis, target, hidden = options.values_basis, options.target, hidden_tokens(lm, options)
 
     def compute() -> Arrays:
         work.progress("reading all values, negated" if negated else "reading all values", 0, 1)
-        found = values.agreement(
-            lm,
-            text,
-            triggers,
-            basis=options.values_basis,
-            target=options.target,
-            negated=negated,
-            hidden=hidden_tokens(lm, options),
-        )
-        return {name: getattr(found, name) for name in names}
+        return vars(values.agreement(lm, text, triggers, basis=basis, target=target, negated=negated, hidden=hidden))
 
-    stored = work.stage("negated values" if negated else "values", compute)
-    return values.Agreement(*(stored[name] for name in names))
+    return values.Agreement(**work.stage("negated values" if negated else "values", compute))
 
 
 def _perturbed(

@@ -24,6 +24,8 @@ from unembed.reports.quantities import (
     above,
     below,
     judged,
+    least_of,
+    most_of,
     once,
     within,
 )
@@ -32,10 +34,6 @@ SHORT = 5
 """A prefix of fewer tokens is short."""
 FEWEST_CASES = 20
 """Agreeing cases below which they are not judged."""
-
-
-def _value(measured: Measured) -> float:
-    return measured.value
 
 
 @once
@@ -91,8 +89,8 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
         test="Every layer lies between 10 and 50 %; bootstrap over examples.",
         measure=active,
         judge=lambda n: judged(
-            f"Between {percent(min(n.layers, key=_value))} and {percent(max(n.layers, key=_value))} of the memories "
-            "have a coefficient above 0, by layer.",
+            f"Between {percent(least_of(n.layers))} and {percent(most_of(n.layers))} of the memories have a "
+            "coefficient above 0, by layer.",
             *(within(x, 0.1, 0.5) for x in n.layers),
         ),
         explain=explain_active,
@@ -152,6 +150,7 @@ def active_section(m: Measurements) -> Section:
         **boxes("active", e["above_zero"]),
     }
     shares = (*counts, *(f"active_{q}" for q in QUANTILES))
+    above_zero, three = "Fig. 7: memories with a coefficient above 0", "Active memories by three definitions"
     return Section(
         "Active memories",
         (
@@ -162,24 +161,8 @@ def active_section(m: Measurements) -> Section:
         ),
         (exhibit("active", "Share of memories that are active", cells, m.provenance, percent=shares),),
         (
-            by_layer(
-                "fig7_active",
-                "Fig. 7: memories with a coefficient above 0",
-                "active",
-                {"active": "active"},
-                "memories",
-                "box",
-                percent=True,
-            ),
-            by_layer(
-                "active_definitions",
-                "Active memories by three definitions",
-                "active",
-                counts,
-                "memories",
-                percent=True,
-                published=paper.NO_FIGURE,
-            ),
+            by_layer("fig7_active", above_zero, "active", {"active": "active"}, "memories", "box"),
+            by_layer("active_definitions", three, "active", counts, "memories", published=paper.NO_FIGURE),
         ),
     )
 
@@ -245,25 +228,20 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
         test="Every layer lies above 68 %; exact binomial intervals over examples.",
         measure=zero,
         judge=lambda n: judged(
-            f"In at least {percent(least := min(n.active, key=_value))} of the examples (layer "
-            f"{n.active.index(least)}) the layer's prediction differs from every active memory's, in at least "
-            f"{percent(min(n.all_memories, key=_value))} from every memory's.",
+            f"In at least {percent(least_of(n.active))} of the examples (layer "
+            f"{n.active.index(least_of(n.active))}) the layer's prediction differs from every active memory's, in at "
+            f"least {percent(least_of(n.all_memories))} from every memory's.",
             *(above(x, 0.68) for x in n.active),
         ),
         explain=explain_zero,
         rows=lambda n: (
             Row(
                 "least zero agreement of a layer, active memories",
-                min(n.active, key=_value),
+                least_of(n.active),
                 68,
                 "“at least ~68 %” in every layer (Sec. 5.1)",
             ),
-            Row(
-                "least zero agreement of a layer, all memories",
-                min(n.all_memories, key=_value),
-                68,
-                "Sec. 5.1, Fig. 8",
-            ),
+            Row("least zero agreement of a layer, all memories", least_of(n.all_memories), 68),
         ),
         references={"fig8_zero_agreement": (Reference("least, published", (0.68,)),)},
         origins=(Origin("zero agreement", "at least about 68 % in every layer", "Sec. 5.1, Fig. 8", SUMMARY),),
@@ -289,7 +267,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
         ),
         explain=explain_agreeing,
         rows=lambda n: (
-            Row("agreeing cases whose agreed token is a stop word", n.stops, 60, "Sec. 5.1"),
+            Row("agreeing cases whose agreed token is a stop word", n.stops, 60),
             Row("all layers' predictions that are stop words", n.all_stops),
             Row(
                 "agreeing cases whose next token in the text is a stop word",
@@ -324,7 +302,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
         ),
         explain=explain_agreeing,
         rows=lambda n: (
-            Row(f"agreeing cases with fewer than {SHORT} tokens", n.shorts, 43, "Sec. 5.1"),
+            Row(f"agreeing cases with fewer than {SHORT} tokens", n.shorts, 43),
             Row(f"all examples with fewer than {SHORT} tokens", n.all_shorts),
         ),
     ),
@@ -351,7 +329,7 @@ def composition_section(m: Measurements) -> Section:
         "short_prefixes": [_share(short[agrees]) for _, agrees in layers],
     }
     title = "Examples in which the layer's prediction is that of no memory"
-    shares = (*series, "stop_words", "short_prefixes")
+    shares, drawn = (*series, "stop_words", "short_prefixes"), "Fig. 8: the layer predicts what no memory does"
     return Section(
         "Layers compose their memories",
         (
@@ -364,17 +342,7 @@ def composition_section(m: Measurements) -> Section:
             "4,096 for 267,744.",
         ),
         (exhibit("zero_agreement", title, cells, m.provenance, percent=shares),),
-        (
-            by_layer(
-                "fig8_zero_agreement",
-                "Fig. 8: the layer predicts what no memory does",
-                "zero_agreement",
-                series,
-                "examples",
-                percent=True,
-                y_range=(0, 1),
-            ),
-        ),
+        (by_layer("fig8_zero_agreement", drawn, "zero_agreement", series, "examples", y_range=(0, 1)),),
     )
 
 

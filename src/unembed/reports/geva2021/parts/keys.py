@@ -65,8 +65,8 @@ PATTERNS: tuple[Quantity[Measurements], ...] = (
             within(n.number, 1.8, 7.2),
         ),
         rows=lambda n: (
-            Row("keys with at least one pattern", n.some, 100, "Sec. 3.2"),
-            Row("patterns per key", n.number, 3.6, "Sec. 3.2", "patterns"),
+            Row("keys with at least one pattern", n.some, 100),
+            Row("patterns per key", n.number, 3.6, unit="patterns"),
         ),
         origins=(Origin("patterns per key, keys with one", "3.6 on average, every key", "Sec. 3.2", SUMMARY),),
     ),
@@ -126,7 +126,8 @@ def _minus(m: Measured) -> Measured:
 
 def patterns_section(m: Measurements) -> Section:
     """Patterns by rule in the triggers of sampled keys, compared with random prefixes."""
-    shown = ("covered", *_PATTERNS)
+    series = {kind: kind if kind != "none" else "none found" for kind in _PATTERNS}
+    shown, title = ("covered", *_PATTERNS), "Fig. 2: trigger prefixes by kind of pattern"
     return Section(
         "Keys capture input patterns",
         (
@@ -142,18 +143,7 @@ def patterns_section(m: Measurements) -> Section:
             *_judged(m),
             *_kappas(m),
         ),
-        (
-            by_layer(
-                "fig2_patterns",
-                "Fig. 2: trigger prefixes by kind of pattern",
-                "patterns",
-                {kind: kind if kind != "none" else "none found" for kind in _PATTERNS},
-                "prefixes",
-                "stacked",
-                percent=True,
-                y_range=(0, 1),
-            ),
-        ),
+        (by_layer("fig2_patterns", title, "patterns", series, "prefixes", "stacked", y_range=(0, 1)),),
     )
 
 
@@ -312,6 +302,7 @@ def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.nda
 def perturbation_section(m: Measurements) -> Section:
     """What shortening a trigger does to the coefficient."""
     n_keys, n_triggers = m.changes.shape[:2]
+    series, title = {kind: f"{kind} token removed" for kind in KINDS}, "Fig. 3: relative change of the coefficient"
     return Section(
         "Shortened triggers",
         (
@@ -321,16 +312,7 @@ def perturbation_section(m: Measurements) -> Section:
             "the paper does not say how it averaged. Triggers of one token are left out.",
         ),
         (perturbation_exhibit("perturbation", "Relative change of the coefficient by layer", m, m.changes),),
-        (
-            by_layer(
-                "fig3_perturbation",
-                "Fig. 3: relative change of the coefficient",
-                "perturbation",
-                {kind: f"{kind} token removed" for kind in KINDS},
-                "change",
-                percent=True,
-            ),
-        ),
+        (by_layer("fig3_perturbation", title, "perturbation", series, "change"),),
     )
 
 

@@ -16,6 +16,7 @@ def poles_section(m: Measurements) -> Section | None:
     if m.negative is None or m.agreement_negative is None or m.changes_negative is None:
         return None
     negative, found = m.agreement_negative, m.patterns_negative
+    rate = "Agreement rate at both poles"
     series = {"positive": "positive pole", "negative": "negative pole", "negative_by_chance": "negative, by chance"}
     agreement = {
         "layer": range(m.n_layers),
@@ -72,17 +73,7 @@ def poles_section(m: Measurements) -> Section | None:
                 "Token: the first of −v. Precision: the share of the key's negative triggers that it follows.",
             ),
         ),
-        (
-            by_layer(
-                "agreement_poles",
-                "Agreement rate at both poles",
-                "agreement_poles",
-                series,
-                "values",
-                percent=True,
-                published=paper.NO_FIGURE,
-            ),
-        ),
+        (by_layer("agreement_poles", rate, "agreement_poles", series, "values", published=paper.NO_FIGURE),),
     )
 
 

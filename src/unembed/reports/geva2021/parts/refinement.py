@@ -15,7 +15,19 @@ from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.word_similarity import RELATED, by_wordnet, cosines, share_of_closer
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, once, within
+from unembed.reports.quantities import (
+    Judgement,
+    Numbers,
+    Part,
+    Quantity,
+    Row,
+    above,
+    judged,
+    least_of,
+    most_of,
+    once,
+    within,
+)
 
 CLASSES = {
     "residual": "residual alone",
@@ -123,11 +135,6 @@ def judge_rise(n: Numbers) -> Judgement:
     )
 
 
-def _ends(n: Numbers) -> tuple[Measured, Measured]:
-    """The layers in which the fewest and the most outputs follow the residual alone."""
-    return min(n.alone, key=lambda x: x.value), max(n.alone, key=lambda x: x.value)
-
-
 def explain_growth(m: Measurements) -> str | None:
     """How much is left to grow where the upper layers begin, where that is too little to pass the test."""
     found, upper, n_layers = match(m), m.upper, m.n_layers
@@ -228,15 +235,14 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
         "over examples.",
         measure=outputs,
         judge=lambda n: judged(
-            "The output follows the residual alone in {} to {} of the examples, by layer.".format(
-                *map(percent, _ends(n))
-            ),
+            f"The output follows the residual alone in {percent(least_of(n.alone))} to {percent(most_of(n.alone))} of "
+            "the examples, by layer.",
             *(within(x, 0.55, 0.9) for x in n.alone),
         ),
         explain=explain_alone,
         rows=lambda n: (
-            Row("output that follows the residual alone, least layer", _ends(n)[0], source="60 to 85 %"),
-            Row("output that follows the residual alone, most", _ends(n)[1], source="Fig. 11, by eye"),
+            Row("output that follows the residual alone, least layer", least_of(n.alone), source="60 to 85 %"),
+            Row("output that follows the residual alone, most", most_of(n.alone), source="Fig. 11, by eye"),
         ),
         references={"fig11_breakdown": (Reference("residual alone, published", (0.6,), (0.85,), series=0),)},
         origins=(Origin("output that follows the residual alone", "60 to 85 %", "Fig. 11", READ_OFF),),
@@ -274,6 +280,11 @@ def refinement_section(m: Measurements) -> Section:
         "output_changes": outputs(m).changed,
     }
     shares = ("match", "settled", "mean_probability", *(f"probability_{q}" for q in QUANTILES))
+    note = "Settled: this layer's residual and all later ones predict what the model predicts."
+    equal, chance = {"match": "equal", "settled": "equal from here on"}, {"probability": "probability"}
+    title_9 = "Fig. 9: the residual's first token is the prediction"
+    title_10 = "Fig. 10: probability the residual gives to the prediction"
+    title_11 = "Fig. 11: what the layer's output follows"
     return Section(
         "Residual connections refine predictions",
         (
@@ -283,45 +294,15 @@ def refinement_section(m: Measurements) -> Section:
             "follows r alone, y alone, both, or neither (a composition).",
         ),
         (
-            exhibit(
-                "residual",
-                "What the residual already predicts",
-                residual,
-                m.provenance,
-                "Settled: this layer's residual and all later ones predict what the model predicts.",
-                percent=shares,
-            ),
+            exhibit("residual", "What the residual already predicts", residual, m.provenance, note, percent=shares),
             exhibit("breakdown", "What the output follows", parts, m.provenance, percent=(*CLASSES, "output_changes")),
         ),
         (
+            by_layer("fig9_match", title_9, "residual", equal, "examples", y_range=(0, 1)),
             by_layer(
-                "fig9_match",
-                "Fig. 9: the residual's first token is the prediction",
-                "residual",
-                {"match": "equal", "settled": "equal from here on"},
-                "examples",
-                percent=True,
-                y_range=(0, 1),
+                "fig10_probability", title_10, "residual", chance, "probability", "box", percent=False, y_range=(0, 1)
             ),
-            by_layer(
-                "fig10_probability",
-                "Fig. 10: probability the residual gives to the prediction",
-                "residual",
-                {"probability": "probability"},
-                "probability",
-                "box",
-                y_range=(0, 1),
-            ),
-            by_layer(
-                "fig11_breakdown",
-                "Fig. 11: what the layer's output follows",
-                "breakdown",
-                CLASSES,
-                "examples",
-                "stacked",
-                percent=True,
-                y_range=(0, 1),
-            ),
+            by_layer("fig11_breakdown", title_11, "breakdown", CLASSES, "examples", "stacked", y_range=(0, 1)),
         ),
     )
 

@@ -140,7 +140,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         rows=lambda n: (
             Row(f"agreement rate, layers below {n.upper}", n.low, 0, "“close to zero” in layers 1 to 10 of 16"),
             Row(f"agreement rate, layers from {n.upper} on", n.high, source="rising to 3.5 % (Sec. 4.1, Fig. 4)"),
-            Row("agreement rate, last layer", n.last, 3.5, "Sec. 4.1, Fig. 4"),
+            Row("agreement rate, last layer", n.last, 3.5),
         ),
         references={
             "fig4_agreement": (
@@ -176,7 +176,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.whole, 10 * n.by_chance),
         ),
         rows=lambda n: (
-            Row("a random token", Measured(n.one_token, n.one_token, n.one_token, n.d_vocab), 0.0004, "Sec. 4.1"),
+            Row("a random token", Measured(n.one_token, n.one_token, n.one_token, n.d_vocab), 0.0004),
         ),
         origins=(Origin("agreement of a random token", "0.0004 %", "Sec. 4.1", SUMMARY),),
     ),
@@ -237,7 +237,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         ),
         explain=explain_predictive_upper,
         rows=lambda n: (
-            Row(f"of the {n.n} most predictive values, in the upper layers", n.in_upper, 97, "Sec. 4.2"),
+            Row(f"of the {n.n} most predictive values, in the upper layers", n.in_upper, 97),
         ),
         origins=(
             Origin("the 100 most predictive values", "97 in layers 11 to 16, 46 with an agreeing trigger", "Sec. 4.2",
@@ -260,7 +260,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.some, n.usual.high),
         ),
         rows=lambda n: (
-            Row(f"of the {n.n}, with an agreeing trigger in the top {n.top}", n.some, 46, "Sec. 4.2"),
+            Row(f"of the {n.n}, with an agreeing trigger in the top {n.top}", n.some, 46),
             Row("of all values, with an agreeing trigger", n.usual),
         ),
     ),
@@ -307,7 +307,7 @@ def values_section(m: Measurements) -> Section:
             by_layer("fig4_agreement", "Fig. 4: agreement rate", "agreement",
                      {"agreement": "agreement", "by_chance": "by chance"}, "values", percent=True),
             by_layer("fig5_rank", "Fig. 5: rank of the trigger's next token in the value's distribution", "agreement",
-                     {"rank": "rank"}, "rank", "box", references=(published_ranks,)),
+                     {"rank": "rank"}, "rank", "box", percent=False, references=(published_ranks,)),
             Figure(
                 "fig6_max_probability", "Fig. 6: agreement by the value's largest probability", "bar",
                 "max_probability", "from", ("agreement",), ("agreement",), "largest probability, from", "values",

@@ -13,7 +13,7 @@ from unembed.memories.event_sample import DOMINANT
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, once, within
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, most_of, once, within
 
 _OVERLAPS = {
     "values": "value, both readings",
@@ -61,6 +61,7 @@ NORM: tuple[Quantity[Measurements], ...] = (
 def norm_section(m: Measurements) -> Section:
     """App. A.1."""
     cells = {"layer": range(m.lm.n_layers), **{name: means(m.overlaps[name], m.seed) for name in _OVERLAPS}}
+    y_label, no_values = "intersection over union", published.NO_VALUES
     title = "Overlap of the top 30 tokens with and without the final norm (Fig. 4)"
     return Section(
         "The norm before the readout (App. A.1)",
@@ -71,18 +72,7 @@ def norm_section(m: Measurements) -> Section:
             "either.",
         ),
         (exhibit("fig4", title, cells, m.provenance, percent=tuple(_OVERLAPS)),),
-        (
-            by_layer(
-                "fig4",
-                "Overlap of top tokens",
-                "fig4",
-                _OVERLAPS,
-                "intersection over union",
-                percent=True,
-                y_range=(0, 1),
-                published=published.NO_VALUES,
-            ),
-        ),
+        (by_layer("fig4", "Overlap of top tokens", "fig4", _OVERLAPS, y_label, y_range=(0, 1), published=no_values),),
     )
 
 
@@ -109,10 +99,6 @@ def _where_signed(m: Measurements) -> Numbers | None:
     return None if relu else coefficients(m)
 
 
-def _most(layers: Sequence[Measured]) -> Measured:
-    return max(layers, key=lambda x: x.value)
-
-
 def _middle(layers: Sequence[Measured]) -> Measured:
     """The median layer; of an even number of layers the upper of the two in the middle."""
     return sorted(layers, key=lambda x: x.value)[len(layers) // 2]
@@ -126,7 +112,7 @@ def judge_large_contribution(n: Numbers) -> Judgement:
     which = f" ({', '.join(map(str, over))})" if over else ""
     return judged(
         f"The ten dominant sub-updates make up more than 10 % of the sum in {len(over)} of {len(layers)} "
-        f"layers{which}; the most is {percent(_most(layers))}.",
+        f"layers{which}; the most is {percent(most_of(layers))}.",
         True if 0 < len(over) < len(layers) else None if undecided and not over else False,
     )
 
@@ -184,8 +170,8 @@ CONTRIBUTION: tuple[Quantity[Measurements], ...] = (
         "not judged.",
         measure=_where_signed,
         judge=lambda n: judged(
-            f"{percent(n.whole)} of the ten dominant coefficients are negative, at most {percent(_most(n.layers))} in "
-            "a layer.",
+            f"{percent(n.whole)} of the ten dominant coefficients are negative, at most "
+            f"{percent(most_of(n.layers))} in a layer.",
             above(n.whole, 0.001),
             below(n.whole, 0.5),
         ),
@@ -201,6 +187,7 @@ def contribution_section(m: Measurements) -> Section:
         "random": means(m.sample.random_contribution, m.seed),
         "negative": coefficients(m).layers,
     }
+    series = {"dominant": "10 dominant", "random": "10 random"}
     title = "Share of the 10 dominant sub-updates in the sum of |m| |v| (Fig. 6)"
     return Section(
         "Contribution of the dominant sub-updates (App. A.3)",
@@ -211,12 +198,7 @@ def contribution_section(m: Measurements) -> Section:
         (exhibit("fig6", title, cells, m.provenance, percent=("dominant", "random", "negative")),),
         (
             by_layer(
-                "fig6",
-                "Share of ten sub-updates in each FFN update",
-                "fig6",
-                {"dominant": "10 dominant", "random": "10 random"},
-                "share of the sum of |m| |v|",
-                percent=True,
+                "fig6", "Share of ten sub-updates in each FFN update", "fig6", series, "share of the sum of |m| |v|"
             ),
         ),
     )

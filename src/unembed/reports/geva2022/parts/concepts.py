@@ -20,7 +20,7 @@ from unembed.lens import comparable_basis
 from unembed.reports.geva2022.measurements import NEGATED, RANDOM, UPDATES, VALUES, Measurements
 from unembed.reports.geva2022.published import COVERAGE, COVERAGE_WITH_STOP_WORDS, GPT2_VOCAB
 from unembed.reports.published import PRINTED, Origin
-from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, once
+from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, least_of, most_of, once
 
 WITH_STOP_WORDS = (*COUNTED, "stopwords")
 _GROUPS = {"in_a_concept": COUNTED, "with_stopwords": WITH_STOP_WORDS, **{kind: (kind,) for kind in COUNTED}}
@@ -236,8 +236,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "outside disagrees.",
         measure=coverage_by_layer,
         judge=lambda n: judged(
-            f"By layer between {percent(min(n.layers, key=lambda x: x.value))} and "
-            f"{percent(max(n.layers, key=lambda x: x.value))} of the top tokens of values belong to a concept.",
+            f"By layer between {percent(least_of(n.layers))} and {percent(most_of(n.layers))} of the top tokens of "
+            "values belong to a concept.",
             _all_inside(n.layers, 0.2, 0.7),
         ),
         explain=explain_concepts,
@@ -311,6 +311,10 @@ def section(m: Measurements) -> Section:
         "in_a_concept": coverage_by_layer(m).layers,
         **{column: _over_layers(m, vectors, COUNTED) for column, vectors in columns.items()},
     }
+    shown = (*COUNTED, "in_a_concept", "random_vectors", "updates", "negated")
+    by_kind = "Share of the top tokens that belong to a concept, by layer and kind"
+    by_vectors = "Sub-updates, random vectors and updates, by layer"
+    every = m.concepts[VALUES].to_table()
     return Section(
         "Concepts in the vocabulary (Sec. 4)",
         (
@@ -325,39 +329,14 @@ def section(m: Measurements) -> Section:
         ),
         (
             _table_2(m),
-            exhibit(
-                "fig2",
-                "Concepts by layer and kind (Fig. 2)",
-                of_layers,
-                m.provenance,
-                percent=(*COUNTED, "in_a_concept", "random_vectors", "updates", "negated"),
-            ),
+            exhibit("fig2", "Concepts by layer and kind (Fig. 2)", of_layers, m.provenance, percent=shown),
             *_judged(m),
-            Exhibit(
-                "concepts",
-                m.concepts[VALUES].to_table(),
-                "Every concept of the sampled values.",
-                folded=True,
-                apart=(("score",),),
-            ),
+            Exhibit("concepts", every, "Every concept of the sampled values.", folded=True, apart=(("score",),)),
         ),
         (
+            by_layer("fig2", by_kind, "fig2", COUNTED, "share of top tokens", "bar"),
             by_layer(
-                "fig2",
-                "Share of the top tokens that belong to a concept, by layer and kind",
-                "fig2",
-                COUNTED,
-                "share of top tokens",
-                "bar",
-                percent=True,
-            ),
-            by_layer(
-                "coverage_by_layer",
-                "Sub-updates, random vectors and updates, by layer",
-                "fig2",
-                {"in_a_concept": VALUES, **columns},
-                "share of top tokens",
-                percent=True,
+                "coverage_by_layer", by_vectors, "fig2", {"in_a_concept": VALUES, **columns}, "share of top tokens"
             ),
         ),
     )
@@ -376,14 +355,9 @@ def _table_2(m: Measurements) -> Exhibit:
         "in_a_concept_wikilm": [COVERAGE.get(vectors, {}).get("wikilm") for vectors in m.concepts],
         "concepts": list(numbers(m).values()),
     }
-    return exhibit(
-        "tab2",
-        "Share of the top 30 tokens that belong to a concept (Tab. 2)",
-        cells,
-        m.provenance,
-        "Published numbers are GPT2's, with WikiLM's next to them.",
-        percent=(*_GROUPS, "in_a_concept_wikilm"),
-    )
+    title = "Share of the top 30 tokens that belong to a concept (Tab. 2)"
+    note, shown = "Published numbers are GPT2's, with WikiLM's next to them.", (*_GROUPS, "in_a_concept_wikilm")
+    return exhibit("tab2", title, cells, m.provenance, note, percent=shown)
 
 
 def _judged(m: Measurements) -> list[Exhibit]:

@@ -248,6 +248,9 @@ def section(m: Measurements) -> Section:
     sample, provenance = m.sample, m.provenance
     wikilm, gpt2 = ([share / 100 for share in published.SATURATION[model]] for model in ("wikilm", "gpt2"))
     as_published = {"layer": range(len(gpt2)), "wikilm": wikilm + [None] * (len(gpt2) - len(wikilm)), "gpt2": gpt2}
+    title, note = "Saturation by layer as published", "Tab. 9-10, layers from 0."
+    drawn, series = "Where predictions settle", {"share": "all", "by_ffn": "made by the FFN"}
+    lines = () if published.for_model(sample.n_layers) else published.saturation_lines()
     return Section(
         "Saturation and elimination (Sec. 5.1)",
         (
@@ -267,28 +270,11 @@ def section(m: Measurements) -> Section:
             _score_table(m),
             _saturation_table(sample, provenance),
             exhibit(
-                "saturation_published",
-                "Saturation by layer as published",
-                as_published,
-                provenance,
-                "Tab. 9-10, layers from 0.",
-                percent=("wikilm", "gpt2"),
-                folded=True,
+                "saturation_published", title, as_published, provenance, note, percent=("wikilm", "gpt2"), folded=True
             ),
             event_table(m.lm, sample, m.examples, provenance),
         ),
-        (
-            by_layer(
-                "saturation",
-                "Where predictions settle",
-                "saturation_by_layer",
-                {"share": "all", "by_ffn": "made by the FFN"},
-                "share of examples",
-                "bar",
-                percent=True,
-                references=() if published.for_model(sample.n_layers) else published.saturation_lines(),
-            ),
-        ),
+        (by_layer("saturation", drawn, "saturation_by_layer", series, "share of examples", "bar", references=lines),),
     )
 
 

@@ -17,7 +17,7 @@ from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.parts.thresholds import AT_LEAST, FEWEST
 from unembed.reports.published import PRINTED, SUMMARY, Origin
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, least_of, once
 
 FREQUENT = 0.9
 """Share of the appearances that the frequently active clusters hold together; the paper gives no number."""
@@ -111,7 +111,7 @@ def judge_means(n: Numbers) -> Judgement:
     positive, negative = sum(x.low > 0 for x in earlier), sum(x.high < 0 for x in earlier)
     return judged(
         f"Of the {len(earlier)} layers below {_top(len(n.means))}, the mean score lies above 0 in {positive} and below "
-        f"0 in {negative}; the lowest is {format_interval(min(earlier, key=lambda x: x.value))}.",
+        f"0 in {negative}; the lowest is {format_interval(least_of(earlier))}.",
         False if negative else True if positive > len(earlier) / 2 else None,
     )
 
@@ -306,7 +306,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 def section(m: Measurements) -> Section:
     """Fig. 3, the clusters of extreme sub-updates, and their two groups."""
-    extreme = m.extreme
+    extreme, no_figure = m.extreme, published.NOT_IN_PAPER
+    scores, title = "Scores of the top candidate by the dominant sub-updates", "Extreme sub-updates by layer"
     return Section(
         "Promotion across layers (Sec. 5.2)",
         (
@@ -321,21 +322,9 @@ def section(m: Measurements) -> Section:
         ),
         (_figure_3(m), _group_table(m), _cluster_table(m)),
         (
+            by_layer("fig3", scores, "fig3", ("max", "mean", "min"), f"score ({extreme.basis})", percent=False),
             by_layer(
-                "fig3",
-                "Scores of the top candidate by the dominant sub-updates",
-                "fig3",
-                ("max", "mean", "min"),
-                f"score ({extreme.basis})",
-            ),
-            by_layer(
-                "extremes",
-                "Extreme sub-updates by layer",
-                "fig3",
-                ("extremes",),
-                "appearances",
-                "bar",
-                published=published.NOT_IN_PAPER,
+                "extremes", title, "fig3", ("extremes",), "appearances", "bar", percent=False, published=no_figure
             ),
         ),
     )
@@ -419,15 +408,9 @@ def _cluster_table(m: Measurements) -> Exhibit:
         "top_tokens": cards["top_tokens"],
     }
     about = f"published: {published.EXTREME_SHARE['gpt2']:.1%} and {published.EXTREME_SHARE['wikilm']:.1%} of values"
-    return exhibit(
-        "extreme_clusters",
-        f"Clusters of extreme sub-updates ({about})",
-        cells,
-        m.provenance,
-        "The clusters with most extreme sub-updates.",
-        folded=True,
-        apart=(("coherence",), ("mean_score",), ("tokens_per_million",)),
-    )
+    title, note = f"Clusters of extreme sub-updates ({about})", "The clusters with most extreme sub-updates."
+    apart = (("coherence",), ("mean_score",), ("tokens_per_million",))
+    return exhibit("extreme_clusters", title, cells, m.provenance, note, folded=True, apart=apart)
 
 
 PARTS = (Part(section, QUANTITIES),)
