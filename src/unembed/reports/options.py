@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from jaxtyping import Bool
+from torch import Tensor
+
 from unembed.concepts.annotation.judge import require_judge
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
@@ -41,11 +44,18 @@ def require_memories(lm: Decoder, study: str) -> None:
 
     Raises:
         Unsupported: a layer has no FFN, or one without memories.
+        InvalidInput: the model has no tokenizer.
     """
     if not lm.n_layers:
         raise Unsupported(f"{study} on {lm.name}", why="it has no layers")
     for layer in range(lm.n_layers):
         lm.feed_forward(layer)
+    _ = lm.vocabulary  # a missing tokenizer is refused before any work
+
+
+def hidden_tokens(lm: Decoder, include_unlearned: bool) -> Bool[Tensor, " d_vocab"] | None:
+    """The tokens left out of every reading: those that the model never learned, unless they are to be included."""
+    return None if include_unlearned or not lm.unlearned.any() else lm.unlearned
 
 
 def facts_of_memories(lm: Decoder) -> dict[str, Any]:

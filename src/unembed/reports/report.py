@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from unembed.corpus import CorpusSource, open_corpus
@@ -22,25 +22,11 @@ SHIPPED = "shipped"
 """The corpus that comes with the package, by name."""
 
 
-@dataclass(frozen=True)
-class Study:
-    """One paper's experiments.
+STUDIES: Mapping[str, bool] = {"geva2021": False, "geva2022": True, "elhage2021": True}
+"""Every report by name, that of its module; whether it reads the text that comes with the package where none is given.
 
-    Attributes:
-        module: the module that has `run(lm, corpus, work, **options) -> Report`.
-        shipped: whether it reads the text that comes with the package where none is given.
-    """
-
-    module: str
-    shipped: bool = True
-
-
-STUDIES: Mapping[str, Study] = {
-    "geva2021": Study("unembed.reports.geva2021", shipped=False),
-    "geva2022": Study("unembed.reports.geva2022"),
-    "elhage2021": Study("unembed.reports.elhage2021"),
-}
-"""Every report by name; a study is one row here and one module."""
+A study is one row here and one module that has `run(lm, corpus, work, **options) -> Report`.
+"""
 
 
 def report(
@@ -77,9 +63,9 @@ def report(
         InvalidInput: no such study or option, the corpus is missing or too small, the folder cannot be written to.
         Unsupported: the model lacks what the study requires.
     """
-    study, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
+    reads_shipped, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)
-    if corpus is not None or (shipped and study.shipped):
+    if corpus is not None or (shipped and reads_shipped):
         # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
@@ -99,14 +85,14 @@ def report(
         "options": {k: str(getattr(v, "annotator", v)) for k, v in sorted(options.items())},
     }
     work = Work(folder, key, seed, *([progress] if progress is not None else []))
-    made: Report = importlib.import_module(study.module).run(lm, corpus, work, **options)
+    made: Report = importlib.import_module(f"unembed.reports.{name}").run(lm, corpus, work, **options)
     write(made, folder)
     work.finished()
     return made
 
 
-def find(name: str) -> Study:
-    """The study of that name.
+def find(name: str) -> bool:
+    """Whether the study of that name reads the text that comes with the package where none is given.
 
     Raises:
         InvalidInput: there is none.

@@ -22,7 +22,7 @@ from unembed.reports.geva2021.examples import Examples, draw_positions
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.paper import first_upper
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
-from unembed.reports.options import require_memories
+from unembed.reports.options import hidden_tokens, require_memories
 from unembed.reports.stages import STAGES, Work
 from unembed.results import Provenance
 from unembed.sweeps import Progress, sweep
@@ -78,7 +78,7 @@ class Measurements:
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
         """Tokens left out of every reading."""
-        return hidden_tokens(self.lm, self.options)
+        return hidden_tokens(self.lm, self.options.include_unlearned)
 
     @property
     def n_layers(self) -> int:
@@ -111,22 +111,6 @@ class Measurements:
 
 SNIPPET = 160
 """Characters of a prefix that a table shows."""
-
-
-def check(lm: Decoder) -> None:
-    """Refuse a model that the study does not apply to.
-
-    Raises:
-        Unsupported: a layer has no FFN, or one without memories.
-        InvalidInput: the model has no tokenizer.
-    """
-    require_memories(lm, "geva2021")
-    _ = lm.vocabulary
-
-
-def hidden_tokens(lm: Decoder, options: Options) -> Bool[Tensor, " d_vocab"] | None:
-    """The tokens that the model never learned, unless the options include them; None where there are none."""
-    return None if options.include_unlearned or not lm.unlearned.any() else lm.unlearned
 
 
 CONTROL_SENTENCES = 2000
@@ -163,7 +147,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         IndexFault: the index is damaged, or of another model.
         Unsupported: the model has no memories.
     """
-    check(lm)
+    require_memories(lm, "geva2021")
     options = with_known_bases(lm, options)
     index = None if options.index is None else Index.open(options.index, lm)
     if index is None and corpus is None:
@@ -258,7 +242,7 @@ def _triggers_from(stored: Arrays) -> tuple[KeyTriggers, KeyTriggers | None]:
 
 
 def _examples(lm: Decoder, positions: np.ndarray, options: Options) -> Examples:
-    return Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options))
+    return Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options.include_unlearned))
 
 
 def _from_corpus(
@@ -309,7 +293,7 @@ def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Wo
 def _agreement(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
 ) -> values.Agreement:
-    basis, target, hidden = options.values_basis, options.target, hidden_tokens(lm, options)
+    basis, target, hidden = options.values_basis, options.target, hidden_tokens(lm, options.include_unlearned)
 
     def compute() -> Arrays:
         work.progress("reading all values, negated" if negated else "reading all values", 0, 1)

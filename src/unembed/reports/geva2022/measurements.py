@@ -28,7 +28,7 @@ from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022.applications import Applications, measure_applications
 from unembed.reports.geva2022.options import Options
-from unembed.reports.options import require_memories
+from unembed.reports.options import hidden_tokens, require_memories
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
 from unembed.stream.run import run
@@ -73,7 +73,7 @@ class Measurements:
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
         """Tokens left out of every reading."""
-        return hidden_tokens(self.lm, self.options)
+        return hidden_tokens(self.lm, self.options.include_unlearned)
 
     @property
     def text_lengths(self) -> Int[np.ndarray, " example"]:
@@ -104,11 +104,6 @@ def with_known_bases(lm: Decoder, options: Options) -> Options:
     return options
 
 
-def hidden_tokens(lm: Decoder, options: Options) -> Bool[Tensor, " d_vocab"] | None:
-    """The tokens that the model never learned, unless the options include them; None where there are none."""
-    return None if options.include_unlearned or not lm.unlearned.any() else lm.unlearned
-
-
 def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> Measurements:
     """Run the study.
 
@@ -117,9 +112,8 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         InvalidInput: the corpus is too small, or the model has no tokenizer.
     """
     require_memories(lm, "geva2022")
-    _ = lm.vocabulary  # a missing tokenizer is refused before any work
     corpus, options = open_corpus(corpus), with_known_bases(lm, options)
-    hidden = hidden_tokens(lm, options)
+    hidden = hidden_tokens(lm, options.include_unlearned)
     work.progress("examples", 0, _STAGES)
     examples = draw_examples(lm, corpus, options.examples, work.seed)
     work.progress("events", 1, _STAGES)
