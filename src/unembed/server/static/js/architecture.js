@@ -2,7 +2,7 @@
  * A small diagram of the model (embedding, attention or other mixer and FFN of each layer, unembedding): the position of
  * one part, and what each part adds.
  */
-import { fill, fixed, h, places } from "./dom.js";
+import { fill, fixed, h, places, sumOf } from "./dom.js";
 import { asText } from "./question.js";
 import { turn } from "./state.js";
 
@@ -33,7 +33,7 @@ const shade = (x, most) => {
  */
 export function architecture(el, /** @type {any} */ { model, at = null, view = null }) {
   const rows = view?.attributions[0].rows ?? [];
-  const sum = (of) => rows.filter(of).reduce((total, row) => total + row.contribution, 0);
+  const sum = (of) => sumOf(rows.filter(of), (row) => row.contribution);
   const added = (n, part) => sum((row) => row.layer === n && ROWS[part].test(row.label));
   const start = sum((row) => row.layer === null);
   const parts = Array.from({ length: model.n_layers }, (_, n) => partsOf(model, n));

@@ -1,7 +1,7 @@
 /** Building blocks of screens: elements, formatted numbers, icons, buttons. */
-import { append, fill, h, s } from "./islands/nodes.js";
+import { append, consume, fill, h, s } from "./islands/nodes.js";
 
-export { append, fill, h, s };
+export { append, consume, fill, h, s };
 
 /** A probability in percent, with one decimal, so that the numbers of a column align. */
 export const percent = (p) => (p > 0 && p < 0.001 ? "<0.1 %" : `${(100 * p).toFixed(1)} %`);
@@ -51,6 +51,9 @@ export function drawn(mount, data, options) {
   mount(el, data, options);
   return el;
 }
+
+/** The sum of what `of` says of each element. */
+export const sumOf = (list, of) => list.reduce((total, one, i) => total + of(one, i), 0);
 
 /** An index clamped to 0 … n - 1. */
 export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
@@ -124,19 +127,13 @@ export function segmented(label, options, chosen, onchoose) {
   function move(event) {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
-    taken(event);
+    consume(event);
     const next = all[(all.findIndex((el) => el.tabIndex === 0) + step + all.length) % all.length];
     choose(next.dataset.value);
     next.focus();
   }
   draw(chosen);
   return group;
-}
-
-/** Nothing else happens at this event. */
-export function taken(event) {
-  event.preventDefault();
-  event.stopPropagation();
 }
 
 /** A dialog over the page, open until it is closed. */

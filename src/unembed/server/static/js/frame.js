@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { announce, button, byId, ending, fill, h, icon, many } from "./dom.js";
 import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
-import { whole } from "./parts.js";
+import { inOneLine } from "./parts.js";
 import { differ, go, state } from "./state.js";
 
 export const mark = (m) => m.name + (m.revision ? `@${m.revision.slice(0, 8)}` : "");
@@ -127,7 +127,7 @@ export function statusLine(page) {
 function troubled(trouble, dismiss) {
   const copy = () => navigator.clipboard?.writeText(JSON.stringify({ ...trouble, message: trouble.message }));
   const buttons = [button("Copy details", copy, "quiet"), button("Dismiss", dismiss, "quiet")];
-  return [h("span.bad", whole(trouble)), buttons];
+  return [h("span.bad", inOneLine(trouble)), buttons];
 }
 
 /** A line that this page was made with another model or index. */

@@ -96,8 +96,8 @@ export const effectsTable = (rows) =>
     ["writer", "direct effect", "total effect", "where they differ"],
     rows.map((row) => [
       row.writer,
-      cell(signed(row.direct_effect)),
-      cell(row.total_effect === null ? "" : signed(row.total_effect)),
+      numberCell(signed(row.direct_effect)),
+      numberCell(row.total_effect === null ? "" : signed(row.total_effect)),
       row.note,
     ]),
     "Direct and total effects",
@@ -129,14 +129,14 @@ export const choice = (label, name, options) =>
   segmented(label, options, state()[name], (value) => turn({ [name]: value }));
 
 /** A cell of a table that holds a number, which is aligned at the right. */
-export const cell = (x) => h("td.n", x);
+export const numberCell = (x) => h("td.n", x);
 const numeric = (x) => typeof x === "number" || !!x?.classList?.contains("n");
 
 /** A table of nodes, texts and numbers, without a heading where `head` is null. */
 export function bareTable(selector, head, rows, ...captions) {
   const td = (x) =>
     typeof x === "number"
-      ? cell(Number.isInteger(x) ? grouped(x) : num(x))
+      ? numberCell(Number.isInteger(x) ? grouped(x) : num(x))
       : /^T[DH]$/.test(x?.tagName)
         ? x
         : h("td", x);
@@ -273,7 +273,7 @@ export function failure(el, error, again) {
 }
 
 /** A failure in one line. */
-export const whole = (error) => [error.message, error.why, error.fix].filter(Boolean).join(". ");
+export const inOneLine = (error) => [error.message, error.why, error.fix].filter(Boolean).join(". ");
 
 /** The message of an empty pane. */
 export const empty = (title, text, ...more) => h("div.empty", h("h2", title), h("p", text), ...more);

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { asCommand, asPython, editCall } from "./code.js";
-import { announce, button, h, taken } from "./dom.js";
+import { announce, button, consume, h } from "./dom.js";
 import { comparedPrompts, prompt } from "./parts.js";
 import { asPage, asPng } from "./saving/files.js";
 import { activeEdits, link, state } from "./state.js";
@@ -169,7 +169,7 @@ function openMenu(anchor, items) {
     if (event.key === "Escape") close();
     else if (by) all[(all.indexOf(document.activeElement) + by) % all.length].focus();
     else return;
-    taken(event);
+    consume(event);
   };
   const item = ([text, run]) =>
     button(text, async () => (close(), await Promise.resolve(run()).catch(api.fail)), "", { role: "menuitem" });

@@ -1,6 +1,6 @@
 /** Writers of a layer or of the whole model as a table, one line each: memories (FFN neurons), heads, or both. */
 import * as api from "./api.js";
-import { append, button, fill, fixed, h, many, percent, places } from "./dom.js";
+import { append, button, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
 import { visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
 import { bareTable, link, pane, toks } from "./parts.js";
@@ -50,11 +50,7 @@ export function updatesTable(el, rows, view, /** @type {any} */ { order = "effec
   };
   const always = rows.filter((u) => u.always_on);
   const fires = () => {
-    const sum = fixed(
-      always.reduce((total, u) => total + effect(u), 0),
-      digits,
-      true,
-    );
+    const sum = fixed(sumOf(always, effect), digits, true);
     return ` ${many(always.length, "memory fires", "memories fire")} on nearly every token: ${sum}`;
   };
   fill(el, [

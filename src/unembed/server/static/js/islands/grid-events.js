@@ -1,5 +1,6 @@
 /** The pointer and the keys in the grid. */
 import { ROW } from "./grid-cells.js";
+import { consume } from "./nodes.js";
 
 const closest = (event, selector) =>
   /** @type {HTMLElement} */ (/** @type {Element} */ (event.target).closest(selector));
@@ -9,8 +10,6 @@ function cellOf(event) {
   const cell = closest(event, ".cell");
   return cell ? [Number(cell.dataset.r), Number(cell.dataset.c)] : null;
 }
-
-const stop = (event) => (event.preventDefault(), event.stopPropagation());
 
 /** `pick(row, column, tell)` selects a cell. */
 export function listen(g, pick) {
@@ -83,7 +82,7 @@ function onkey(g, pick) {
       anchor ??= row;
       pick(row + by, column, false);
       tellRange(g, anchor, g.at[0]);
-      return stop(event);
+      return consume(event);
     }
     if (key !== "Shift") anchor = null;
     const [lastRow, lastColumn] = [g.data.rows.length - 1, g.data.columns.length - 1];
@@ -100,6 +99,6 @@ function onkey(g, pick) {
     if (moves[key] && !event.altKey && !event.metaKey) pick(...moves[key], true);
     else if (key === "Enter" && g.options.onopen) g.options.onopen(row, column);
     else return;
-    stop(event);
+    consume(event);
   };
 }

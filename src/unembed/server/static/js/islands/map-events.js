@@ -1,5 +1,7 @@
 /** The pointer and the keys on the map: pan, zoom, hover, brush, and the next point in a direction. */
 
+import { consume } from "./nodes.js";
+
 /** What the canvas does at each event. */
 export function events(m) {
   const { canvas, box, options } = m;
@@ -76,8 +78,7 @@ function onkey(m, event) {
   else if (by) m.zoom(by);
   else if (event.key === "0") m.look({ x: 0.5, y: 0.5, zoom: 1 });
   else return;
-  event.preventDefault();
-  event.stopPropagation();
+  consume(event);
 }
 
 /** The nearest point in a direction from the selected one, or from the middle. */

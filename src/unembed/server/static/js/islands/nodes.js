@@ -45,6 +45,12 @@ export function fill(el, ...children) {
   return append(el, children);
 }
 
+/** Stop an event here: the browser does nothing, and no other element hears it. */
+export function consume(event) {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
 /** A cell of a matrix as a button; `at`: its `row.column`; `takesFocus`: whether the tab key reaches it. */
 export const square = (at, title, cls, takesFocus, onclick, text) =>
   h(

@@ -1,6 +1,6 @@
 /** Continuations of both prompts and of the patched run, side by side. */
 import { fill, h, percent } from "../dom.js";
-import { whole } from "../parts.js";
+import { inOneLine } from "../parts.js";
 import { parseId, state } from "../state.js";
 import { cell, into, pointOf } from "./compare-map.js";
 
@@ -34,7 +34,7 @@ export async function continueAll({ api, view, found, texts, statusLine }) {
   try {
     await api.stream("/patching/continuation", body, received, { channel: "patched", what: "Generating" });
   } catch (/** @type {any} */ error) {
-    fill(statusLine, error.code === "superseded" ? "Stopped." : whole(error));
+    fill(statusLine, error.code === "superseded" ? "Stopped." : inOneLine(error));
   }
   return undefined;
 }

@@ -1,5 +1,5 @@
 /** One head on a text: its attention pattern and its contributions by source token; beside them, its circuits. */
-import { boxes, drawn, fill, fixed, h, num, percent, places, segmented, signed, tickBox } from "../dom.js";
+import { boxes, drawn, fill, fixed, h, num, percent, places, segmented, signed, sumOf, tickBox } from "../dom.js";
 import * as arcs from "../islands/arcs.js";
 import { pattern } from "../islands/heads.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
@@ -135,7 +135,7 @@ function drawSources(t, box, { tokens }, at, onpick) {
     return [
       drawn(arcs.mount, { tokens, from: at, values, label, format: (x) => `${number(x)} to ${of}` }, { onpick }),
       h("p.faint", [
-        `Adds ${number(values.reduce((sum, x) => sum + x, 0))} logits to `,
+        `Adds ${number(sumOf(values, Number))} logits to `,
         inWords(answer),
         `: ${largest.join(", ")}. Blue promotes the target, orange suppresses it.`,
       ]),

@@ -1,7 +1,7 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
 import { fill, fixed, h, num, numberBox, percent, promptBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { answered, card, cell, prompt, table } from "../parts.js";
+import { answered, card, numberCell, prompt, table } from "../parts.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
 import { editsPane } from "./intervene-edits.js";
 import { runsPane } from "./intervene-runs.js";
@@ -72,8 +72,8 @@ function preview(api, box, all) {
     const bar = (p) => h("span.bar-track", h("span.bar.plus", { style: { width: `${(100 * p) / most}%` } }));
     const line = ({ token: text, plain, edited }) => [
       token(text),
-      ...[plain, edited].flatMap((p) => [cell(percent(p)), bar(p)]),
-      cell(fixed(100 * (edited - plain), 1, true)),
+      ...[plain, edited].flatMap((p) => [numberCell(percent(p)), bar(p)]),
+      numberCell(fixed(100 * (edited - plain), 1, true)),
     ];
     return [
       table(head, rows.slice(0, 10).map(line)),

@@ -1,5 +1,5 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
-import { announce, button, entering, fill, h, many, num, numberBox, segmented, worded } from "../dom.js";
+import { announce, button, consume, entering, fill, h, many, num, numberBox, segmented, worded } from "../dom.js";
 import { exportLabels, noIndex } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
 import { answered, card, empty, noMemories, pane, table } from "../parts.js";
@@ -27,7 +27,7 @@ export function render(root, page) {
   const begun = { what: "value", queue: null, item: null, draft: null, past: [], busy: false };
   const t = { api, who, seed, progress, note, stage, agreed, ...begun, ...work };
   const key = (event) => act(t, event);
-  const onkeydown = (e) => key(e) && (e.preventDefault(), e.stopPropagation());
+  const onkeydown = (e) => key(e) && consume(e);
   const queueCard = h("section.card", { tabindex: "-1", onkeydown }, note, stage);
   who.onkeydown = entering(() => queueCard.focus()); // from now on keys are commands
   const file = fileBox(t);

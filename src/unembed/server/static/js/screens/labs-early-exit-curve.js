@@ -1,5 +1,5 @@
 /** Layers saved against disagreement: a curve with a point on it to drag, or to move with the arrow keys. */
-import { fill, num, s, taken } from "../dom.js";
+import { consume, fill, num, s } from "../dom.js";
 import { asTable } from "../parts.js";
 
 export const CURVE = ["threshold", "disagreement %", "layers saved", "share saved"];
@@ -19,7 +19,7 @@ export function drawCurve(el, steps, move) {
     const next = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1 }[event.key];
     const to = next ?? { Home: 0, End: steps.length }[event.key];
     if (to === undefined) return;
-    taken(event);
+    consume(event);
     move(to);
   });
   const near = (e) => {

@@ -1,5 +1,5 @@
 /** The toxicity of every sample without and with the change, as tables and a picture; the texts on a click. */
-import { boxes, button, fill, h, many, num, s } from "../dom.js";
+import { boxes, button, fill, h, many, num, s, sumOf } from "../dom.js";
 import { table } from "../parts.js";
 
 export const SIDES = { plain: "baseline", edited: "with the change" };
@@ -8,7 +8,7 @@ export const SIDES = { plain: "baseline", edited: "with the change" };
 const [LOW, HIGH] = [112, 432];
 const x = (score) => LOW + (HIGH - LOW) * score;
 
-const mean = (list) => list.reduce((sum, one) => sum + one.score, 0) / list.length;
+const mean = (list) => sumOf(list, (one) => one.score) / list.length;
 
 /** `missing`: shown instead of an undefined perplexity. */
 export function drawFound(t, missing = "…") {

@@ -1,5 +1,5 @@
 /** The sub-updates and heads of a layer as a list: which ones, in which order, and what is left out of it. */
-import { button, fill, h, many, percent } from "../dom.js";
+import { button, fill, h, many, percent, sumOf } from "../dom.js";
 import { isLabelled } from "../names.js";
 import { asTable, written } from "../parts.js";
 import { state, turn } from "../state.js";
@@ -40,15 +40,14 @@ export function drawList(t) {
   const all = ranked([...(part === "heads" ? [] : memories), ...(part === "ffn" ? [] : one.heads)], sort);
   const [, , isShown] = SIDES.find(([name]) => name === side) ?? SIDES[0];
   const shown = all.filter(isShown);
-  const sum = (of) => memories.reduce((total, u) => total + of(u), 0);
   const rest = model.memories[layer()] - memories.length;
-  const share = sum((u) => u.share);
+  const share = sumOf(memories, (u) => u.share);
   /** @type {() => [string, number | null][]} */
   const others = () => {
     const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
     const left = percent(Math.max(0, 1 - share));
     const text = `${many(rest, "other memory", "other memories")} with ${left} of the share, and the bias`;
-    return [[text, ffn && sort !== "deviation" ? ffn.contribution - sum((u) => u.score) : null]];
+    return [[text, ffn && sort !== "deviation" ? ffn.contribution - sumOf(memories, (u) => u.score) : null]];
   };
   const after = part !== "heads" && memories.length && rest > 0 ? others() : [];
   updatesTable(list, shown, view, { order: sort, after });

@@ -1,6 +1,6 @@
 /** A memory on a corpus: its top activating examples and the distribution of its coefficient. */
 import { contexts } from "../contexts.js";
-import { drawn, fill, fixed, grouped, h, many, num, segmented } from "../dom.js";
+import { drawn, fill, fixed, grouped, h, many, num, segmented, sumOf } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
@@ -57,7 +57,7 @@ export function quantiles(box, usual) {
 export function distribution(el, usual, marked) {
   const { counts, edges, sampled, tokens } = usual;
   const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
-  const below = counts.reduce((sum, n, i) => sum + (edges[i + 1] <= marked ? n : 0), 0);
+  const below = sumOf(counts, (n, i) => (edges[i + 1] <= marked ? n : 0));
   const label = `Coefficients of ${grouped(sampled)} sampled tokens, heights logarithmic`;
   const marks = marked === null ? [] : [{ value: marked, name: `here ${num(marked)}` }];
   fill(el, [

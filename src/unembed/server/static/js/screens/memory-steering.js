@@ -1,7 +1,7 @@
 /** Edit and steer in place: a coefficient to set, and the next token with and without it. */
 import { boxes, button, fill, fixed, h, num, numberBox, percent, rangeBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { bareTable, cell, failure, prompt } from "../parts.js";
+import { bareTable, failure, numberCell, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
 
@@ -66,7 +66,7 @@ export function steering(api, memory) {
 function nextTokens(rows) {
   const head = ["token", "without edits", "with them", "change (percentage points)"];
   const numbers = ({ plain, edited }) => [percent(plain), percent(edited), fixed(100 * (edited - plain), 1, true)];
-  const lines = rows.map((row) => [token(row.token), ...numbers(row).map(cell)]);
+  const lines = rows.map((row) => [token(row.token), ...numbers(row).map(numberCell)]);
   return bareTable("table.steered", head, lines, [
     h("caption.hidden", "The next token without and with this coefficient"),
   ]);

@@ -1,6 +1,6 @@
 /** What the weights say of a memory: its figures, and the tokens that its value promotes and suppresses. */
 import { architecture } from "../architecture.js";
-import { announce, button, drawn, fill, grouped, h, num } from "../dom.js";
+import { announce, button, drawn, fill, grouped, h, num, sumOf } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { visible } from "../islands/tokens.js";
 import { about, asTable, card, tokenLists } from "../parts.js";
@@ -53,7 +53,7 @@ export function vocabularyCard(view, api) {
       ]),
     ]);
   draw();
-  const counted = grouped(view.counts.reduce((a, b) => a + b, 0));
+  const counted = grouped(sumOf(view.counts, Number));
   const data = { ...view, marks: [], label: `Scores of all ${counted} tokens, heights logarithmic` };
   const rows = () =>
     view.promoted.map((p, i) => {

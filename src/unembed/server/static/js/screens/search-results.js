@@ -1,7 +1,7 @@
 /** What a search found: how its words were read, filters, and the table of memories and heads. */
 import { button, fill, fixed, grouped, h, many, percent, places, segmented, selectBox } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
-import { cell, empty, link, table, toks, trail } from "../parts.js";
+import { empty, link, numberCell, table, toks, trail } from "../parts.js";
 import { idOf, parseId, state } from "../state.js";
 
 /** Results of a page. */
@@ -124,8 +124,8 @@ function rowsOf({ bulk, found: { hits } }) {
     h("span.tag", why(x.why)),
     match(x),
     x.rank ?? "",
-    Number.isFinite(x.score) ? cell(fixed(x.score, digits)) : "",
-    x.density === null ? "" : cell(percent(x.density)),
+    Number.isFinite(x.score) ? numberCell(fixed(x.score, digits)) : "",
+    x.density === null ? "" : numberCell(percent(x.density)),
     toks(x.top_tokens),
   ]);
 }

@@ -1,5 +1,5 @@
 /** The inspector's content: one cell in detail, or the joint update of several layers. */
-import { button, fill, h, many, num, signed, tickBox } from "../dom.js";
+import { button, fill, h, many, num, signed, sumOf, tickBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { lastUpdate, mixersOf } from "../names.js";
 import { candidates } from "../parts.js";
@@ -33,7 +33,7 @@ export function drawSpan(el, t, [a, b]) {
   const inside = writers.filter((row) => row.layer !== null && row.layer >= a && row.layer <= b);
   const given = (ffn) => {
     const rows = inside.filter((row) => row.label.startsWith("ffn") === ffn);
-    return signed(rows.reduce((sum, row) => sum + row.contribution, 0));
+    return signed(sumOf(rows, (row) => row.contribution));
   };
   const mixers = mixersOf(model) === "attention" ? "attention adds" : "mixers add";
   const all = layers.flatMap((one) => one.sub_updates);
