@@ -70,6 +70,15 @@ export function button(text, onclick, cls = "", props = {}) {
 /** The element of the page with this id. */
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
+/** A function that calls `run` when it has not been called again for so many milliseconds. */
+export function debounced(run, pause) {
+  let timer = 0;
+  return (...args) => {
+    clearTimeout(timer);
+    timer = setTimeout(run, pause, ...args);
+  };
+}
+
 /** Run something after the next frame. */
 export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
 

@@ -230,6 +230,13 @@ export async function pane(el, work) {
   }
 }
 
+/** The same, with some old content dimmed meanwhile. */
+export async function dimming(els, el, work) {
+  const settled = waiting(...els);
+  await pane(el, work);
+  settled();
+}
+
 /** Fill a pane with what `draw` makes of the answer to a request. */
 export const answered = (el, ask, draw) => pane(el, async () => fill(el, draw(await ask())));
 

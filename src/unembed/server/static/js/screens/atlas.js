@@ -1,6 +1,6 @@
 /** All memories (FFN neurons) of the model on one map: values of similar direction share an island. */
 import { literal } from "../code.js";
-import { boxes, button, fill, grouped, h, segmented, textBox } from "../dom.js";
+import { boxes, button, debounced, fill, grouped, h, segmented, textBox } from "../dom.js";
 import { mount } from "../islands/map.js";
 import { visible } from "../islands/tokens.js";
 import { about, card, columns, noMemories, pane } from "../parts.js";
@@ -173,12 +173,10 @@ function bring({ over, canvas }) {
   if (over.show()) canvas.parentElement.scrollIntoView({ block: "start" });
 }
 
-let remembered = 0;
-function remember({ x, y, zoom }) {
-  const view = zoom === 1 ? "" : [x, y, zoom].map((v) => Number(v.toFixed(4))).join(",");
-  clearTimeout(remembered);
-  remembered = setTimeout(() => turn({ view }), 150);
-}
+const remember = debounced(
+  ({ x, y, zoom }) => turn({ view: zoom === 1 ? "" : [x, y, zoom].map((v) => Number(v.toFixed(4))).join(",") }),
+  150,
+);
 
 /** Apply search, colour and selection of the address. */
 async function look(t) {

@@ -2,7 +2,7 @@
 import { literal } from "../code.js";
 import { boxes, button, fill, h, num, promptBox, signed, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { about, candidates, card, choice, comparedPrompts, pane, waiting } from "../parts.js";
+import { about, candidates, card, choice, comparedPrompts, dimming, pane } from "../parts.js";
 import { differ, go, state, turn } from "../state.js";
 import { drawMap, drawParts, openCell, POINTS, patchingRows } from "./compare-map.js";
 import { continueAll } from "./compare-texts.js";
@@ -117,13 +117,11 @@ async function load(t) {
     fill(t.both, h("p.note", "Write a second prompt: best one that differs in a word or two."));
     return t.prompts[1].focus();
   }
-  const settled = waiting(t.both, t.map);
-  await pane(t.both, async () => {
+  await dimming([t.both, t.map], t.both, async () => {
     t.view = await t.api.post("/comparison", query(), { channel: "comparison", what: "Comparing" });
     drawBoth(t);
     await patch(t);
   });
-  settled();
 }
 
 /** Patch every layer and position, one at a time. */

@@ -10,13 +10,12 @@ import {
   card,
   choice,
   columns,
+  dimming,
   failure,
   layerHere,
-  pane,
   positionHere,
   prompt,
   topTokens,
-  waiting,
   written,
 } from "../parts.js";
 import { inWords, QUESTION, questionPicker, questionQuery } from "../question.js";
@@ -99,13 +98,11 @@ function act(t, key) {
 }
 
 async function load(t) {
-  const settled = waiting(t.root);
-  await pane(t.three, async () => {
+  await dimming([t.root], t.three, async () => {
     t.data = await t.api.trace(prompt(), activeEdits());
     dropPositionBeyond(t.data.tokens.length);
     await open(t);
   });
-  settled();
 }
 
 async function open(t) {

@@ -1,5 +1,5 @@
 /** Edit and steer in place: a coefficient to set, and the next token with and without it. */
-import { boxes, button, fill, fixed, h, num, numberBox, percent, rangeBox } from "../dom.js";
+import { boxes, button, debounced, fill, fixed, h, num, numberBox, percent, rangeBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { bareTable, failure, numberCell, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
@@ -13,14 +13,13 @@ export function steering(api, memory) {
   const slider = rangeBox("Coefficient to set", { step: "any" });
   const box = numberBox("Coefficient", 0, { min: "", step: "any" });
   const [marks, result, note] = boxes("div.row.marks", "div", "p.faint");
-  let timer = 0;
+  const ask = debounced(request, PAUSE);
   let drawn = false;
 
   const set = (value) => {
     slider.value = String(value);
     box.value = String(Number(Number(value).toPrecision(4)));
-    clearTimeout(timer);
-    timer = setTimeout(request, PAUSE);
+    ask();
   };
   slider.addEventListener("input", () => set(slider.value));
   box.addEventListener("change", () => Number.isFinite(Number(box.value)) && box.value !== "" && set(box.value));

@@ -1,7 +1,7 @@
 /** One memory: the tokens of its value, the top activating examples of its key, its labels; or two side by side. */
 import { button, fill, h, textBox } from "../dom.js";
 import { describedIds, descriptionOf } from "../names.js";
-import { card, empty, loading, memoryLink, noMemories, pane, toks, trail, waiting } from "../parts.js";
+import { card, dimming, empty, loading, memoryLink, noMemories, toks, trail } from "../parts.js";
 import { QUESTION } from "../question.js";
 import { differ, go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
@@ -42,19 +42,17 @@ async function load(t) {
   if (!exists) return choose(t, wanted ? `There is no memory ${idOf(wanted)} in ${model.name}. ` : "");
   // Requests for the previous memory would occupy the few connections that a browser opens.
   ["contexts0", "contexts1", "concepts", "sample", "connections", "here", "next"].forEach(api.cancel);
-  const settled = waiting(host);
   if (!t.view) fill(host, loading("Reading the value", 14));
   const read = (id, i) => {
     const one = parseId(id);
     return one && api.get(memoryPath(one), { top: TOP }, { channel: `memory${i}`, what: "Reading the value" });
   };
-  await pane(host, async () => {
+  await dimming([host], host, async () => {
     const { memory, compared } = state();
     const [view, other] = await Promise.all([read(memory, 0), read(compared, 1)?.catch((error) => missed(api, error))]);
     Object.assign(t, { view, here: null, usual: null, tried: null });
     draw(t, other);
   });
-  settled();
 }
 
 /** A memory to compare with that this model does not have: report it, and show the other alone. */

@@ -1,6 +1,6 @@
 /** Memories found by the words that they promote or suppress, by their examples and labels; and concepts. */
-import { boxes, button, entering, fill, grouped, h } from "../dom.js";
-import { columns, empty, pane, topTokens, waiting, written } from "../parts.js";
+import { boxes, button, debounced, entering, fill, grouped, h } from "../dom.js";
+import { columns, dimming, empty, pane, topTokens, written } from "../parts.js";
 import { differ, go, openCard, state, turn } from "../state.js";
 import { bulkPane, listed } from "./search-bulk.js";
 import { drawConcept } from "./search-concept.js";
@@ -9,17 +9,13 @@ import { clearFilters, drawFacets, drawPieces, drawRows, NO_FILTERS, query } fro
 const SAMPLES = ["year", '"·the"', "-not", "*ing", "layer:3-5 house", 'ctx:"of the"', "name:city"];
 
 export function render(root, page) {
-  let timer = 0;
   const submit = () => enter(t);
   const input = h("input", {
     type: "search",
     "aria-label": "Search memories",
     placeholder: 'a word, -word, "·token", *part*, /expression/, ctx:"some words", name:label, layer:2-4, L4M17',
     style: { flex: 1 },
-    oninput() {
-      clearTimeout(timer);
-      timer = setTimeout(submit, 90);
-    },
+    oninput: debounced(submit, 90),
     onkeydown: entering(submit),
   });
   const [title, pieces, facets, results] = boxes("h1", "p.faint", "div.row", "div.stack.found");
@@ -76,8 +72,7 @@ async function show(t) {
   for (const el of [t.pieces, t.facets, t.bulk.el, t.bulk.joined]) fill(el);
   chosen.clear();
   if (!name && !state().query.trim()) return tips(t);
-  const settled = waiting(results);
-  await pane(results, async () => {
+  await dimming([results], results, async () => {
     t.found = name
       ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true })
       : await api.get("/memories/search", query(t), { channel: "search" });
@@ -88,7 +83,6 @@ async function show(t) {
     }
     draw(t);
   });
-  settled();
 }
 
 /** The list of hits or members, and what can be done with the ticked ones. */
