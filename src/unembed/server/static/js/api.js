@@ -27,10 +27,8 @@ function notify(error = null) {
 /** GET; a cached response is returned without a request. */
 export function get(path, params = {}, { channel = path, what = "", fresh = false } = {}) {
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(params)) {
-    if (Array.isArray(value)) for (const one of value) query.append(name, one);
-    else if ((value ?? "") !== "") query.set(name, String(value));
-  }
+  for (const [name, value] of Object.entries(params))
+    for (const one of [value].flat()) if ((one ?? "") !== "") query.append(name, String(one));
   const url = query.size ? `${path}?${query}` : path;
   return request(url, { method: "GET" }, `GET ${url}`, channel, what, fresh);
 }
@@ -58,24 +56,25 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
   const key = `trace ${JSON.stringify([prompt, edits])}`;
   const found = responses.get(key);
   if (found) return (cancel(channel), store(key, found));
-  /** @type {any} */ const part = { stages: [] };
+  /** @type {any} */ const part = { stages: [], texts: {} };
   let whole = null;
-  await stream(
-    "/traces/stream",
-    { prompt, edits },
-    (line) => {
-      if (line.kind === "trace") return void (whole = line);
-      for (const one of line.stages) {
-        const stage = part.stages.find((x) => x.point === one.point);
-        if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
-        else part.stages.unshift(one); // the readings after the FFN are sent first and drawn last
-      }
-      Object.assign(part, line, { stages: part.stages, events: [], texts: { ...part.texts, ...line.texts } });
-      on(part);
-    },
-    { channel, what: "Tracing" },
-  );
+  const received = (line) => {
+    if (line.kind === "trace") whole = line;
+    else on(joined(part, line));
+  };
+  await stream("/traces/stream", { prompt, edits }, received, { channel, what: "Tracing" });
   return store(key, whole);
+}
+
+/** Add the layers of a line to the part of a trace received before. */
+function joined(part, line) {
+  const { stages } = part;
+  for (const one of line.stages) {
+    const stage = stages.find((x) => x.point === one.point);
+    if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
+    else stages.unshift(one); // the readings after the FFN are sent first and drawn last
+  }
+  return Object.assign(part, line, { stages, events: [], texts: { ...part.texts, ...line.texts } });
 }
 
 /** Remove cached responses whose key contains a text, after something was written. */
@@ -115,10 +114,10 @@ async function request(path, init, key, channel, what, fresh) {
 /** A streamed response: `on(line)` is called with each line of JSON; resolves at the end of the stream. */
 export async function stream(path, body, on, { channel = path, what = "" } = {}) {
   const { answer, end } = await begin(path, posted(body), channel, what);
+  let last = null;
   try {
-    const reader = /** @type {ReadableStream} */ (answer.body).pipeThrough(new TextDecoderStream()).getReader();
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
-    let ended = false;
     for (;;) {
       const { value, done } = await reader.read();
       if (done) break;
@@ -126,12 +125,12 @@ export async function stream(path, body, on, { channel = path, what = "" } = {})
       rest = lines.pop() ?? "";
       for (const line of lines) {
         const item = JSON.parse(line);
-        if (item.kind === "error") throw new Problem(item, 200);
-        if (item.kind === "done") ended = true;
-        else on(item);
+        last = item.kind;
+        if (last === "error") throw new Problem(item, 200);
+        if (last !== "done") on(item);
       }
     }
-    if (!ended) throw new Error("cut");
+    if (last !== "done") throw new Error("cut");
   } catch (error) {
     throw failed(error, "cut", "the server stopped in the middle");
   } finally {
@@ -149,6 +148,7 @@ export function cancel(channel) {
   notify();
 }
 
+/** @returns {Promise<any>} the answer, and what ends the request */
 async function begin(path, init, channel, what) {
   running.get(channel)?.abort.abort();
   const mine = { abort: new AbortController(), what };
@@ -159,25 +159,21 @@ async function begin(path, init, channel, what) {
     if (what) notify();
   };
   try {
-    const answer = await fetch(`api/v1${path}`, {
-      ...init,
-      signal: mine.abort.signal,
-      headers: { ...init.headers, "x-client": `${PAGE} ${channel}`.slice(0, 64) },
-    });
-    if (!answer.ok) {
-      const unexplained = {
-        code: "http",
-        message: `the server answered ${answer.status}`,
-        fix: "Try again; if it fails again, stop unembed serve and start it again",
-      };
-      throw new Problem(await answer.json().catch(() => unexplained), answer.status);
-    }
+    const headers = { ...init.headers, "x-client": `${PAGE} ${channel}`.slice(0, 64) };
+    const answer = await fetch(`api/v1${path}`, { ...init, signal: mine.abort.signal, headers });
+    if (!answer.ok) throw new Problem(await answer.json().catch(() => unexplained(answer)), answer.status);
     return { answer, end };
   } catch (error) {
     end();
     throw failed(error, "away", "the server does not answer");
   }
 }
+
+const unexplained = ({ status }) => ({
+  code: "http",
+  message: `the server answered ${status}`,
+  fix: "Try again; if it fails again, stop unembed serve and start it again",
+});
 
 function failed(error, code, message) {
   if (error instanceof Problem) return error;
