@@ -25,7 +25,8 @@ from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import has_point
-from unembed.stream.hooks import attach_hooks, memory_guard, on_the_graph
+from unembed.stream.gradients import on_the_graph
+from unembed.stream.hooks import attach_hooks, memory_guard
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, cache_argument, prepare
 from unembed.validation import positive_int

@@ -406,18 +406,3 @@ def require_point(lm: Decoder, point: str, layer: int) -> None:
     else:
         why, instead = capture_point(point).missing(block)
     raise PointMissing(f"{lm.name} layer {layer} has no {point}", why=why, instead=instead)
-
-
-def read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: ForwardPass) -> Tensor:
-    """The gradient with respect to a captured tensor, from that of the module's own tensor."""
-    if point == "pattern":
-        return own
-    block = lm.structure.blocks[layer]
-    own = current.by_position(own)
-    if point in ("attn_out", "mlp_out"):  # the captured tensor is a multiple of the module's
-        site = block.mixer if point == "attn_out" else block.feed_forward
-        assert site is not None
-        return own / site.multiplier
-    if point in ("resid_pre", "resid_post"):
-        return _put_back_leaving(own, own, block)  # refuses where the captured tensor is made of several
-    return capture_point(point).reshape(own, block, current)

@@ -99,22 +99,6 @@ def dense_coefficients(
     return dense
 
 
-def keep_with_graph(
-    stack: ExitStack, lm: Decoder, layer: int, current: ForwardPass, keep: Callable[[Tensor], None]
-) -> None:
-    """Until the stack closes, make a layer's coefficients leaves of the graph, so that gradients reach them."""
-    site = lm.feed_forward(layer)
-    assert site.experts is not None
-
-    def see(found: RoutedCoefficients, output: Tensor) -> Tensor:
-        dense = dense_coefficients(found, layer, current).detach().requires_grad_()
-        keep(dense)
-        nothing = (dense - dense.detach()).flatten(0, 1)
-        return output + (nothing.to(output) @ lm.weights.values(layer).to(output)).view(output.shape)
-
-    stack.enter_context(observed(site.experts, site.module, see))
-
-
 def _added(lm: Decoder, layer: int, rows: Tensor, difference: Tensor, like: Tensor) -> Tensor:
     """The change of the FFN's output for a difference of coefficients."""
     values = lm.weights.values(layer, rows)

@@ -8,21 +8,20 @@ because compiled code does not call them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput, OutOfMemory, PointMissing, Unsupported
+from unembed.errors import InvalidInput, OutOfMemory, PointMissing
 from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import INPUT_NAMES, first_tensor, given_tensor, tensors_in
 from unembed.models.structure.effective_matrix import is_measuring
 from unembed.stream.attention_weights import forward_with_scores, returning_patterns
 from unembed.stream.capture_points import OF_WEIGHTS, ForwardPass, capture_point, require_point
-from unembed.stream.experts import install_experts, keep_with_graph
+from unembed.stream.experts import install_experts
 from unembed.stream.interventions import EDITED_POINTS, Edit, Edits, checked, edited
 
 Callback = Callable[[Tensor], None]
@@ -75,15 +74,16 @@ def attach_hooks(
         # Expert hooks must run before hooks that change or capture the FFN's output.
         _install_experts(stack, lm, captures, todo, hooks or {}, current)
         for (point, layer), hook in (*_edit_hooks(todo, current), *(hooks or {}).items()):
-            if not _of_experts(lm, point, layer):
+            if not of_experts(lm, point, layer):
                 _install_hook(stack, lm, point, layer, hook, current)
         for (point, layer), callback in captures.items():
-            if point != "unedited_post" and not _of_experts(lm, point, layer):
+            if point != "unedited_post" and not of_experts(lm, point, layer):
                 _install_capture(stack, lm, point, layer, callback, current)
         yield current
 
 
-def _of_experts(lm: Decoder, point: str, layer: int) -> bool:
+def of_experts(lm: Decoder, point: str, layer: int) -> bool:
+    """Whether the experts of a layer hold the tensor of a point, rather than one module's input or output."""
     return point in ("coefficients", "gate_weights", "routed") and lm.experts_of(layer) is not None
 
 
@@ -100,7 +100,7 @@ def _install_experts(
         if lm.experts_of(layer) is None:
             continue
         own = [e for e in edits if e.layer == layer and e.target == "coefficient"]
-        found = [(p, callback) for (p, n), callback in captures.items() if n == layer and _of_experts(lm, p, n)]
+        found = [(p, callback) for (p, n), callback in captures.items() if n == layer and of_experts(lm, p, n)]
         routed: list[Any] = [callback for p, callback in found if p == "routed"]
         dense = [(p, callback) for p, callback in found if p != "routed"]
         changes = []
@@ -132,7 +132,9 @@ def _before(stack: ExitStack, module: nn.Module, look: Callable[[Tensor | None, 
     stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
 
 
-def _after(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> None:
+def after_module(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> None:
+    """Call a function with what a module returns, until the stack closes."""
+
     def after(_m: nn.Module, _args: tuple[Any, ...], out: Any) -> None:
         if not is_measuring():
             look(out)
@@ -149,7 +151,7 @@ def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[t
         yield key, lambda t, _layer, own=own: edited(t, own, current.rows)
 
 
-def _change(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
+def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
     """Change the tensor that a point's module receives or returns, in the module's own shape."""
     row, block = capture_point(point), lm.structure.blocks[layer]
     module = row.module(lm, block)
@@ -199,7 +201,7 @@ def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: H
         assert row.put_back is not None
         return row.put_back(_replacement(point, layer, seen, new).to(own.dtype), own, block)
 
-    _change(stack, lm, layer, point, change)
+    change_tensor(stack, lm, layer, point, change)
 
 
 def _replacement(point: str, layer: int, seen: Tensor, new: Any) -> Tensor:
@@ -225,59 +227,6 @@ def _only_read(point: str, returned: Tensor | None) -> None:
         )
 
 
-@contextmanager
-def on_the_graph(
-    lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor], current: ForwardPass
-) -> Iterator[None]:
-    """A context in which a forward pass records a graph from the first block's input on, with its tensors in `own`.
-
-    Args:
-        lm: the model, with hooks attached.
-        points: the points and layers whose tensors are stored.
-        own: receives the module's own tensor at each.
-        current: what `attach_hooks` returned.
-    """
-
-    def begin(t: Tensor) -> Tensor:
-        return t.detach().requires_grad_()
-
-    def keep(key: tuple[str, int]) -> Callable[[Tensor], Tensor]:
-        def saved(t: Tensor) -> Tensor:
-            own[key] = t
-            return t.clone()  # OLMo and Falcon change such tensors in place
-
-        return saved
-
-    with ExitStack() as stack:
-        if lm.structure.blocks:
-            _change(stack, lm, 0, "resid_pre", begin)
-        for point, layer in points:
-            if point in ("scores", "gate_weights"):
-                instead = "Use pattern, q or k" if point == "scores" else "Use coefficients"
-                raise Unsupported(f"gradients of {point}", why="they are only read", instead=instead)
-            if _of_experts(lm, point, layer):
-                keep_with_graph(stack, lm, layer, current, partial(own.__setitem__, (point, layer)))
-            elif point == "pattern":
-                _refuse_difference(lm, layer)
-                _after(stack, lm.structure.blocks[layer].attention.module, partial(_keep_weights, own, (point, layer)))
-            else:
-                _change(stack, lm, layer, point, keep((point, layer)))
-        yield
-
-
-def _refuse_difference(lm: Decoder, layer: int) -> None:
-    if lm.structure.blocks[layer].attention.differential is not None:
-        raise Unsupported(
-            f"gradients at pattern in layer {layer} of {lm.name}",
-            why="a head's pattern is the difference of two softmaxes, which the model does not compute",
-            instead="Use z",
-        )
-
-
-def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out: Any) -> None:
-    own[key] = next(t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4)
-
-
 def _install_capture(
     stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: ForwardPass
 ) -> None:
@@ -294,7 +243,7 @@ def _install_capture(
                 raise PointMissing(f"{lm.name} layer {layer} has no pattern", why="its attention returns no weights")
             callback(block.attention.pattern(pattern))
 
-        _after(stack, block.attention.module, weights)
+        after_module(stack, block.attention.module, weights)
         return
     row = capture_point(point)
     module = row.module(lm, block)
@@ -307,7 +256,7 @@ def _install_capture(
     if row.before:
         _before(stack, module, lambda t, _kwargs: capture(t))
     else:
-        _after(stack, module, lambda out: capture(tensors_in(out)[row.item(block)]))
+        after_module(stack, module, lambda out: capture(tensors_in(out)[row.item(block)]))
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.families import facts_of
 from unembed.names import Point
 from unembed.results import Displayed, Provenance, Table
-from unembed.stream.capture_points import ForwardPass, has_point, read_gradient, require_point
+from unembed.stream.capture_points import has_point, require_point
+from unembed.stream.gradients import Graph, on_the_graph
 from unembed.stream.hooks import (
     Callback,
     Hook,
@@ -24,7 +25,6 @@ from unembed.stream.hooks import (
     accepts_argument,
     attach_hooks,
     memory_guard,
-    on_the_graph,
 )
 from unembed.stream.interventions import Edit, Edits, as_edits
 from unembed.validation import as_int, as_str, as_tuple
@@ -62,38 +62,6 @@ class _Layers:
         return self.odd[layer] if layer in self.odd else self.stack[self.layers.index(layer)]
 
 
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """The modules' own tensors at the captured points, in the graph of the logits."""
-
-    lm: Decoder
-    current: ForwardPass
-    own: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-
-    def gradient(self, point: str, layers: Sequence[int], of: Tensor) -> Tensor:
-        """The gradient in each layer, in the shape of the captured tensors; zero where nothing depends on it."""
-        if of.numel() != 1 or not of.requires_grad:
-            raise InvalidInput(
-                "the number whose gradient is taken",
-                why="it is not one number computed from this run's logits",
-                instead="Give for example run.logits[0, -1, a] - run.logits[0, -1, b]",
-            )
-        own = [self.own[point, layer] for layer in layers]
-        if len({t.shape for t in own}) > 1:
-            raise Unsupported(
-                f"the gradient at {point} in layers {layers[0]} to {layers[-1]}",
-                why="their sizes differ",
-                instead="Run with layers=[...] of one size",
-            )
-        found = torch.autograd.grad(of.reshape(()), own, retain_graph=True, allow_unused=True)
-        return torch.stack(
-            [
-                read_gradient(self.lm, point, layer, torch.zeros_like(t) if g is None else g, self.current)
-                for layer, t, g in zip(layers, own, found, strict=True)
-            ]
-        )
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Displayed):
     """The result of a forward pass: the logits and the captured tensors, by point."""
@@ -106,7 +74,7 @@ class Run(Displayed):
     _logits: Float[Tensor, "batch pos d_vocab"] | None
     provenance: Provenance
     _captured: dict[str, _Layers] = field(default_factory=dict[str, _Layers])
-    _graph: _Graph | None = field(default=None, metadata={"saved": False})
+    _graph: Graph | None = field(default=None, metadata={"saved": False})
     """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -417,7 +385,7 @@ def run(
         stack.enter_context(memory_guard(f"a pass of {ids.numel()} tokens"))
         current = stack.enter_context(attach_hooks(lm, captures, edits, replacing))
         if grad:
-            graph = _Graph(lm, current)
+            graph = Graph(lm, current)
             stack.enter_context(torch.enable_grad())
             stack.enter_context(on_the_graph(lm, captures, graph.own, current))
         stack.enter_context(suppress(Stop))

@@ -20,7 +20,8 @@ from unembed.errors import InvalidInput
 from unembed.memories.values import Values, value_readings
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Table
-from unembed.stream.hooks import attach_hooks, on_the_graph
+from unembed.stream.gradients import on_the_graph
+from unembed.stream.hooks import attach_hooks
 from unembed.stream.interventions import Edit, set_coefficient
 from unembed.stream.run import cache_argument
 

@@ -1,0 +1,140 @@
+"""A pass that records a graph, and the gradients of a number with respect to its captured tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.expert_pass import observed
+from unembed.models.structure.experts import RoutedCoefficients
+from unembed.stream.capture_points import ForwardPass, capture_point
+from unembed.stream.experts import dense_coefficients
+from unembed.stream.hooks import after_module, change_tensor, of_experts
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The modules' own tensors at the captured points, in the graph of the logits."""
+
+    lm: Decoder
+    current: ForwardPass
+    own: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def gradient(self, point: str, layers: Sequence[int], of: Tensor) -> Tensor:
+        """The gradient in each layer, in the shape of the captured tensors; zero where nothing depends on it."""
+        if of.numel() != 1 or not of.requires_grad:
+            raise InvalidInput(
+                "the number whose gradient is taken",
+                why="it is not one number computed from this run's logits",
+                instead="Give for example run.logits[0, -1, a] - run.logits[0, -1, b]",
+            )
+        own = [self.own[point, layer] for layer in layers]
+        if len({t.shape for t in own}) > 1:
+            raise Unsupported(
+                f"the gradient at {point} in layers {layers[0]} to {layers[-1]}",
+                why="their sizes differ",
+                instead="Run with layers=[...] of one size",
+            )
+        found = torch.autograd.grad(of.reshape(()), own, retain_graph=True, allow_unused=True)
+        return torch.stack(
+            [
+                _read_gradient(self.lm, point, layer, torch.zeros_like(t) if g is None else g, self.current)
+                for layer, t, g in zip(layers, own, found, strict=True)
+            ]
+        )
+
+
+def _read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: ForwardPass) -> Tensor:
+    """The gradient with respect to a captured tensor, from that of the module's own tensor."""
+    if point == "pattern":
+        return own
+    block = lm.structure.blocks[layer]
+    own = current.by_position(own)
+    if point in ("attn_out", "mlp_out"):  # the captured tensor is a multiple of the module's
+        site = block.mixer if point == "attn_out" else block.feed_forward
+        assert site is not None
+        return own / site.multiplier
+    if point in ("resid_pre", "resid_post"):
+        put_back = capture_point("resid_post").put_back
+        assert put_back is not None
+        return put_back(own, own, block)  # refuses where the captured tensor is made of several
+    return capture_point(point).reshape(own, block, current)
+
+
+@contextmanager
+def on_the_graph(
+    lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor], current: ForwardPass
+) -> Iterator[None]:
+    """A context in which a forward pass records a graph from the first block's input on, with its tensors in `own`.
+
+    Args:
+        lm: the model, with hooks attached.
+        points: the points and layers whose tensors are stored.
+        own: receives the module's own tensor at each.
+        current: what `attach_hooks` returned.
+    """
+
+    def begin(t: Tensor) -> Tensor:
+        return t.detach().requires_grad_()
+
+    def keep(key: tuple[str, int]) -> Callable[[Tensor], Tensor]:
+        def saved(t: Tensor) -> Tensor:
+            own[key] = t
+            return t.clone()  # OLMo and Falcon change such tensors in place
+
+        return saved
+
+    with ExitStack() as stack:
+        if lm.structure.blocks:
+            change_tensor(stack, lm, 0, "resid_pre", begin)
+        for point, layer in points:
+            if point in ("scores", "gate_weights"):
+                instead = "Use pattern, q or k" if point == "scores" else "Use coefficients"
+                raise Unsupported(f"gradients of {point}", why="they are only read", instead=instead)
+            if of_experts(lm, point, layer):
+                _keep_coefficients(stack, lm, layer, current, partial(own.__setitem__, (point, layer)))
+            elif point == "pattern":
+                _refuse_difference(lm, layer)
+                after_module(
+                    stack, lm.structure.blocks[layer].attention.module, partial(_keep_weights, own, (point, layer))
+                )
+            else:
+                change_tensor(stack, lm, layer, point, keep((point, layer)))
+        yield
+
+
+def _refuse_difference(lm: Decoder, layer: int) -> None:
+    if lm.structure.blocks[layer].attention.differential is not None:
+        raise Unsupported(
+            f"gradients at pattern in layer {layer} of {lm.name}",
+            why="a head's pattern is the difference of two softmaxes, which the model does not compute",
+            instead="Use z",
+        )
+
+
+def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out: Any) -> None:
+    own[key] = next(t for t in out[1:] if isinstance(t, Tensor) and t.dim() == 4)
+
+
+def _keep_coefficients(
+    stack: ExitStack, lm: Decoder, layer: int, current: ForwardPass, keep: Callable[[Tensor], None]
+) -> None:
+    """Until the stack closes, make a layer's coefficients leaves of the graph, so that gradients reach them."""
+    site = lm.feed_forward(layer)
+    assert site.experts is not None
+
+    def see(found: RoutedCoefficients, output: Tensor) -> Tensor:
+        dense = dense_coefficients(found, layer, current).detach().requires_grad_()
+        keep(dense)
+        nothing = (dense - dense.detach()).flatten(0, 1)
+        return output + (nothing.to(output) @ lm.weights.values(layer).to(output)).view(output.shape)
+
+    stack.enter_context(observed(site.experts, site.module, see))
