@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unembed.models.norms import Norm
 from unembed.models.structure.attention_layout import Mixing, Projected, Projection, find_layout, projections_of
 from unembed.models.structure.attention_scores import score_rule
+from unembed.models.structure.block_writers import BlockWriter
 from unembed.models.structure.exotic.attention import TWO_SOFTMAXES, without_layout
 from unembed.models.structure.exotic.differential import differential_pattern
 from unembed.models.structure.families import facts_of
@@ -24,30 +25,16 @@ _NO_WEIGHTS = (
 )
 
 
-def mixer_site(
-    probe: Probe,
-    path: str,
-    source: str,
-    raw: Tensor,
-    output: nn.Module,
-    branch_norm: Norm | None,
-    multiplier: float,
-    constant: Tensor | None,
-) -> AttentionSite:
-    """The mixer whose module at `source` returned `raw`, with its heads, values and scores where they are found.
+def mixer_site(writer: BlockWriter, block: str, constant: Tensor | None) -> AttentionSite:
+    """A block's mixer, with its heads, values and scores where they are found.
 
     Args:
-        probe: the model and its dry run.
-        path: of the block.
-        source: the module that returned the mixer's output, before a branch norm.
-        raw: what it returned.
-        output: the module whose return value is added to the stream.
-        branch_norm: the norm between, if there is one.
-        multiplier: factor of the output.
+        writer: the mixer as one writer of the block.
+        block: the path of the block.
         constant: a bias that the block adds after it.
     """
-    mixing = _mixing(probe, path, source, raw)
-    site = _one_component(mixing, output, branch_norm, multiplier, constant)
+    mixing = _mixing(writer, block)
+    site = _one_component(mixing, writer, constant)
     if mixing.pattern is None or mixing.z is None or not mixing.n_heads or mixing.out_projection is None:
         return site
     projections = projections_of(mixing)
@@ -57,19 +44,20 @@ def mixer_site(
     return _with_layout(mixing, site, projected, projections)
 
 
-def _mixing(probe: Probe, path: str, source: str, raw: Tensor) -> Mixing:
+def _mixing(writer: BlockWriter, block: str) -> Mixing:
     """What the dry run shows of the mixer."""
-    attention_path = _attention_path(probe, path, source)
+    probe = writer.probe
+    attention_path = _attention_path(probe, block, writer.source)
     module = probe.hf.get_submodule(attention_path)
     weights, differential = probe.recording.calls[attention_path].weights, differential_pattern(module)
     if weights is not None and differential is not None:
         weights = differential.combined(weights)
-    out_path, out_projection = _out_projection(probe, attention_path, module, raw)
+    out_path, out_projection = _out_projection(probe, attention_path, module, writer.raw)
     z = None if out_path is None else probe.recording.given(out_path)
     attention_config = getattr(probe.config, "attn_config", None)
     return Mixing(
         probe=probe,
-        block=path,
+        block=block,
         path=attention_path,
         module=module,
         out_projection=out_projection,
@@ -81,9 +69,7 @@ def _mixing(probe: Probe, path: str, source: str, raw: Tensor) -> Mixing:
     )
 
 
-def _one_component(
-    mixing: Mixing, output: nn.Module, branch_norm: Norm | None, multiplier: float, constant: Tensor | None
-) -> AttentionSite:
+def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None) -> AttentionSite:
     """The mixer as one writer, with the heads' inputs to its out-projection if it has one; values come later."""
     facts, n_heads = facts_of(mixing.probe.config.model_type), mixing.n_heads
     is_attention = mixing.pattern is not None or (n_heads > 0 and _computes_weights(mixing.probe, mixing.module))
@@ -92,9 +78,9 @@ def _one_component(
     return AttentionSite(
         path=mixing.path,
         module=mixing.module,
-        output=output,
-        branch_norm=branch_norm,
-        multiplier=multiplier,
+        output=writer.module,
+        branch_norm=writer.norm,
+        multiplier=writer.multiplier,
         constant=constant,
         differential=mixing.differential,
         pre_norm=_pre_norm(mixing, mixing.probe.recording.given(mixing.path)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from unembed.models.structure.block_writers import BlockWriter
 from unembed.models.structure.find_experts import find_experts
 from unembed.models.structure.probe import Probe, flat, holds_weights, is_linear, relative, same
 from unembed.models.structure.structure import FeedForwardSite
@@ -35,71 +37,76 @@ def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
 
 
 def feed_forward_site(
-    probe: Probe,
-    path: str,
-    ffn_path: str,
-    raw: Tensor,
-    x: Tensor,
-    mid: Tensor,
-    branch: str | None,
-    multiplier: float,
-    output: nn.Module,
+    writer: BlockWriter, block: str, path: str, x: Tensor, middle: Tensor
 ) -> tuple[FeedForwardSite, bool]:
-    """The FFN, and whether it reads the block's own input (parallel to attention).
+    """A block's FFN, and whether it reads the block's own input (parallel to attention).
 
     Args:
-        probe: the model and its dry run.
-        raw: the output of the FFN.
+        writer: the FFN as one writer of the block.
+        block: the path of the block.
+        path: of the FFN; that of the block where its parts lie in the block itself (OPT).
         x: what entered the block.
-        mid: the stream after attention.
-        branch: the path of the norm on the FFN's output, if there is one.
-        multiplier: factor of its output.
-        output: the module whose return value is added to the stream.
+        middle: the stream after attention.
     """
-    module = probe.hf.get_submodule(ffn_path)
-    inside = {
-        f"{ffn_path}.{n}": m
-        for n, m in module.named_modules()
-        if n
-        and is_linear(m)
-        and f"{ffn_path}.{n}" in probe.recording.calls
-        and not (ffn_path == path and not n.startswith("fc"))
-    }
-    inside = {p: m for p, m in inside.items() if not any(p.startswith(f"{outer}.") for outer in inside)}
-    down_path = next((p for p in inside if same(flat(probe.recording.returned(p)), flat(raw))), None)
-    channel_gate = None
-    if down_path is None and (gated := _gated_per_channel(probe, inside, raw)) is not None:
-        down_path, gate_path = gated
-        channel_gate = inside[gate_path]
-    read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
+    probe, module = writer.probe, writer.probe.hf.get_submodule(path)
+    inside = _projections(probe, block, path)
+    read = probe.recording.given(f"{block}.fc1" if path == block else path)
     assert read is not None
     read = read.view(1, -1, read.shape[-1])
-    norm_path = probe.norm_returning(read, path + ".")
+    norm_path = probe.norm_returning(read, block + ".")
     entered = probe.recording.given(norm_path) if norm_path else read
     assert entered is not None
     parallel = same(entered, x)
-    if not parallel and relative(entered, mid) > 10 * probe.tolerance:
-        raise probe.fail(f"block {path}", "its FFN reads neither the block's input nor the stream after attention")
-    entry = probe.norms[norm_path] if norm_path else (module if ffn_path != path else module.get_submodule("fc1"))
-    site: dict[str, Any] = dict(
+    if not parallel and relative(entered, middle) > 10 * probe.tolerance:
+        raise probe.fail(f"block {block}", "its FFN reads neither the block's input nor the stream after attention")
+    entry = probe.norms[norm_path] if norm_path else (module if path != block else module.get_submodule("fc1"))
+    site = FeedForwardSite(
         module=module,
         entry=entry,
-        output=output,
+        output=writer.module,
         pre_norm=probe.entry_norm(norm_path) if norm_path else None,
-        branch_norm=probe.norm(branch) if branch else None,
-        multiplier=multiplier,
+        branch_norm=writer.norm,
+        multiplier=writer.multiplier,
     )
-    if down_path is None:
-        inner = branch is not None and branch.startswith(f"{ffn_path}.")
-        inner_norm = probe.norms[branch] if branch is not None and inner else None
-        found = find_experts(probe, ffn_path, raw, _coefficient_formula, inner_norm)
-        experts, missing = (
-            (None, f"its FFN is a mixture of experts, and {found}") if isinstance(found, str) else (found, "")
-        )
-        none: dict[str, Any] = dict(down_proj=None, up_proj=None, gate_proj=None, gate_first=False)
-        return FeedForwardSite(
-            activation="experts", experts=experts, memories_missing=missing, **none, **site
-        ), parallel
+    down_path = next((p for p in inside if same(flat(probe.recording.returned(p)), flat(writer.raw))), None)
+    if down_path is None and (gated := _gated_per_channel(probe, inside, writer.raw)) is not None:
+        down_path, gate_path = gated
+        site = replace(site, channel_gate=inside[gate_path])
+    found = (
+        _with_experts(writer, path, site)
+        if down_path is None
+        else _with_keys(probe, block, site, inside, down_path, read)
+    )
+    return found, parallel
+
+
+def _projections(probe: Probe, block: str, path: str) -> dict[str, nn.Module]:
+    """The projections of an FFN that were called, by path; the parts of a wrapped one are not among them."""
+    inside = {
+        f"{path}.{n}": m
+        for n, m in probe.hf.get_submodule(path).named_modules()
+        if n
+        and is_linear(m)
+        and f"{path}.{n}" in probe.recording.calls
+        and not (path == block and not n.startswith("fc"))
+    }
+    return {p: m for p, m in inside.items() if not any(p.startswith(f"{outer}.") for outer in inside)}
+
+
+def _with_experts(writer: BlockWriter, path: str, site: FeedForwardSite) -> FeedForwardSite:
+    """The site of an FFN without one down-projection: a mixture of experts, or one that is not understood."""
+    probe, norm = writer.probe, writer.norm_path
+    inner_norm = probe.norms[norm] if norm is not None and norm.startswith(f"{path}.") else None
+    found = find_experts(probe, path, writer.raw, _coefficient_formula, inner_norm)
+    if isinstance(found, str):
+        return replace(site, activation="experts", memories_missing=f"its FFN is a mixture of experts, and {found}")
+    return replace(site, activation="experts", experts=found)
+
+
+def _with_keys(
+    probe: Probe, block: str, site: FeedForwardSite, inside: dict[str, nn.Module], down_path: str, read: Tensor
+) -> FeedForwardSite:
+    """The site with its down-projection, and the projections whose outputs make the coefficient."""
     m = flat(probe.recording.given(down_path))
     assert m is not None
     readers = {
@@ -107,16 +114,10 @@ def feed_forward_site(
         for p, q in inside.items()
         if same(flat(probe.recording.given(p)), flat(read))
     }
-    up, gate, gate_first, activation = _coefficient_formula(probe, path, readers, m)
-    return FeedForwardSite(
-        down_proj=inside[down_path],
-        up_proj=up,
-        gate_proj=gate,
-        gate_first=gate_first,
-        activation=activation,
-        channel_gate=channel_gate,
-        **site,
-    ), parallel
+    up, gate, gate_first, activation = _coefficient_formula(probe, block, readers, m)
+    return replace(
+        site, down_proj=inside[down_path], up_proj=up, gate_proj=gate, gate_first=gate_first, activation=activation
+    )
 
 
 def _gated_per_channel(probe: Probe, inside: dict[str, nn.Module], raw: Tensor) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ and the message names the part.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,22 +16,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from unembed.errors import ModelNotUnderstood, NotFinite, UnembedError, first_sentence
-from unembed.models.norms import ChannelGain, Norm
 from unembed.models.offload import is_offloaded
-from unembed.models.structure.attention import mixer_site
-from unembed.models.structure.block_sums import BlockSum, find_sum
+from unembed.models.structure.block import resolve_block
 from unembed.models.structure.dry_run import PassFailed, record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
-from unembed.models.structure.exotic.convolution import before_convolution, convolved_ffn, convolved_mixer
 from unembed.models.structure.exotic.handovers import with_handovers
 from unembed.models.structure.exotic.several_streams import Streams, streams_of
 from unembed.models.structure.exotic.stream_blocks import check_end, stream_blocks
 from unembed.models.structure.families import facts_of
-from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
-from unembed.models.structure.probe import Probe, is_linear, not_understood, relative, same
+from unembed.models.structure.probe import Probe, not_understood, relative
 from unembed.models.structure.projections import check_projections
 from unembed.models.structure.rotary import common_style
-from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite, Structure, Writer
+from unembed.models.structure.structure import Block, Structure
 
 _TOLERANCE = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
@@ -173,7 +169,7 @@ def _blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, x: Tensor) -
         path = f"{blocks_path}.{number}"
         if path in probe.recording.calls:  # Mllama leaves its cross-attention out of a pass without an image
             entering = probe.recording.given(path)
-            block, x = _block(probe, path, module, x if entering is None else entering)
+            block, x = resolve_block(probe, path, module, x if entering is None else entering)
             found.append(block)
     return found, x
 
@@ -241,214 +237,3 @@ def _read_positions(hf: PreTrainedModel, blocks: list[Block]) -> nn.Module | Non
         return None
     tables = [m for n, m in hf.named_modules() if n.endswith("embed_positions") and isinstance(m, nn.Embedding)]
     return tables[0] if len(tables) == 1 else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """One writer of a block: the module whose output is added, and the module behind a branch norm that computed it."""
-
-    output: str
-    branch: str | None
-    source: str
-    raw: Tensor
-    multiplier: float
-    channels: tuple[Tensor, Tensor] | None = None
-    """A gain and a shift per channel on its way to the stream."""
-    behind: str = ""
-    """The kind of module that mixes positions between the branch and the stream, if there is one."""
-
-    def branch_norm(self, probe: Probe) -> Norm | None:
-        """The norm or gain per channel that follows the branch, before the stream."""
-        if self.channels is None:
-            return probe.norm(self.branch) if self.branch else None
-        gains, shift = self.channels
-        return ChannelGain(probe.hf.get_submodule(self.output), self.output, probe.d_model, gains=gains, shift=shift)
-
-
-def _block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
-    """One block, from the stream that entered it, and the stream that leaves it."""
-    y = probe.recording.returned(path)
-    if y is None or y.shape != x.shape:
-        raise probe.fail(f"block {path}", "it does not return hidden states of the stream's shape")
-    ffn_path = ffn_path_of(probe, path, module)
-    steps = _steps(probe, path, ffn_path, x, y)
-    early_parts = [] if steps.early is None else _parts(probe, steps.early, 1.0)
-    late_parts = _parts(probe, steps.late, steps.exit_gain)
-    ffn = next((p for p in late_parts if ffn_path is not None and _is_within(p.source, ffn_path)), None)
-    if ffn_path is not None and ffn is None:
-        raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output", probe.way_on)
-    late_parts = [p for p in late_parts if p is not ffn]
-    mixer = _mixer_among(probe, late_parts if steps.early is None else early_parts)
-    if steps.early is not None and steps.late.constant is not None:
-        raise probe.fail(f"block {path}", "something constant is added after its FFN")
-    site = None if mixer is None else _mixer(probe, path, mixer, (steps.early or steps.late).constant)
-    feed_forward, parallel = None, False
-    if ffn is not None and ffn_path is not None:
-        feed_forward, parallel = _feed_forward(probe, path, ffn_path, ffn, x, steps.middle)
-    return (
-        Block(
-            path=path,
-            module=module,
-            mixer=site,
-            feed_forward=feed_forward,
-            parallel=parallel and site is not None,
-            early_writers=tuple(_writer(probe, path, p) for p in early_parts if p is not mixer),
-            late_writers=tuple(_writer(probe, path, p) for p in late_parts if p is not mixer),
-            entry_gain=1.0 if steps.early is None else steps.early.gain,
-            middle_gain=steps.middle_gain,
-            exit_gain=steps.exit_gain,
-            entry_norm=_stream_norm(probe, steps.early or steps.late),
-            middle_norm=None if steps.early is None else _stream_norm(probe, steps.late),
-        ),
-        y,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Steps:
-    """The sums by which a block gets from the stream that enters it to the one that leaves it."""
-
-    early: BlockSum | None
-    """What is written before the FFN reads the stream; None where everything is written in one step."""
-    middle: Tensor
-    """The stream that the FFN reads."""
-    late: BlockSum
-
-    @property
-    def exit_gain(self) -> float:
-        """The factor of the whole output, where the last step has a number as its gain."""
-        return 1.0 if isinstance(self.late.gain, Tensor) else float(self.late.gain)
-
-    @property
-    def middle_gain(self) -> float | Tensor:
-        """The factor of each channel of the stream before the last step; 1 where there is none."""
-        return self.late.gain if isinstance(self.late.gain, Tensor) else 1.0
-
-
-def _steps(probe: Probe, path: str, ffn_path: str | None, x: Tensor, y: Tensor) -> _Steps:
-    entered = None if ffn_path is None else _entered(probe, path, ffn_path)
-    called = [p for p in probe.recording.calls if p.startswith(path + ".")]
-    if ffn_path is None or entered is None or same(entered, x):
-        return _Steps(None, x, _sum(probe, path, x, y, called))
-    first = f"{path}.fc1" if ffn_path == path else ffn_path
-    at = next(i for i, p in enumerate(called) if p == first or p.startswith(first + "."))
-    early = _sum(probe, path, x, entered, called[:at])
-    return _Steps(early, entered, _sum(probe, path, entered, y, called[at:]))
-
-
-def _stream_norm(probe: Probe, step: BlockSum) -> Norm | None:
-    return probe.norm(step.norm) if step.norm else None
-
-
-def _mixer(probe: Probe, path: str, part: _Part, constant: Tensor | None) -> AttentionSite:
-    output, norm = probe.hf.get_submodule(part.output), part.branch_norm(probe)
-    site = mixer_site(probe, path, part.source, part.raw, output, norm, part.multiplier, constant)
-    return convolved_mixer(site, part.behind) if part.behind else site
-
-
-def _feed_forward(
-    probe: Probe, path: str, ffn_path: str, part: _Part, x: Tensor, middle: Tensor
-) -> tuple[FeedForwardSite, bool]:
-    """The FFN, and whether it reads what entered the block."""
-    output = probe.hf.get_submodule(part.output)
-    site, parallel = feed_forward_site(probe, path, ffn_path, part.raw, x, middle, part.branch, part.multiplier, output)
-    if part.channels is not None:
-        site = replace(site, branch_norm=part.branch_norm(probe))
-    return convolved_ffn(site, part.behind) if part.behind else site, parallel
-
-
-def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
-    """The stream that the FFN reads, before its norm."""
-    read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
-    if read is None:
-        return None
-    read = read.view(1, -1, read.shape[-1])
-    norm_path = probe.norm_returning(read, path + ".")
-    return probe.recording.given(norm_path) if norm_path else read
-
-
-def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str]) -> BlockSum:
-    """The writers between two states of the stream: direct children of the block if they suffice, else any module."""
-    children = [p for p in called if p.count(".") == path.count(".") + 1]
-    best = None
-    norms = [p for p in probe.norms if p.startswith(path + ".") and same(probe.recording.given(p), base)]
-    for paths in (children, called):
-        found = find_sum(probe, base, target, paths)
-        if found is not None and found.error <= probe.tolerance and not set(norms) & set(found.paths):
-            return found
-        best = found if best is None or (found is not None and found.error < best.error) else best
-    # The stream itself may go through a norm first (MiniMax, the first block of RWKV).
-    for norm in norms:
-        normed = probe.recording.returned(norm)
-        found = None if normed is None else find_sum(probe, normed, target, [p for p in children if p != norm])
-        if found is not None and found.error <= probe.tolerance and found.gain != 0:
-            return replace(found, norm=norm)
-    error = float("inf") if best is None else best.error
-    gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
-    raise probe.fail(
-        f"block {path}",
-        f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {gain:.4g}): something "
-        "else is added, or the stream itself is normalised",
-        probe.way_on,
-    )
-
-
-def _parts(probe: Probe, found: BlockSum, scale: float) -> list[_Part]:
-    """The writers of a sum, each followed back through a norm on its branch."""
-    parts = []
-    for output, multiplier in zip(found.paths, found.multipliers, strict=True):
-        branch, source, raw = None, output, probe.recording.returned(output)
-        if output in probe.norms:
-            branch, raw = output, probe.recording.given(output)
-            inside = output.rsplit(".", 1)[0] + "."
-            found_source = next(
-                (
-                    p
-                    for p in probe.recording.calls
-                    if p.startswith(inside) and p != output and _same_numbers(probe.recording.returned(p), raw)
-                ),
-                None,
-            )
-            if found_source is None:
-                raise probe.fail(output, "what it normalises is not the output of a module, so its writers are unknown")
-            source = found_source
-        elif (inner := _norm_at_its_end(probe, output)) is not None:
-            branch, raw = inner, probe.recording.given(inner)
-        behind = before_convolution(probe, output)
-        if behind is not None:
-            source, raw = behind, probe.recording.returned(behind)
-        assert raw is not None
-        kind = "" if behind is None else type(probe.hf.get_submodule(output)).__name__
-        raw = raw.reshape(1, -1, raw.shape[-1])
-        parts.append(_Part(output, branch, source, raw, multiplier / scale, found.channels, kind))
-    return parts
-
-
-def _norm_at_its_end(probe: Probe, output: str) -> str | None:
-    """The norm inside a module whose output the module returns as its own (AXK1)."""
-    returned = probe.recording.returned(output)
-    inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
-    return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)
-
-
-def _same_numbers(a: Tensor | None, b: Tensor | None) -> bool:
-    return a is not None and b is not None and a.numel() == b.numel() and same(a.reshape(b.shape), b)
-
-
-def _is_within(path: str, outer: str) -> bool:
-    return path == outer or path.startswith(outer + ".")
-
-
-def _mixer_among(probe: Probe, parts: list[_Part]) -> _Part | None:
-    """The part that is the block's mixer: the one with attention weights where there are several."""
-
-    def weighted(part: _Part) -> bool:
-        related = (p for p in probe.recording.calls if _is_within(p, part.source) or _is_within(part.source, p))
-        return any(probe.recording.calls[p].weights is not None for p in related)
-
-    return next((p for p in parts if weighted(p)), parts[0] if parts else None)
-
-
-def _writer(probe: Probe, path: str, part: _Part) -> Writer:
-    label = part.source.removeprefix(path + ".").split(".")[0]
-    return Writer(label, probe.hf.get_submodule(part.output), part.multiplier)

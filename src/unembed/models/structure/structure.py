@@ -250,15 +250,15 @@ class FeedForwardSite:
     """The module that the stream enters first: the pre-norm where there is one."""
     output: nn.Module
     """The FFN adds this module's output, times `multiplier`, to the stream."""
-    down_proj: nn.Module | None
-    up_proj: nn.Module | None
-    gate_proj: nn.Module | None
-    """The same module as `up_proj` when both are fused in one weight."""
-    gate_first: bool
     pre_norm: Norm | None
     branch_norm: Norm | None
     multiplier: float
-    activation: str
+    down_proj: nn.Module | None = None
+    up_proj: nn.Module | None = None
+    gate_proj: nn.Module | None = None
+    """The same module as `up_proj` when both are fused in one weight."""
+    gate_first: bool = False
+    activation: str = "unknown"
     experts: Experts | None = None
     """The experts to which the memories belong, in a mixture of experts."""
     memories_missing: str = ""

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from unembed.models.norms import Norm, OpaqueNorm
+from unembed.models.norms import OpaqueNorm
 from unembed.models.structure.attention import mixer_site
+from unembed.models.structure.block_writers import BlockWriter
 from unembed.models.structure.exotic.several_streams import AltUp, Streams
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
 from unembed.models.structure.probe import Probe, relative
@@ -41,13 +42,11 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
         raise probe.fail(f"block {path}", "its mixer or FFN was not found among several streams")
     alternating = isinstance(streams, AltUp)
     half = 0.5**0.5 if alternating else 1.0
-    attention = _branch(probe, path, f"{path}.{name}", "post_attention_layernorm" if alternating else None)
-    ffn = _branch(probe, path, ffn_path, "post_feedforward_layernorm" if alternating else None)
-    mixer = mixer_site(
-        probe, path, f"{path}.{name}", attention.raw, attention.output, attention.norm, half, constant=None
-    )
+    attention = _writer(probe, path, f"{path}.{name}", half, "post_attention_layernorm" if alternating else None)
+    ffn = _writer(probe, path, ffn_path, 1.0, "post_feedforward_layernorm" if alternating else None)
+    mixer = mixer_site(attention, path, constant=None)
     read = _read(probe, path, ffn_path)
-    site, _ = feed_forward_site(probe, path, ffn_path, ffn.raw, read, read, ffn.path, 1.0, ffn.output)
+    site, _ = feed_forward_site(ffn, path, ffn_path, read, read)
     early, late = _others(probe, path, module, alternating, half)
     return Block(
         path=path,
@@ -62,22 +61,13 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
     )
 
 
-class _Branch:
-    """What one branch returned, and the module and norm behind which it is written."""
-
-    def __init__(self, raw: Tensor, output: nn.Module, norm: Norm | None, path: str | None) -> None:
-        self.raw, self.output, self.norm, self.path = raw, output, norm, path
-
-
-def _branch(probe: Probe, path: str, source: str, norm: str | None) -> _Branch:
+def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str | None) -> BlockWriter:
+    """One branch, which is written behind a norm of the block if a name is given."""
     raw = probe.recording.returned(source)
     if raw is None:
         raise probe.fail(f"block {path}", f"{source} returned no tensor")
-    raw = raw.reshape(1, -1, raw.shape[-1])
-    if norm is None:
-        return _Branch(raw, probe.hf.get_submodule(source), None, None)
-    behind = f"{path}.{norm}"
-    return _Branch(raw, probe.norms[behind], probe.norm(behind), behind)
+    behind = None if norm is None else f"{path}.{norm}"
+    return BlockWriter(probe, behind or source, source, raw.reshape(1, -1, raw.shape[-1]), multiplier, behind)
 
 
 def _read(probe: Probe, path: str, ffn_path: str) -> Tensor:

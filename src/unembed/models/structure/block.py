@@ -1,0 +1,130 @@
+"""One block of a model with one stream: its two sums, its mixer and its FFN, checked on a dry run's tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from unembed.models.norms import Norm
+from unembed.models.structure.attention import mixer_site
+from unembed.models.structure.block_sums import BlockSum, find_sum
+from unembed.models.structure.block_writers import mixer_among, writers_of
+from unembed.models.structure.exotic.convolution import convolved_ffn, convolved_mixer
+from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
+from unembed.models.structure.probe import Probe, same
+from unembed.models.structure.structure import Block
+
+
+def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
+    """One block, from the stream that entered it, and the stream that leaves it."""
+    y = probe.recording.returned(path)
+    if y is None or y.shape != x.shape:
+        raise probe.fail(f"block {path}", "it does not return hidden states of the stream's shape")
+    ffn_path = ffn_path_of(probe, path, module)
+    steps = _steps(probe, path, ffn_path, x, y)
+    early = [] if steps.early is None else writers_of(probe, steps.early, 1.0)
+    late = writers_of(probe, steps.late, steps.exit_gain)
+    ffn = next((one for one in late if ffn_path is not None and one.is_part_of(ffn_path)), None)
+    if ffn_path is not None and ffn is None:
+        raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output", probe.way_on)
+    late = [one for one in late if one is not ffn]
+    mixer = mixer_among(late if steps.early is None else early)
+    if steps.early is not None and steps.late.constant is not None:
+        raise probe.fail(f"block {path}", "something constant is added after its FFN")
+    site, feed_forward, parallel = None, None, False
+    if mixer is not None:
+        site = mixer_site(mixer, path, (steps.early or steps.late).constant)
+        site = convolved_mixer(site, mixer.behind) if mixer.behind else site
+    if ffn is not None and ffn_path is not None:
+        feed_forward, parallel = feed_forward_site(ffn, path, ffn_path, x, steps.middle)
+        feed_forward = convolved_ffn(feed_forward, ffn.behind) if ffn.behind else feed_forward
+    return (
+        Block(
+            path=path,
+            module=module,
+            mixer=site,
+            feed_forward=feed_forward,
+            parallel=parallel and site is not None,
+            early_writers=tuple(one.named(path) for one in early if one is not mixer),
+            late_writers=tuple(one.named(path) for one in late if one is not mixer),
+            entry_gain=1.0 if steps.early is None else steps.early.gain,
+            middle_gain=steps.middle_gain,
+            exit_gain=steps.exit_gain,
+            entry_norm=_stream_norm(probe, steps.early or steps.late),
+            middle_norm=None if steps.early is None else _stream_norm(probe, steps.late),
+        ),
+        y,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The sums by which a block gets from the stream that enters it to the one that leaves it."""
+
+    early: BlockSum | None
+    """What is written before the FFN reads the stream; None where everything is written in one step."""
+    middle: Tensor
+    """The stream that the FFN reads."""
+    late: BlockSum
+
+    @property
+    def exit_gain(self) -> float:
+        """The factor of the whole output, where the last step has a number as its gain."""
+        return 1.0 if isinstance(self.late.gain, Tensor) else float(self.late.gain)
+
+    @property
+    def middle_gain(self) -> float | Tensor:
+        """The factor of each channel of the stream before the last step; 1 where there is none."""
+        return self.late.gain if isinstance(self.late.gain, Tensor) else 1.0
+
+
+def _steps(probe: Probe, path: str, ffn_path: str | None, x: Tensor, y: Tensor) -> _Steps:
+    entered = None if ffn_path is None else _entered(probe, path, ffn_path)
+    called = [p for p in probe.recording.calls if p.startswith(path + ".")]
+    if ffn_path is None or entered is None or same(entered, x):
+        return _Steps(None, x, _sum(probe, path, x, y, called))
+    first = f"{path}.fc1" if ffn_path == path else ffn_path
+    at = next(i for i, p in enumerate(called) if p == first or p.startswith(first + "."))
+    early = _sum(probe, path, x, entered, called[:at])
+    return _Steps(early, entered, _sum(probe, path, entered, y, called[at:]))
+
+
+def _stream_norm(probe: Probe, step: BlockSum) -> Norm | None:
+    return probe.norm(step.norm) if step.norm else None
+
+
+def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
+    """The stream that the FFN reads, before its norm."""
+    read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
+    if read is None:
+        return None
+    read = read.view(1, -1, read.shape[-1])
+    norm_path = probe.norm_returning(read, path + ".")
+    return probe.recording.given(norm_path) if norm_path else read
+
+
+def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str]) -> BlockSum:
+    """The writers between two states of the stream: direct children of the block if they suffice, else any module."""
+    children = [p for p in called if p.count(".") == path.count(".") + 1]
+    best = None
+    norms = [p for p in probe.norms if p.startswith(path + ".") and same(probe.recording.given(p), base)]
+    for paths in (children, called):
+        found = find_sum(probe, base, target, paths)
+        if found is not None and found.error <= probe.tolerance and not set(norms) & set(found.paths):
+            return found
+        best = found if best is None or (found is not None and found.error < best.error) else best
+    # The stream itself may go through a norm first (MiniMax, the first block of RWKV).
+    for norm in norms:
+        normed = probe.recording.returned(norm)
+        found = None if normed is None else find_sum(probe, normed, target, [p for p in children if p != norm])
+        if found is not None and found.error <= probe.tolerance and found.gain != 0:
+            return replace(found, norm=norm)
+    error = float("inf") if best is None else best.error
+    gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
+    raise probe.fail(
+        f"block {path}",
+        f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {gain:.4g}): something "
+        "else is added, or the stream itself is normalised",
+        probe.way_on,
+    )

@@ -1,0 +1,115 @@
+"""What writes to the stream between two of its states, each writer followed back to the module that computed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from unembed.models.norms import ChannelGain, Norm
+from unembed.models.structure.block_sums import BlockSum
+from unembed.models.structure.exotic.convolution import before_convolution
+from unembed.models.structure.probe import Probe, is_linear, same
+from unembed.models.structure.structure import Writer
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWriter:
+    """One writer of a block in the dry run: the module whose output is added, and the one that computed it."""
+
+    probe: Probe
+    output: str
+    source: str
+    """The module before a branch norm."""
+    raw: Tensor
+    """What it returned."""
+    multiplier: float = 1.0
+    """Factor of the output on its way to the stream."""
+    norm_path: str | None = None
+    """The norm between the two, if there is one."""
+    channels: tuple[Tensor, Tensor] | None = None
+    """A gain and a shift per channel on its way to the stream."""
+    behind: str = ""
+    """The kind of module that mixes positions between the branch and the stream, if there is one."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module whose output is added."""
+        return self.probe.hf.get_submodule(self.output)
+
+    @property
+    def norm(self) -> Norm | None:
+        """The norm or gain per channel that follows the branch, before the stream."""
+        if self.channels is None:
+            return self.probe.norm(self.norm_path) if self.norm_path else None
+        gains, shift = self.channels
+        return ChannelGain(self.module, self.output, self.probe.d_model, gains=gains, shift=shift)
+
+    def is_part_of(self, path: str) -> bool:
+        """Whether the module at a path computed it, or holds the one that did."""
+        return _is_within(self.source, path)
+
+    def named(self, block: str) -> Writer:
+        """The writer as part of a block's description."""
+        return Writer(self.source.removeprefix(block + ".").split(".")[0], self.module, self.multiplier)
+
+
+def writers_of(probe: Probe, found: BlockSum, scale: float) -> list[BlockWriter]:
+    """The writers of a sum, each followed back through a norm on its branch.
+
+    Args:
+        scale: what the whole sum is multiplied by.
+    """
+    return [
+        _followed_back(probe, output, multiplier / scale, found.channels)
+        for output, multiplier in zip(found.paths, found.multipliers, strict=True)
+    ]
+
+
+def _followed_back(probe: Probe, output: str, multiplier: float, channels: tuple[Tensor, Tensor] | None) -> BlockWriter:
+    norm, source, raw = None, output, probe.recording.returned(output)
+    if output in probe.norms:
+        norm, raw = output, probe.recording.given(output)
+        source = _computing(probe, output, raw)
+    elif (inner := _norm_at_its_end(probe, output)) is not None:
+        norm, raw = inner, probe.recording.given(inner)
+    behind = before_convolution(probe, output)
+    if behind is not None:
+        source, raw = behind, probe.recording.returned(behind)
+    assert raw is not None
+    kind = "" if behind is None else type(probe.hf.get_submodule(output)).__name__
+    return BlockWriter(probe, output, source, raw.reshape(1, -1, raw.shape[-1]), multiplier, norm, channels, kind)
+
+
+def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
+    """The module beside a norm that returned what the norm was given."""
+    beside = (p for p in probe.recording.calls if p.startswith(norm.rsplit(".", 1)[0] + ".") and p != norm)
+    source = next((p for p in beside if _same_numbers(probe.recording.returned(p), given)), None)
+    if source is None:
+        raise probe.fail(norm, "what it normalises is not the output of a module, so its writers are unknown")
+    return source
+
+
+def _norm_at_its_end(probe: Probe, output: str) -> str | None:
+    """The norm inside a module whose output the module returns as its own (AXK1)."""
+    returned = probe.recording.returned(output)
+    inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
+    return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)
+
+
+def _same_numbers(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and a.numel() == b.numel() and same(a.reshape(b.shape), b)
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(outer + ".")
+
+
+def mixer_among(writers: list[BlockWriter]) -> BlockWriter | None:
+    """The writer that is the block's mixer: the one with attention weights where there are several."""
+
+    def weighted(writer: BlockWriter) -> bool:
+        calls, source = writer.probe.recording.calls, writer.source
+        return any(calls[p].weights is not None for p in calls if _is_within(p, source) or _is_within(source, p))
+
+    return next((one for one in writers if weighted(one)), writers[0] if writers else None)
