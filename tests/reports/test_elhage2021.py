@@ -22,11 +22,10 @@ from unembed.errors import InvalidInput
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.models.decoder import Decoder
 from unembed.reports import reopen
-from unembed.reports.elhage2021 import measurements
-from unembed.reports.elhage2021.findings import CLAIMS
+from unembed.reports.elhage2021 import QUANTITIES, measurements, parts
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
 from unembed.reports.elhage2021.options import Options
-from unembed.reports.elhage2021.sections import heads, stream
+from unembed.reports.elhage2021.parts import induction, paths, stream
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
 
@@ -52,7 +51,7 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     losses = list(report["term_importance"].rows())
     assert [r["terms"] for r in losses] == [1, 16, 64]
     found = {f.claim: f for f in report.findings}
-    about_layers = [c.claim for c in CLAIMS if c.name != "bigram table"]
+    about_layers = [c.claim for c in QUANTITIES if c.name != "bigram table"]
     assert list(found) == about_layers, "every claim has its row, in the order of the sections"
     assert all(f.here and f.test and f.control for f in found.values())
     expansion = next(f for f in found.values() if "sum over paths" in f.claim)
@@ -93,8 +92,8 @@ def test_a_stopped_study_resumes_with_the_part_it_was_in(tmp_path: Path, monkeyp
     whole = study("whole")
     # Before, between and after the parts that share head scores and evidence, each run goes one part further.
     late = (
-        (heads, "all_heads"), (stream, "expansion"), (heads, "composition"), (measurements, "source_effects"),
-        (measurements, "in_context"), (stream, "stream"),
+        (parts, "heads_section"), (paths, "expansion_section"), (paths, "composition_section"),
+        (induction, "source_effects"), (induction, "in_context"), (stream, "stream_section"),
     )  # fmt: skip
     for module, name in late:
         with monkeypatch.context() as patch:
@@ -102,7 +101,11 @@ def test_a_stopped_study_resumes_with_the_part_it_was_in(tmp_path: Path, monkeyp
             with pytest.raises(Stopped):
                 study("stopped")
         monkeypatch.setattr(measurements, "direct_path", stop)  # what was made before is not needed again
-    for module, name in ((stream, "importance"), (heads, "composition"), (heads, "induction")):
+    for module, name in (
+        (paths, "importance_section"),
+        (paths, "composition_section"),
+        (induction, "induction_section"),
+    ):
         monkeypatch.setattr(module, name, stop)
     assert study("stopped") == whole
     assert not (tmp_path / "stopped" / STAGES).exists()
@@ -115,8 +118,8 @@ def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
     m = measurements.Measurements(
         unembed.load("attn-2l"), unembed.open_corpus(TEXTS), work, Options(sequences=2, tokens=100, windows=1)
     )
-    check_explanations(CLAIMS, m)
-    text = next(claim for claim in CLAIMS if claim.name == "Q-composition").explain(m)
+    check_explanations(QUANTITIES, m)
+    text = next(claim for claim in QUANTITIES if claim.name == "Q-composition").explain(m)
     composition = m.circuits.composition("q", baseline=True)[0, :, 1]
     early, late = divmod(int(composition.argmax()), 8)
     product = m.circuits.ov(0, early).double().dense() @ m.circuits.qk(1, late).double().dense()
@@ -228,9 +231,9 @@ def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:
 def test_copying_is_judged_on_the_heads_that_have_an_ov_circuit(tmp_path: Path) -> None:
     lm = unembed.load(tiny_model("granitemoehybrid"))
     m = measurements.Measurements(lm, unembed.open_corpus(TEXTS), Work(tmp_path, {"seed": 0}), Options())
-    numbers = next(claim for claim in CLAIMS if claim.name == "copying").measure(m)
+    numbers = next(claim for claim in QUANTITIES if claim.name == "copying").measure(m)
     assert numbers is not None
-    scores = torch.tensor(numbers["scores"])
+    scores = torch.tensor(numbers.scores)
     assert len(scores) == lm.n_heads * len(lm.attention_layers) < lm.n_heads * lm.n_layers
     torch.testing.assert_close(scores, torch.cat([m.copying.score[n] for n in lm.attention_layers]).to(scores.dtype))
 
@@ -259,7 +262,7 @@ def test_the_report_is_whole_where_the_architecture_lacks_a_part(
     if model_type in ("qwen3_next", "nemotron_h"):
         mixer = {"qwen3_next": "gated DeltaNet", "nemotron_h": "Mamba-2"}[model_type]
         assert f"norm scales, mixer ({mixer}) outputs and FFN outputs fixed" in sections["Path expansion"].text[0]
-    claims = [c.claim for c in CLAIMS if c.name not in ("bigram table", "bugs")]
+    claims = [c.claim for c in QUANTITIES if c.name not in ("bigram table", "bugs")]
     made = {f.claim: f for f in report.findings}
     assert set(claims) <= made.keys(), "every claim has its row, or says why there is none"
     assert all(f.verdict == "inconclusive" for f in report.findings if f.here.startswith("Not available"))

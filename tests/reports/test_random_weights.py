@@ -49,8 +49,7 @@ def test_other_random_weights_pass_at_most_one_finding_that_is_called_informativ
         folder.mkdir()
         given = (with_random_weights(lm, seed), corpus, Work(folder, {"seed": seed}), module.Options(**options))
         m = measure(*given)
-        rows = getattr(module, "QUANTITIES", None) or module.CLAIMS
-        found = {row.name: row.judgement(m) for row in rows}
+        found = {row.name: row.judgement(m) for row in module.QUANTITIES}
         judged.append({name for name, judgement in found.items() if judgement is not None})
         passed.append({name for name, judgement in found.items() if judgement and judgement.verdict == "agrees"})
     assert len(passed[1] - passed[0]) <= 1, passed

@@ -169,7 +169,7 @@ class Quantity(Generic[M]):
 
 @dataclass(frozen=True)
 class Part(Generic[M]):
-    """A section of a study.
+    """A section of a study, or several of which the first states the findings.
 
     Attributes:
         section: makes it from the measurements, without what is derived; None where the model gives none.
@@ -177,39 +177,54 @@ class Part(Generic[M]):
         compared: name of the table of `rows`; empty where there are none.
         title: of that table.
         note: below that title.
+        name: of the stage that holds its sections, so that a stopped run does not make them again; empty for none.
+        absent: the heading of the section that gives the reason where the architecture lacks what is shown; when
+            empty, the whole study is refused.
+        when: whether the study of this model has the part.
     """
 
-    section: Callable[[M], Section | None]
+    section: Callable[[M], Section | Sequence[Section] | None]
     quantities: tuple[Quantity[M], ...] = ()
     compared: str = ""
     title: str = ""
     note: str = ""
+    name: str = ""
+    absent: str = ""
+    when: Callable[[M], bool] = lambda _: True
 
-    def made(self, m: M, control: Mapping[str, Judgement], provenance: Provenance) -> Section | None:
-        """The section with its findings, its table "here and published", and the published lines of its figures.
+    def made(self, m: M, control: Mapping[str, Judgement], provenance: Provenance) -> list[Section]:
+        """The sections; the first with findings, a table "here and published" and published lines in its figures.
 
         Args:
             control: judgements on the model with random weights, by name of the quantity.
         """
-        section = self.section(m)
-        if section is None:
-            return None
+        try:
+            found = self.section(m)
+        except Unsupported as refused:
+            if not self.absent:
+                raise
+            found = Section(self.absent, (f"Not available: {refused}",))
+        if found is None:
+            return []
+        section, *others = (found,) if isinstance(found, Section) else found
         findings = (q.finding(m, control.get(q.name)) for q in self.quantities)
+        shown = self.quantities if self.compared else ()
         rows = [
             row._replace(source=q.where) if row.published is not None and not row.source else row
-            for q in self.quantities
+            for q in shown
             if (n := q.measure(m)) is not None
             for row in q.rows(n)
         ]
         drawn: dict[str, tuple[Reference, ...]] = {}
         for name, references in (item for q in self.quantities for item in q.references.items()):
             drawn[name] = (*drawn.get(name, ()), *references)
-        return replace(
+        first = replace(
             section,
             exhibits=(*comparison(self.compared, self.title, rows, provenance, self.note), *section.exhibits),
             figures=tuple(replace(f, references=(*f.references, *drawn.get(f.name, ()))) for f in section.figures),
             findings=tuple(finding for finding in findings if finding is not None),
         )
+        return [first, *others]
 
 
 def comparison(

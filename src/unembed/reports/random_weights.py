@@ -19,7 +19,6 @@ import torch
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
-from unembed.reports.claims import Claim
 from unembed.reports.quantities import Judgement, Quantity
 from unembed.reports.stages import Work
 from unembed.results import write_whole
@@ -48,13 +47,13 @@ def with_random_weights(lm: Decoder, seed: int = SEED) -> Decoder:
 
 def control_judgements(
     study: str,
-    claims: Sequence[Quantity[M]] | Sequence[Claim[M]],
+    quantities: Sequence[Quantity[M]],
     lm: Decoder,
     work: Work,
     settings: Mapping[str, Any],
     measure: Callable[[Decoder, Work], M],
 ) -> dict[str, Judgement]:
-    """Judgements on the model with random weights, by name of the claim; read from the cache where they are there.
+    """Judgements on the model with random weights, by name of the quantity; read from the cache where they are there.
 
     Args:
         lm: the model whose architecture is taken.
@@ -62,7 +61,7 @@ def control_judgements(
         measure: runs the study's measurements.
     """
     config = {k: v for k, v in lm.hf.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
-    tests = [(c.name, c.test) for c in claims]
+    tests = [(q.name, q.test) for q in quantities]
     # The tokenizer is identified by how it tokenises its own vocabulary: ids and strings.
     vocabulary = hashlib.sha256("\0".join(lm.token_strings(range(lm.d_vocab))).encode(errors="replace")).hexdigest()
     key = [study, __version__, config, vocabulary, str(lm.dtype), int(lm.unlearned.sum()), tests, dict(settings), SEED]
@@ -79,7 +78,7 @@ def control_judgements(
         progress=lambda what, done, total: work.progress(f"random weights: {what}", done, total),
     )
     m = measure(with_random_weights(lm), own)
-    found = {claim.name: judged for claim in claims if (judged := claim.judgement(m)) is not None}
+    found = {q.name: judged for q in quantities if (judged := q.judgement(m)) is not None}
     text = json.dumps({name: asdict(judged) for name, judged in found.items()}, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from unembed.corpus import Corpus, CorpusSource
-from unembed.document.model import Report
+from unembed.document.model import Report, Section
 from unembed.models.decoder import Decoder
 from unembed.reports.options import options_of
 from unembed.reports.published import Origin, published_section
 from unembed.reports.quantities import Judgement, Part, Quantity
 from unembed.reports.random_weights import control_judgements
+from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import Work
 from unembed.results import Provenance
 
@@ -85,29 +87,39 @@ class Study(Generic[M]):
             settings = {**vars(small), "corpus": text.fingerprint, "seed": work.seed}
             control = control_judgements(
                 self.name,
-                self.quantities,
+                [quantity for part in self.parts if part.when(m) for quantity in part.quantities],
                 lm,
                 work,
                 settings,
                 lambda random, own: self.measure(random, text, own, small),
             )
-        return self.report(m, control)
+        return self.report(m, control, work)
 
-    def report(self, m: M, control: Mapping[str, Judgement]) -> Report:
+    def report(self, m: M, control: Mapping[str, Judgement], work: Work | None = None) -> Report:
         """The measurements as a report.
 
         Args:
             control: judgements on random weights, by name of the quantity.
+            work: stores the sections of parts that have a name, so that a stopped run continues with the next.
         """
-        provenance = m.provenance
-        sections = (part.made(m, control, provenance) for part in self.parts)
-        origins = (*(origin for quantity in self.quantities for origin in quantity.origins), *self.origins)
+        provenance, sections = m.provenance, list[Section]()
+        parts = [part for part in self.parts if part.when(m)]
+        for done, part in enumerate(parts):
+            make = partial(part.made, m, control, provenance)
+            if work is None or not part.name:
+                sections += make()
+                continue
+            work.progress(part.name, done, len(parts))
+            sections += cached_sections(work, part.name, make)
+        if any(quantity.origins for part in parts for quantity in part.quantities):
+            origins = (*(origin for quantity in self.quantities for origin in quantity.origins), *self.origins)
+            sections.append(published_section(origins, provenance, *self.notes))
         return Report(
             self.name,
             self.title.format(model=m.lm.name),
             self.subtitle,
             self.source,
             provenance,
-            (*(section for section in sections if section), published_section(origins, provenance, *self.notes)),
+            tuple(sections),
             self.facts(m),
         )

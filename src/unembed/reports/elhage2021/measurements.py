@@ -11,38 +11,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.behaviour.head_scores import ROLE, HeadScores
-from unembed.attention.behaviour.in_context import (
-    InContext,
-    TextScores,
-    head_output_lengths,
-    in_context,
-    matched_heads,
-    scores_on_text,
-)
+from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.behaviour.induction import InductionEvidence
-from unembed.attention.behaviour.source_effects import SourceEffects, source_effects
 from unembed.attention.circuits import Circuits, circuits
 from unembed.attention.paths.erasure import MemoryManagement, memory_management
 from unembed.attention.paths.expansion import Expansion
 from unembed.attention.paths.term_importance import TermImportance
-from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.text.direct_path import DirectPath, direct_path
 from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
     SkipTrigram,
-    SkipTrigramBugs,
     count_in_corpus,
-    crossed_pairs,
     frequent_tokens,
-    random_tables,
     shuffled_sources,
-    skip_trigram_bugs,
 )
 from unembed.attention.weights.copying import Spectra
 from unembed.attention.weights.folded_weights import default_basis, require_heads
-from unembed.attention.weights.rotation import rotated
-from unembed.corpus import Corpus
+from unembed.corpus import Corpus, CorpusSource, open_corpus
 from unembed.corpus.windows import windows_of
 from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput, Unsupported
@@ -51,7 +36,6 @@ from unembed.names import HeadBasis
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
-from unembed.stream.run import run
 
 HALF = 24
 """Tokens of text that the example of one position repeats."""
@@ -81,6 +65,11 @@ class HeadSkipTrigrams:
         return sum(c.output_with_source > 0 for c in self.counts)
 
     @property
+    def copies(self) -> list[CorpusCounts]:
+        """Of the triples whose output is their source."""
+        return [c for t, c in zip(self.triples, self.counts, strict=True) if t.source == t.output]
+
+    @property
     def likelier(self) -> int:
         """Of these, how many whose output follows the destination more often when the source occurs earlier."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
@@ -104,56 +93,16 @@ def skip_trigrams_by_head(
     ]
 
 
-@dataclass(frozen=True)
-class BugTables:
-    """The tables that one head raises after some sources, and tables of random tokens of the same frequencies.
-
-    Attributes:
-        layer: the first with attention.
-        head: of that layer.
-        tables: one for each source.
-        chance_occurring: for each source, mean number of occurring pairs of the random tables.
-        chance_crossed: the same for crossed pairs.
-    """
-
-    layer: int
-    head: int
-    tables: tuple[SkipTrigramBugs, ...]
-    chance_occurring: tuple[float, ...]
-    chance_crossed: tuple[float, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class OnePosition:
-    """The strongest induction head at the last token of repeated text."""
-
-    layer: int
-    head: int
-    tokens: Int[Tensor, " pos"]
-    expected: int
-    """The position after the earlier occurrence."""
-    effects: SourceEffects
-
-
-@dataclass(frozen=True)
-class InContextComparison:
-    """Losses by position of the model, without its induction heads, and without the heads nearest in output length."""
-
-    model: InContext
-    without: InContext | None
-    without_others: InContext | None
-
-
 class Measurements:
     """One model's measurements, each made when it is first read; scores and evidence are stages of the work."""
 
-    def __init__(self, lm: Decoder, corpus: Corpus, work: Work, options: Options) -> None:
-        self.lm, self.corpus, self.work, self.options = lm, corpus, work, options
+    def __init__(self, lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> None:
+        self.lm, self.corpus, self.work, self.options = lm, open_corpus(corpus), work, options
         self.circuits = circuits(lm)
         self.basis: HeadBasis = options.basis or default_basis(lm)
         self.seed = work.seed
 
-    @cached_property
+    @property
     def provenance(self) -> Provenance:
         """Of every table."""
         notes = {"unlearned tokens left out": 0 if self.options.include_unlearned else int(self.lm.unlearned.sum())}
@@ -231,33 +180,6 @@ class Measurements:
         )
 
     @cached_property
-    def bugs(self) -> BugTables | None:
-        """Of the head whose triples the corpus confirms most; None where no head raises a triple."""
-        raised = [found for found in self.skip_trigrams if found.triples]
-        if not raised:
-            return None
-        best = max(raised, key=lambda found: found.likelier)
-        bigrams = Bigrams.of_corpus(self.lm, self.corpus)
-        sources = list(dict.fromkeys(t.source for t in best.triples))[:10]
-        tables, occurring, crossed = [], [], []
-        for source in sources:
-            table = skip_trigram_bugs(
-                self.circuits,
-                self.first_layer,
-                best.head,
-                source,
-                basis=self.basis,
-                among=self.frequent,
-                bigrams=bigrams,
-            )
-            random = random_tables(bigrams, table.destinations, table.outputs, self.frequent, seed=self.seed)
-            tables.append(table)
-            raised_by_head = table.score > 0
-            occurring.append(float(np.mean([int(((counts > 0) & raised_by_head).sum()) for counts in random])))
-            crossed.append(float(np.mean([int((crossed_pairs(counts) & raised_by_head).sum()) for counts in random])))
-        return BugTables(self.first_layer, best.head, tuple(tables), tuple(occurring), tuple(crossed))
-
-    @cached_property
     def expansion(self) -> Expansion:
         """The logits of one prompt by path."""
         return self.circuits.expand(self.example, 2 if self.lm.n_layers > 1 else 1)
@@ -292,54 +214,6 @@ class Measurements:
         stored["partner"] = [None if p[0] < 0 else tuple(p) for p in stored["partner"]]
         rows = zip(*(stored[n] for n in names), strict=True)
         return [InductionEvidence(**dict(zip(names, row, strict=True))) for row in rows]
-
-    @cached_property
-    def on_text(self) -> TextScores:
-        """Attention on the corpus where a token occurred earlier."""
-        return scores_on_text(self.lm, self.corpus, max_windows=min(16, self.options.windows))
-
-    @cached_property
-    def one_position(self) -> OnePosition:
-        """Where the strongest induction head attends at one position, and how that changes the logits."""
-        best = max(self.evidence, key=lambda e: e.induction)
-        tokens = self.example
-        position = tokens.shape[1] - 1
-        expected = position - (tokens.shape[1] + 1) // 2 + 1
-        effects = source_effects(self.circuits, tokens, best.layer, best.head, position, int(tokens[0, expected]))
-        return OnePosition(best.layer, best.head, tokens[0], expected, effects)
-
-    @cached_property
-    def in_context(self) -> InContextComparison | None:
-        """Losses by position; None where no document is as long as a few sentences."""
-        window = min(self.lm.n_ctx or 512, 512)
-        whole = None
-        while whole is None:
-            try:
-                whole = in_context(self.lm, self.corpus, window=window, max_windows=self.options.windows)
-            except InvalidInput:
-                window //= 2  # documents shorter than the context
-                if window < 32:
-                    return None
-        best = sorted(self.evidence, key=lambda e: -e.induction)
-        heads = [(e.layer, e.head) for e in best if e.induction >= ROLE] or [(e.layer, e.head) for e in best[:1]]
-        if not heads:
-            return InContextComparison(whole, None, None)
-        others = matched_heads(head_output_lengths(self.lm, self.corpus, window=window), heads)
-
-        def ablated(chosen: list[tuple[int, int]]) -> InContext:
-            return in_context(self.lm, self.corpus, chosen, window=window, max_windows=self.options.windows)
-
-        return InContextComparison(whole, ablated(heads), ablated(others) if others else None)
-
-    @cached_property
-    def rotation(self) -> tuple[float | None, str]:
-        """Largest change of a logit of one prompt, over the largest logit, when the stream is rotated; or why not."""
-        try:
-            turned = rotated(self.lm, self.seed)
-        except InvalidInput as refused:
-            return None, str(refused)
-        before, after = (run(lm, self.example).logits.double() for lm in (self.lm, turned))
-        return float((after - before).abs().max() / before.abs().max()), ""
 
     @cached_property
     def memory_management(self) -> MemoryManagement:

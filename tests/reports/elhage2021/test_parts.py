@@ -9,7 +9,8 @@ from unembed.attention.behaviour.in_context import InContext
 from unembed.attention.behaviour.induction import InductionEvidence
 from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, ErasureOnText, MemoryManagement
 from unembed.document.intervals import Measured
-from unembed.reports.elhage2021.findings import CLAIMS
+from unembed.reports.elhage2021 import QUANTITIES
+from unembed.reports.quantities import Numbers
 from unembed.results import Provenance
 
 
@@ -112,43 +113,47 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "memory management": (stream(ERASES, None), stream(ADDS, ADDS), stream(None, COIN)),
 }  # fmt: skip
+SMALL = {"seed": 0, "layer": 0}
+"""What the cases have in common."""
 VERDICTS = ("agrees", "differs", "inconclusive")
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.name)
+@pytest.mark.parametrize("claim", QUANTITIES, ids=lambda c: c.name)
 def test_the_test_of_every_finding_can_pass_fail_and_stay_open(claim) -> None:
-    assert tuple(claim.judge(**numbers).verdict for numbers in CASES[claim.name]) == VERDICTS
-    assert claim.test and claim.source and claim.quantity
+    assert tuple(claim.judge(Numbers(**{**SMALL, **numbers})).verdict for numbers in CASES[claim.name]) == VERDICTS
+    assert claim.test and claim.where and claim.what
 
 
 def test_every_claim_has_made_up_numbers_and_olssons_claims_are_theirs() -> None:
-    assert {*CASES} == {claim.name for claim in CLAIMS} and len(CASES) == len(CLAIMS)
-    theirs = {claim.name for claim in CLAIMS if claim.source.startswith("Olsson et al. 2022")}
+    assert {*CASES} == {claim.name for claim in QUANTITIES} and len(CASES) == len(QUANTITIES)
+    theirs = {claim.name for claim in QUANTITIES if claim.where.startswith("Olsson et al. 2022")}
     assert theirs == {"in-context learning", "ablation"}
 
 
 def test_claims_of_one_layer_models_are_judged_on_one_layer_models() -> None:
     for name in ("copying", "skip-trigrams", "bugs", "primitive in-context learning"):
-        claim = next(c for c in CLAIMS if c.name == name)
-        assert claim.judge(**{**CASES[name][0], "n_layers": 2}).verdict == "inconclusive"
+        claim = next(c for c in QUANTITIES if c.name == name)
+        assert claim.judge(Numbers(**{**SMALL, **CASES[name][0], "n_layers": 2})).verdict == "inconclusive"
 
 
 def test_the_direct_path_is_next_to_token_frequency_and_to_the_other_half_of_the_text() -> None:
-    claim = next(c for c in CLAIMS if c.name == "direct path")
-    here = claim.judge(**CASES["direct path"][0]).here
+    claim = next(c for c in QUANTITIES if c.name == "direct path")
+    here = claim.judge(Numbers(**CASES["direct path"][0])).here
     assert "Token frequency alone reaches 0.25, the other half of the text 0.44" in here
     assert "a residual of the bigram table" in claim.claim
 
 
 def test_heads_that_matter_as_much_as_others_do_not_account_for_learning_in_context() -> None:
-    claim = next(c for c in CLAIMS if c.name == "ablation")
+    claim = next(c for c in QUANTITIES if c.name == "ablation")
     agrees = CASES["ablation"][0]
-    assert claim.judge(**{**agrees, "others": agrees["without"]}).verdict != "agrees"
-    assert claim.judge(**{**agrees, "others": None}).verdict == "inconclusive"
+    assert claim.judge(Numbers(**{**SMALL, **agrees, "others": agrees["without"]})).verdict != "agrees"
+    assert claim.judge(Numbers(**{**SMALL, **agrees, "others": None})).verdict == "inconclusive"
 
 
 def test_erasing_by_weights_alone_is_not_enough() -> None:
-    claim = next(c for c in CLAIMS if c.name == "memory management")
-    assert claim.judge(**stream(ERASES, None, cosine=-0.1)).verdict == "differs", "its weights are as random ones"
-    assert claim.judge(**stream(None, ERASES, negative=0.4)).verdict == "differs"
-    assert claim.judge(**stream(None, ERASES)).verdict == "agrees"
+    claim = next(c for c in QUANTITIES if c.name == "memory management")
+    assert claim.judge(Numbers(**stream(ERASES, None, cosine=-0.1))).verdict == "differs", (
+        "its weights are as random ones"
+    )
+    assert claim.judge(Numbers(**stream(None, ERASES, negative=0.4))).verdict == "differs"
+    assert claim.judge(Numbers(**stream(None, ERASES))).verdict == "agrees"

@@ -1,0 +1,33 @@
+"""The parts of the report on Elhage et al. 2021: what is published, measured and shown.
+
+Claims about the paper's one-layer and two-layer models are judged on models of that depth; elsewhere the numbers are
+shown and the verdict is open. All heads are measured, so shares of heads have no interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unembed.attention.behaviour.head_scores import heads_section
+from unembed.attention.weights.by_offset import positions_section
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream, zero_layers
+from unembed.reports.quantities import Part
+
+_WITH_LAYERS: tuple[Part[Measurements], ...] = (
+    Part(
+        lambda m: heads_section(m.circuits, m.scores, m.basis, m.provenance),
+        name="heads",
+        absent="Heads",
+    ),
+    Part(lambda m: positions_section(m.circuits, m.basis, m.provenance), name="positions", absent="Positions"),
+    *one_layer.PARTS,
+    *paths.PARTS,
+    *induction.PARTS,
+    *stream.PARTS,
+)
+PARTS: tuple[Part[Measurements], ...] = (
+    *zero_layers.PARTS,
+    *(replace(part, when=lambda m, part=part: m.lm.n_layers > 0 and part.when(m)) for part in _WITH_LAYERS),
+)
+"""In reading order; a model without layers has its direct path alone."""

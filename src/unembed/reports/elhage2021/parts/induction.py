@@ -1,0 +1,286 @@
+"""Induction heads, by what they do and by their weights; and learning in context, most of it of Olsson et al. 2022."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unembed.attention.behaviour.head_scores import ROLE
+from unembed.attention.behaviour.in_context import (
+    InContext,
+    head_output_lengths,
+    in_context,
+    in_context_section,
+    matched_heads,
+    scores_on_text,
+)
+from unembed.attention.behaviour.induction import InductionEvidence, induction_missing, induction_section
+from unembed.attention.behaviour.source_effects import effects_section, source_effects
+from unembed.document.intervals import mean_of
+from unembed.document.model import Section
+from unembed.document.numbers import percent, signed
+from unembed.errors import InvalidInput, Unsupported
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.results import visible
+
+IN_CONTEXT = 0.1
+"""Nats by which late tokens must be predicted better than early ones."""
+MUCH = 0.5
+"""Share of the in-context gain that is counted as "much of it"."""
+
+
+def induction_heads(m: Measurements) -> Numbers | None:
+    """The evidence, and the highest score on repeated random tokens."""
+    if not m.evidence:
+        return None
+    best = max(m.evidence, key=lambda e: e.induction)
+    return Numbers(evidence=m.evidence, most=m.score_of("induction", (best.layer, best.head)))
+
+
+def judge_induction_heads(n: Numbers) -> Judgement:
+    """Heads that attend to the token after the earlier occurrence."""
+    found = sorted((e for e in n.evidence if e.induction >= ROLE), key=lambda e: -e.induction)
+    best = max(n.evidence, key=lambda e: e.induction)
+    names = ", ".join(f"L{e.layer}H{e.head} ({e.induction:.0%})" for e in found[:6])
+    here = (
+        f"On repeated random tokens {len(found)} of {len(n.evidence)} heads above the first layer put at least "
+        f"{ROLE:.0%} of their attention on what followed the earlier occurrence: {names}."
+        if found
+        else f"No head reaches {ROLE:.0%}; the most is L{best.layer}H{best.head} with {percent(n.most)}."
+    )
+    return judged(here, above(n.most, ROLE))
+
+
+def by_weights(m: Measurements) -> Numbers | None:
+    """The evidence, where any of it is of weights."""
+    if m.evidence and all(e.by_weights is None for e in m.evidence):
+        why = " ".join(induction_missing(m.lm, m.basis)).rstrip(".")
+        raise Unsupported(f"induction by weights in {m.lm.name}", why=why)
+    return Numbers(evidence=m.evidence) if m.evidence else None
+
+
+def judge_by_weights(n: Numbers) -> Judgement:
+    """The signs of induction in the weights of the heads found by what they do."""
+    known = [e for e in n.evidence if e.by_weights is not None]
+    found = [e for e in known if e.induction >= ROLE]
+    signs = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) >= ROLE]
+    first = max(known, key=lambda e: e.by_weights or 0.0)
+    here = (
+        f"Found by attention on repeated tokens: {_names(found)}. Of these, copying and matching through the earlier "
+        f"head that its keys read most, which attends to the previous token with at least {ROLE:.0%}: {_names(signs)}."
+        if found
+        else "No induction head was found by attention on repeated tokens."
+    )
+    return judged(
+        f"{here} The highest by weights alone, L{first.layer}H{first.head}, attends to what followed with "
+        f"{first.induction:.0%}.",
+        None if not found else len(signs) == len(found),
+        None if not found else first.induction >= ROLE,
+    )
+
+
+def _names(heads: Sequence[InductionEvidence]) -> str:
+    return ", ".join(f"L{e.layer}H{e.head}" for e in heads) or "none"
+
+
+def induction_section_of(m: Measurements) -> Section:
+    """Induction heads by weights and by behaviour, on random tokens and in the corpus."""
+    on_text = scores_on_text(m.lm, m.corpus, max_windows=min(16, m.options.windows))
+    return induction_section(m.circuits, m.evidence, m.basis, m.provenance, 24, on_text)
+
+
+@once
+def one_position(m: Measurements) -> Numbers | None:
+    """Where the strongest induction head attends at the last token of repeated text, and what it does to the logit."""
+    if m.lm.n_layers < 2:
+        return None
+    best = max(m.evidence, key=lambda e: e.induction)
+    tokens = m.example[0]
+    position = len(tokens) - 1
+    expected = position - (len(tokens) + 1) // 2 + 1
+    effects = source_effects(m.circuits, m.example, best.layer, best.head, position, int(tokens[expected]))
+    names = [visible(name) for name in m.lm.token_strings(tokens)]
+    at = int(effects.attention.argmax())
+    return Numbers(
+        head=f"L{best.layer}H{best.head}",
+        induction=best.induction,
+        attention=float(effects.attention[at]),
+        effect=float(effects.effect[at]),
+        attended=(at, names[at]),
+        expected=(expected, names[expected]),
+        last=names[-1],
+        effects=effects,
+    )
+
+
+def judge_one_position(n: Numbers) -> Judgement:
+    """One position of repeated text."""
+    (at, token), (expected, wanted) = n.attended, n.expected
+    return judged(
+        f"Head {n.head} gives most attention ({n.attention:.0%}) to position {at}, `{token}`, which adds "
+        f"{n.effect:+.2f} to the logit of `{wanted}`.",
+        *((at == expected, n.attention >= ROLE, n.effect > 0) if n.induction >= ROLE else (None,)),
+    )
+
+
+def one_position_section(m: Measurements) -> Section:
+    """Where the strongest induction head attends at one position, and how that changes the logits."""
+    n, tokens = one_position(m), m.example[0]
+    assert n is not None
+    text = (
+        f"A text of {(len(tokens) + 1) // 2} tokens, repeated. At the last token, `{n.last}`, head {n.head} should "
+        f"attend to the token after the earlier occurrence, `{n.expected[1]}`, and raise it.",
+    )
+    return effects_section(m.lm, tokens, n.effects, n.head, m.provenance, "source_effects", text=text)
+
+
+@once
+def losses(m: Measurements) -> Numbers | None:
+    """Losses by position of the model, without its induction heads, and without the heads nearest in output length.
+
+    None where no document is as long as a few sentences.
+    """
+    window, whole = min(m.lm.n_ctx or 512, 512), None
+    while whole is None:
+        try:
+            whole = in_context(m.lm, m.corpus, window=window, max_windows=m.options.windows)
+        except InvalidInput:
+            window //= 2  # documents shorter than the context
+            if window < 32:
+                return None
+    best = sorted(m.evidence, key=lambda e: -e.induction)
+    heads = [(e.layer, e.head) for e in best if e.induction >= ROLE] or [(e.layer, e.head) for e in best[:1]]
+    if not heads:
+        return Numbers(whole=whole, without=None, others=None, seed=m.seed)
+    others = matched_heads(head_output_lengths(m.lm, m.corpus, window=window), heads)
+
+    def ablated(chosen: list[tuple[int, int]]) -> InContext:
+        return in_context(m.lm, m.corpus, chosen, window=window, max_windows=m.options.windows)
+
+    return Numbers(whole=whole, without=ablated(heads), others=ablated(others) if others else None, seed=m.seed)
+
+
+def judge_in_context(n: Numbers) -> Judgement:
+    """Late tokens compared with early ones."""
+    gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
+    return judged(
+        f"The loss around position {n.whole.late} is {signed(gain)} nats below that around {n.whole.early} "
+        f"({n.whole.n_windows} windows).",
+        above(gain, IN_CONTEXT) if n.whole.n_windows > 1 else None,
+    )
+
+
+def judge_ablation(n: Numbers) -> Judgement | None:
+    """The in-context gain without induction heads, and without those nearest in output length."""
+    if n.without is None:
+        return None
+    gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
+    share = mean_of(((n.without.differences - n.whole.differences) / max(gain.value, 1e-9)).tolist(), seed=n.seed)
+    here = (
+        f"Late tokens gain {gain.value:.2f} nats on early ones; without {_ablated(n.without)} they gain "
+        f"{-n.without.score:.2f}, a loss of {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]."
+    )
+    beyond = None
+    if n.others is not None:
+        beside = mean_of((n.without.differences - n.others.differences).tolist(), seed=n.seed)
+        here += f" Without {_ablated(n.others)}, nearest to them in output length, they gain {-n.others.score:.2f}."
+        beyond = above(beside, 0.0)
+    learns = above(gain, IN_CONTEXT) if n.whole.n_windows > 1 else None
+    return judged(here, *((above(share, MUCH), beyond) if learns else (None,)))
+
+
+def _ablated(found: InContext) -> str:
+    return ", ".join(f"L{a}H{h}" for a, h in found.ablated)
+
+
+def in_context_section_of(m: Measurements) -> Section | None:
+    """Losses by position; None where documents are too short."""
+    n = losses(m)
+    return None if n is None else in_context_section(n.whole, n.without, n.others, m.provenance)
+
+
+PARTS: tuple[Part[Measurements], ...] = (
+    Part(
+        induction_section_of,
+        (
+            Quantity(
+                "induction heads",
+                "Two-layer models have induction heads: on repeated random tokens they attend to the token after the "
+                "earlier occurrence.",
+                where="Two-layer models: induction heads",
+                what="Mean attention from the second half of repeated random tokens to the token after the earlier "
+                "occurrence.",
+                published="in words",
+                test=f"Some head reaches {ROLE:.0%}, with its interval over sequences; uniform attention gives about "
+                "1 %.",
+                measure=induction_heads,
+                judge=judge_induction_heads,
+            ),
+            Quantity(
+                "induction by weights",
+                "Induction heads show in the weights: a copying OV circuit, K-composition with a previous-token head, "
+                "and a QK circuit that matches through it.",
+                where="Two-layer models: how induction heads work",
+                what="Eigenvalue scores of OV and of QK through the earlier head that the keys read most, and that "
+                "head's attention to the previous token.",
+                published="in words",
+                test="All heads found by what they do have positive scores and composition above random, and an "
+                f"earlier head that attends to the previous token with at least {ROLE:.0%}; and the highest by weights "
+                "is one of them.",
+                measure=by_weights,
+                judge=judge_by_weights,
+            ),
+        ),
+        name="induction",
+        absent="Induction",
+        when=lambda m: m.lm.n_layers > 1,
+    ),
+    Part(
+        one_position_section,
+        (
+            Quantity(
+                "one position",
+                "An induction head attends to the token after an earlier occurrence and raises it.",
+                where="Two-layer models: induction heads",
+                what="The strongest induction head's attention, and its effect on the logit, at the last token of "
+                "repeated text.",
+                published="in words",
+                test=f"Most attention, at least {ROLE:.0%}, goes to the token after the earlier occurrence and raises "
+                f"its logit. A head below {ROLE:.0%} on repeated random tokens is no induction head and is not judged.",
+                measure=one_position,
+                judge=judge_one_position,
+            ),
+        ),
+        name="one position",
+        absent="One position",
+        when=lambda m: m.lm.n_layers > 1,
+    ),
+    Part(
+        in_context_section_of,
+        (
+            Quantity(
+                "in-context learning",
+                "Models learn in context: later tokens are predicted better than earlier ones.",
+                where="Olsson et al. 2022: in-context learning score",
+                what="Loss early in a window less loss late in it.",
+                published="in words",
+                test=f"The difference is above {IN_CONTEXT:g} nats, with its interval over windows.",
+                measure=losses,
+                judge=judge_in_context,
+            ),
+            Quantity(
+                "ablation",
+                "Induction heads account for much of in-context learning.",
+                where="Olsson et al. 2022: ablation of induction heads",
+                what="Share of the in-context gain that is lost without the induction heads.",
+                published="in words",
+                test=f"More than {MUCH:.0%} of the gain is lost, and more than without the heads of the same layers "
+                "whose output is nearest in length, both with their intervals over windows.",
+                measure=losses,
+                judge=judge_ablation,
+            ),
+        ),
+        name="in-context learning",
+        absent="In-context learning",
+    ),
+)

@@ -1,0 +1,356 @@
+"""Models of one layer: copying, skip-trigrams and their bugs, primitive in-context learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from unembed.attention.text.bigrams import Bigrams
+from unembed.attention.text.skip_trigrams import (
+    CorpusCounts,
+    crossed_pairs,
+    random_tables,
+    skip_trigram_bugs,
+    skip_trigram_section,
+)
+from unembed.attention.weights.copying import eigenvalue_section
+from unembed.attention.weights.paper import COPYING_HEADS
+from unembed.document.exhibits import exhibit
+from unembed.document.intervals import mean_of, paired_difference
+from unembed.document.model import Section
+from unembed.document.numbers import signed
+from unembed.errors import Unsupported
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.published import RECALLED, Origin
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, at_depth, judged, once
+
+REPEATED = 0.05
+"""Nats by which heads must help repeated tokens more than new ones."""
+COPIES = 0.5
+"""Copying score from which on a head counts as copying; the paper does not state its line."""
+
+
+def copying(m: Measurements) -> Numbers:
+    """The copying scores of the heads that have an OV circuit."""
+    score = m.copying.score
+    return Numbers(n_layers=m.lm.n_layers, scores=score[~score.isnan()].tolist())
+
+
+def judge_copying(n: Numbers) -> Judgement:
+    """How many heads copy."""
+    copies = sum(s >= COPIES for s in n.scores)
+    return judged(
+        f"{copies} of {len(n.scores)} heads have a copying score of at least {COPIES:g}; the median is "
+        f"{float(np.median(n.scores)):+.2f}.",
+        *at_depth(n.n_layers, 1, copies > len(n.scores) / 2),
+    )
+
+
+def copying_section(m: Measurements) -> Section:
+    """Eigenvalues of the heads that copy most and least."""
+    try:
+        score = m.copying.score
+    except Unsupported as refused:
+        return Section("Copying", (f"Not available: {refused.why}.",))
+    known = (~score.isnan()).sum()
+    order = score.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:known].tolist()
+    shown = [divmod(i, score.shape[1]) for i in dict.fromkeys([*order[:3], *order[-1:]])]
+    return eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")
+
+
+def _likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
+    """Whether the output follows the destination more often with the source, where it occurs with and without it."""
+    return [c.rate_with > c.rate_without for c in counts if c.with_source and c.without_source]
+
+
+@once
+def skip_trigrams(m: Measurements) -> Numbers:
+    """In how many triples the output is likelier with the source, and with the sources of one another."""
+    own, shuffled = [], []
+    for found in m.skip_trigrams:
+        k = len(found.triples)
+        for i, counts in enumerate(found.counts):
+            likelier, controls = _likelier([counts]), _likelier(found.shuffled[i::k])
+            if likelier and controls:
+                own.append(float(likelier[0]))
+                shuffled.append(float(np.mean(controls)))
+    return Numbers(
+        n_layers=m.lm.n_layers,
+        gain=mean_of([a - b for a, b in zip(own, shuffled, strict=True)], seed=m.seed),
+        likelier=sum(own) / max(len(own), 1),
+        shuffled=sum(shuffled) / max(len(own), 1),
+        occurring=sum(found.occurring for found in m.skip_trigrams),
+        n=sum(len(found.triples) for found in m.skip_trigrams),
+    )
+
+
+def judge_skip_trigrams(n: Numbers) -> Judgement:
+    """Triples in the corpus, compared with the same triples with one another's sources."""
+    return judged(
+        f"Of the {n.n} largest triples of the first layer's heads, {n.occurring} occur in the corpus. In "
+        f"{n.likelier:.0%} of the {n.gain.n} whose destination occurs both with and without the source, the output is "
+        f"likelier with it; with the sources shuffled among the triples, in {n.shuffled:.0%}.",
+        *at_depth(n.n_layers, 1, above(n.gain, 0.0)),
+    )
+
+
+def skip_trigram_sections(m: Measurements) -> list[Section]:
+    """Every head of the layer, what of its triples the corpus holds; and the two heads that it confirms most."""
+    found, layer = m.skip_trigrams, m.first_layer
+
+    def share(counts: Sequence[CorpusCounts]) -> float | None:
+        likelier = _likelier(counts)
+        return sum(likelier) / len(likelier) if likelier else None
+
+    cells = {
+        "head": [f"L{layer}H{r.head}" for r in found],
+        "triples": [len(r.triples) for r in found],
+        "copy_the_source": [len(r.copies) for r in found],
+        "in_the_corpus": [r.occurring for r in found],
+        "likelier_after_source": [r.likelier for r in found],
+        "likelier_share": [share(r.counts) for r in found],
+        "likelier_share_shuffled": [share(r.shuffled) for r in found],
+        "times": [sum(c.output_with_source for c in r.counts) for r in found],
+        "times_expected": [sum(c.with_source * c.rate_without for c in r.counts if c.without_source) for r in found],
+    }
+    text = (
+        "A triple is a source, a destination that attends to it, and an output that the head then raises: `source ... "
+        "destination` and then `output`. For every head its largest triples, and how often they occur in the corpus: "
+        "for how many the output does follow, and for how many of those more often than after the same destination "
+        "without the source. Likelier share: of all triples whose destination occurs both with and without the source; "
+        "shuffled: of the same triples with the sources of one another, the control. Times: how often in all; "
+        "expected: how often if the source made no difference.",
+    )
+    title = f"Skip-trigrams of the heads of layer {layer}"
+    shares = ("likelier_share", "likelier_share_shuffled")
+    every = Section("Skip-trigrams", text, (exhibit("skip_trigrams", title, cells, m.provenance, percent=shares),))
+    shown = [r for r in sorted(found, key=lambda r: -r.likelier) if r.triples][:2]
+    return [every, *(skip_trigram_section(m.circuits, layer, r.head, r.triples, m.provenance, r.counts) for r in shown)]
+
+
+@once
+def bugs(m: Measurements) -> Numbers | None:
+    """Occurring and crossed pairs of the head whose triples the corpus confirms most; None where none raises a triple.
+
+    By chance: in tables of random tokens of the same frequencies.
+    """
+    raised = [found for found in m.skip_trigrams if found.triples]
+    if not raised:
+        return None
+    best = max(raised, key=lambda found: found.likelier)
+    bigrams = Bigrams.of_corpus(m.lm, m.corpus)
+    tables, occurring, crossed = [], [], []
+    for source in list(dict.fromkeys(t.source for t in best.triples))[:10]:
+        table = skip_trigram_bugs(
+            m.circuits, m.first_layer, best.head, source, basis=m.basis, among=m.frequent, bigrams=bigrams
+        )
+        random = random_tables(bigrams, table.destinations, table.outputs, m.frequent, seed=m.seed)
+        tables.append(table)
+        by_head = table.score > 0
+        occurring.append(float(np.mean([int(((counts > 0) & by_head).sum()) for counts in random])))
+        crossed.append(float(np.mean([int((crossed_pairs(counts) & by_head).sum()) for counts in random])))
+    own = [t.occurring for t in tables]
+    return Numbers(
+        head=f"L{m.first_layer}H{best.head}",
+        tables=tables,
+        occurring_by_chance=occurring,
+        crossed_by_chance=crossed,
+        n_layers=m.lm.n_layers,
+        gain=mean_of(np.array(own) - np.array(occurring), seed=m.seed),
+        occurring=float(np.mean(own)),
+        chance_occurring=float(np.mean(occurring)),
+        crossed=float(np.mean([len(t.pairs) for t in tables])),
+        chance_crossed=float(np.mean(crossed)),
+    )
+
+
+def judge_bugs(n: Numbers) -> Judgement:
+    """Pairs raised after a source, compared with tables of random tokens of the same frequencies."""
+    return judged(
+        f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
+        f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "
+        f"({n.chance_crossed:.1f}).",
+        *at_depth(n.n_layers, 1, above(n.gain, 0.0), n.crossed > 0),
+    )
+
+
+def bug_section(m: Measurements) -> Section | None:
+    """Pairs that a head raises after a source although they never occur: both halves do, in other pairs.
+
+    Of the sources tried, the one with most of them is shown.
+    """
+    try:
+        found = bugs(m)
+    except Unsupported:  # as the section on skip-trigrams states
+        return None
+    if found is None:
+        return None
+    names = m.lm.token_strings(torch.tensor([t.source for t in found.tables], dtype=torch.long))
+    best = max(range(len(names)), key=lambda i: len(found.tables[i].pairs))
+    pairs = found.tables[best].pairs[:20]
+    tried = {
+        "source_token": names,
+        "raised_pairs": [int((t.score > 0).sum()) for t in found.tables],
+        "occurring": [t.occurring for t in found.tables],
+        "occurring_by_chance": found.occurring_by_chance,
+        "crossed": [len(t.pairs) for t in found.tables],
+        "crossed_by_chance": found.crossed_by_chance,
+    }
+    crossed = {
+        "source_token": [names[best]] * len(pairs),
+        "destination_token": m.lm.token_strings(torch.tensor([d for d, _, _ in pairs], dtype=torch.long)),
+        "output_token": m.lm.token_strings(torch.tensor([o for _, o, _ in pairs], dtype=torch.long)),
+        "score": [s for _, _, s in pairs],
+    }
+    text = (
+        "After a source a head raises every output it writes at every destination that attends there: it cannot raise "
+        "the one without the other, because where it attends and what it writes are separate circuits. Of the 20 "
+        "destinations and 20 outputs it raises most, a pair is crossed if destination and output each occur in another "
+        "of these pairs in the corpus, and never in this one. By chance: means over tables of random tokens of the "
+        f"same frequencies. Shown is `{names[best]}`, of the sources tried the one with the most.",
+    )
+    exhibits = (
+        exhibit("skip_trigram_sources", f"Sources tried for head {found.head}", tried, m.provenance),
+        exhibit("skip_trigram_bugs", f"Crossed pairs of head {found.head}", crossed, m.provenance),
+    )
+    return Section("Skip-trigram bugs", text, exhibits)
+
+
+@once
+def primitive(m: Measurements) -> Numbers:
+    """By how much the first layer's heads lower the loss of repeated tokens and of new ones."""
+    found = m.term_importance
+    repeated, new = found.repeated_gain.numpy(), found.new_gain.numpy()
+    return Numbers(
+        n_layers=m.lm.n_layers,
+        layer=m.first_layer,
+        repeated=mean_of(repeated, seed=m.seed),
+        new=mean_of(new, seed=m.seed),
+        lead=paired_difference(repeated, new, seed=m.seed),
+    )
+
+
+def judge_primitive(n: Numbers) -> Judgement:
+    """By how much the first layer's heads lower the loss of repeated tokens, compared with new ones."""
+    return judged(
+        f"The single heads of layer {n.layer} take {signed(n.repeated)} nats off the loss of next tokens that occurred "
+        f"earlier in the window and {signed(n.new)} off that of new ones, a difference of {signed(n.lead)}.",
+        *at_depth(n.n_layers, 1, above(n.repeated, 0.0), above(n.lead, REPEATED)),
+    )
+
+
+def primitive_section(m: Measurements) -> Section:
+    """By how much the first layer's heads lower the loss on repeated and on new tokens, and which triples copy."""
+    n = primitive(m)
+    losses = {
+        "next_token_text": ["occurred earlier in the window", "is new in the window"],
+        "gain": [n.repeated, n.new],
+    }
+    heads = {
+        "head": [f"L{n.layer}H{r.head}" for r in m.skip_trigrams],
+        "triples": [len(r.triples) for r in m.skip_trigrams],
+        "copy_the_source": [len(r.copies) for r in m.skip_trigrams],
+        "where_it_follows_in_the_corpus": [
+            sum(c.output_with_source + c.output_without_source > 0 for c in r.copies) for r in m.skip_trigrams
+        ],
+    }
+    text = (
+        "A head that copies raises a token because it occurred earlier, so that a model of one layer learns a little "
+        "from its context. Patterns are those of the model's own run; the mean over a window's positions is taken "
+        "first, and intervals are over windows. A copy is plausible where the token follows the "
+        "destination in the corpus.",
+    )
+    gains = f"What the single heads of layer {n.layer} take off the loss of the direct path, nats a token"
+    exhibits = (
+        exhibit("repeated_tokens", gains, losses, m.provenance),
+        exhibit("copied", f"Triples of layer {n.layer} that copy their source", heads, m.provenance),
+    )
+    return Section("Primitive in-context learning", text, exhibits)
+
+
+PARTS: tuple[Part[Measurements], ...] = (
+    Part(
+        copying_section,
+        (
+            Quantity(
+                "copying",
+                "Most heads of the one-layer model copy significantly: the eigenvalues of their OV circuits are mostly "
+                "positive.",
+                where="One-layer models: summarizing OV/QK matrices",
+                what="Copying score: sum of the eigenvalues over the sum of their sizes.",
+                published=COPYING_HEADS,
+                test=f"More than half of the heads of a one-layer model reach {COPIES:g}; random circuits scatter "
+                "around 0.",
+                measure=copying,
+                judge=judge_copying,
+                origins=(
+                    Origin("heads of the one-layer model that copy", COPYING_HEADS, "One-layer models", RECALLED),
+                ),
+            ),
+        ),
+        name="copying",
+        absent="Copying",
+    ),
+    Part(
+        skip_trigram_sections,
+        (
+            Quantity(
+                "skip-trigrams",
+                "One-layer models are an ensemble of bigram and skip-trigram models, which can be read off the "
+                "weights.",
+                where="One-layer models: skip-trigrams",
+                what="Share of the heads' largest triples whose output follows the destination more often when the "
+                "source occurs earlier.",
+                published="in words",
+                test="The share is above that of the same triples with shuffled sources, with its interval over "
+                "triples: a triple made of frequent tokens is likelier in some texts whatever its source is.",
+                measure=skip_trigrams,
+                judge=judge_skip_trigrams,
+            ),
+        ),
+        name="skip-trigrams",
+        absent="Skip-trigrams",
+    ),
+    Part(
+        bug_section,
+        (
+            Quantity(
+                "bugs",
+                "Because QK and OV are separate, a head that raises (keep ... in, mind) and (keep ... at, bay) must "
+                "also raise (keep ... in, bay).",
+                where="One-layer models: skip-trigram bugs",
+                what="Occurring and crossed pairs among the 20 destinations and 20 outputs that a source raises most.",
+                published="in words",
+                test="The head raises more occurring pairs than tables of random tokens of the same frequencies, with "
+                "the interval over sources, and crossed pairs with them. Crossed pairs alone show nothing: nearly "
+                "every random table has some.",
+                measure=bugs,
+                judge=judge_bugs,
+            ),
+        ),
+        name="skip-trigram bugs",
+    ),
+    Part(
+        primitive_section,
+        (
+            Quantity(
+                "primitive in-context learning",
+                "Heads dedicate much of their capacity to copying: they raise tokens that occurred earlier, at "
+                "plausible places. One-layer models do primitive in-context learning.",
+                where="One-layer models: copying and primitive in-context learning",
+                what="Nats that the single heads of the first layer take off the direct path's loss, of next tokens "
+                "that occurred earlier less that of new ones.",
+                published="in words",
+                test=f"In a one-layer model the heads help repeated tokens, and by more than {REPEATED:g} nats more "
+                "than new ones, both with their intervals over windows: heads that only sharpen token frequencies "
+                "help both alike.",
+                measure=primitive,
+                judge=judge_primitive,
+            ),
+        ),
+        name="primitive in-context learning",
+        absent="Primitive in-context learning",
+    ),
+)

@@ -1,0 +1,237 @@
+"""Paths through heads: the sum that gives the logits, how much each order matters, and which heads read which."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.attention.behaviour.head_scores import ROLE
+from unembed.attention.paths.expansion import expansion_section
+from unembed.attention.paths.term_importance import importance_section
+from unembed.attention.weights.composition import MODES, composition_section, random_baseline
+from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.document.numbers import percent
+from unembed.errors import Unsupported
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, at_depth, judged, once
+
+MATTERS = 0.05
+"""Nats that the heads must take off the loss before their orders are compared."""
+ONE_DIRECTION = 0.5
+"""Share of a product's squared size from which on one direction makes it."""
+STANDS_OUT = 5.0
+"""Standard deviations above random circuits at which a composition is counted as strong."""
+_TERMS = "Two-layer models: term importance analysis"
+
+
+def expansion(m: Measurements) -> Numbers:
+    """The error of the sum over paths."""
+    return Numbers(exact=m.expansion.exact, error=m.expansion.error, n_terms=len(m.expansion))
+
+
+def judge_expansion(n: Numbers) -> Judgement:
+    """The sum over paths against the model's logits."""
+    kind = "exactly" if n.exact else "with patterns and norm scales frozen"
+    here = f"{n.n_terms:,} terms and the remainder give all logits {kind}, relative error {n.error:.0e}."
+    return judged(here, n.error < 1e-4 if n.exact else None)
+
+
+def term_importance(m: Measurements) -> Numbers | None:
+    """How far each order of path, and each layer's heads, lower the loss; None in a model of one layer."""
+    if m.lm.n_layers < 2:
+        return None
+    m.require_earlier_heads("paths through two heads")
+    found = m.term_importance
+    return Numbers(
+        reductions=found.reductions.tolist(),
+        per_term=found.reductions_per_term.tolist(),
+        by_layer=_known(found.layer_reductions),
+        given_others=_known(found.layer_reductions_given_others),
+        n_layers=m.lm.n_layers,
+    )
+
+
+def _known(by_layer: Float[Tensor, " layer"]) -> dict[int, float]:
+    """The numbers of the layers with attention."""
+    return {n: value for n, value in enumerate(by_layer.tolist()) if value == value}
+
+
+def judge_virtual_heads(n: Numbers) -> Judgement:
+    """All orders above 1 compared with order 1."""
+    single, virtual = n.reductions[0], sum(n.reductions[1:])
+    return judged(
+        f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
+        f"average a single head takes {n.per_term[0]:.4f} off, a pair {n.per_term[1]:.4f}.",
+        single > 2 * virtual if single >= MATTERS else None,
+    )
+
+
+def judge_second_layer(n: Numbers) -> Judgement:
+    """The single heads of each layer, given those of the others."""
+    parts, alone = (", ".join(f"layer {k} {v:+.2f}" for k, v in of.items()) for of in (n.given_others, n.by_layer))
+    known = list(n.given_others.values())
+    condition = known[-1] > 2 * known[0] if max(known) >= MATTERS else None
+    return judged(
+        f"Nats that the single heads of a layer take off the loss, given those of the other layers: {parts}; added to "
+        f"the direct path alone: {alone}.",
+        *at_depth(n.n_layers, 2, condition),
+    )
+
+
+@once
+def composition(m: Measurements) -> Numbers | None:
+    """The strongest pair of each kind of composition; None in a model of one layer."""
+    if m.lm.n_layers < 2:
+        return None
+    m.require_earlier_heads("composition")
+    for mode in MODES:
+        if bool(m.compositions[mode].isnan().all()):
+            why = next(iter(missing_circuits(m.lm, m.basis).of(mode).values()))
+            raise Unsupported(f"{mode.upper()}-composition of {m.lm.name} in the {m.basis} basis", why=why)
+    peaks = {mode: _strongest(ratios) for mode, ratios in m.compositions.items()}
+    strongest, writer, _ = peaks["k"]
+    chance, deviation = random_baseline(m.lm, m.seed)
+    half = (strongest - chance) / 2
+    return Numbers(
+        n_layers=m.lm.n_layers,
+        peaks={mode: (value - chance, a, b) for mode, (value, a, b) in peaks.items()},
+        z=(strongest - chance) / deviation,
+        previous=m.score_of("previous_token", writer),
+        n_reaching_half={mode: int(((ratios - chance) > half).sum()) for mode, ratios in m.compositions.items()},
+    )
+
+
+def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
+    """The largest entry of (layer, head, later layer, later head), with writer and reader."""
+    value, at = ratios.nan_to_num(-torch.inf).flatten().max(dim=0)
+    a, h, b, k = (int(i) for i in torch.unravel_index(at, ratios.shape))
+    return float(value), (a, h), (b, k)
+
+
+def judge_k_composition(n: Numbers) -> Judgement:
+    """The strongest K-composition, and what its earlier head attends to."""
+    value, (a, h), (b, k) = n.peaks["k"]
+    return judged(
+        f"The strongest K-composition, L{a}H{h} read by L{b}H{k}, is {value:+.3f} above random circuits, {n.z:.0f} "
+        f"standard deviations; L{a}H{h} attends to the previous token with {percent(n.previous)}.",
+        n.z >= STANDS_OUT,
+        above(n.previous, ROLE),
+    )
+
+
+def judge_small(n: Numbers, mode: str) -> Judgement:
+    """Q- or V-composition compared with the strongest K-composition."""
+    value, (a, h), (b, k) = n.peaks[mode]
+    most, pairs = n.peaks["k"][0], n.n_reaching_half[mode]
+    return judged(
+        f"The strongest {mode.upper()}-composition, L{a}H{h} with L{b}H{k}, is {value:+.3f} above random circuits, "
+        f"{f'{value / most:.0%} of' if 0 <= value < most else 'not below'} the strongest K-composition; "
+        f"{pairs} {'pair reaches' if pairs == 1 else 'pairs reach'} half of that.",
+        *at_depth(n.n_layers, 2, pairs == 0 if n.z >= STANDS_OUT else None),
+    )
+
+
+def explain_small(m: Measurements, mode: str) -> str:
+    """How many directions the strongest pair's product has."""
+    _, (a, h), (b, k) = _strongest(m.compositions[mode])
+    reads = m.circuits.ov(b, k, m.basis) if mode == "v" else m.circuits.qk(b, k, basis=m.basis)
+    sizes = (m.circuits.ov(a, h, m.basis) @ (reads.T if mode == "k" else reads)).double().singular_values() ** 2
+    share = float(sizes.max() / sizes.sum())
+    pattern = float(m.scores.previous_token[a, h])
+    return (
+        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what L{b}H{k} reads of L{a}H{h}'s "
+        f"output; L{a}H{h} attends to the previous token with {pattern:.0%}: "
+        + ("one signal makes it large, not a rule for many tokens." if share > ONE_DIRECTION else "why is unexplained.")
+    )
+
+
+def small(mode: str, reads: str) -> Quantity[Measurements]:
+    """Of Q- or V-composition, that it is small."""
+    return Quantity(
+        f"{mode.upper()}-composition",
+        f"{mode.upper()}-composition is small in the two-layer model.",
+        where="Two-layer models: three kinds of composition",
+        what=f"Frobenius ratio of writer and {reads} above random circuits, every pair.",
+        published="in words",
+        test="In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
+        measure=composition,
+        judge=lambda n: judge_small(n, mode),
+        explain=lambda m: explain_small(m, mode),
+    )
+
+
+PARTS: tuple[Part[Measurements], ...] = (
+    Part(
+        lambda m: expansion_section(m.circuits, m.expansion, m.predicted, 20, m.provenance),
+        (
+            Quantity(
+                "path expansion",
+                "The logits of an attention-only model are a sum over paths through heads.",
+                where="Path expansion of logits",
+                what="Relative error of the sum of all terms against the model's logits.",
+                published="an identity",
+                test="The error is below 1e-4 where there is no norm or FFN between. An identity of the architecture: "
+                "random weights pass it too.",
+                measure=expansion,
+                judge=judge_expansion,
+            ),
+        ),
+        name="path expansion",
+        absent="Path expansion",
+    ),
+    Part(
+        lambda m: importance_section(m.term_importance, m.provenance),
+        (
+            Quantity(
+                "virtual heads",
+                "Virtual attention heads, the paths through two or more heads, take much less off the loss than single "
+                "heads.",
+                where=_TERMS,
+                what="Loss by the highest order of path, patterns frozen.",
+                published="in words",
+                test="All orders above 1 together take off less than half of what order 1 does, where that is at least "
+                f"{MATTERS:g} nats; below, there is nothing to compare.",
+                measure=term_importance,
+                judge=judge_virtual_heads,
+            ),
+            Quantity(
+                "second layer",
+                "Of the single heads of the two-layer model, those of the second layer matter most.",
+                where=_TERMS,
+                what="Loss of the direct path with the heads of one layer.",
+                published="in words",
+                test="In a two-layer model the second layer's heads take off more than twice what the first layer's "
+                f"do, where either takes off at least {MATTERS:g} nats.",
+                measure=term_importance,
+                judge=judge_second_layer,
+            ),
+        ),
+        name="term importance",
+        absent="How much each order of path matters",
+        when=lambda m: m.lm.n_layers > 1,
+    ),
+    Part(
+        lambda m: composition_section(m.circuits, MODES, 10, m.basis, m.seed, m.provenance),
+        (
+            Quantity(
+                "K-composition",
+                "The K-composition that stands out is with a previous-token head.",
+                where="Two-layer models: three kinds of composition",
+                what="Frobenius ratio of every pair above random circuits, and the earlier head's attention to the "
+                "previous token.",
+                published="in words",
+                test=f"The strongest pair is at least {STANDS_OUT:g} standard deviations of random circuits above "
+                f"their mean, and its earlier head attends to the previous token with at least {ROLE:.0%}, with its "
+                "interval over sequences; uniform attention gives less than 5 %.",
+                measure=composition,
+                judge=judge_k_composition,
+            ),
+            small("q", "queries"),
+            small("v", "values"),
+        ),
+        name="composition",
+        absent="Composition",
+        when=lambda m: m.lm.n_layers > 1,
+    ),
+)

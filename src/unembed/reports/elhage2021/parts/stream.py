@@ -1,0 +1,120 @@
+"""The residual stream: memories and heads that erase, and a basis that no direction prefers."""
+
+from __future__ import annotations
+
+import torch
+
+from unembed.attention.paths.geometry import subspaces, virtual_weights
+from unembed.attention.paths.stream import stream_section
+from unembed.attention.weights.rotation import rotated
+from unembed.document.model import Section
+from unembed.errors import InvalidInput
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged
+from unembed.stream.run import run
+
+ROTATION = 1e-3
+"""Relative change of a logit below which a rotated model is the same function."""
+
+
+def judge_memory_management(n: Numbers) -> Judgement:
+    """Memories and heads that oppose what is there and leave less of it."""
+    found = n.found
+    memories = [e for e in found.memories if e.cosine < found.threshold and e.on_text is not None]
+    heads = [e for e in found.erasing_heads if e.negative_share > found.head_threshold and e.on_text is not None]
+    outcomes = [e.on_text.erases for e in (*memories, *heads)]
+    erasing = [sum(e.on_text.erases is True for e in some) for some in (memories, heads)]
+    here = (
+        f"{sum(found.counts):,} of {found.n_memories:,} memories (FFN neurons) have key and value more than five "
+        f"standard deviations of random directions opposed; of the {len(memories)} most opposed, {erasing[0]} oppose "
+        f"what is there on text and leave less of it. "
+        if found.n_memories
+        else ""
+    )
+    here += (
+        f"{len(heads)} heads have a share of negative OV eigenvalues above {found.head_threshold:.2f} (random heads: "
+        f"{found.chance[0]:.2f}); {erasing[1]} of them erase on text."
+    )
+    return judged(here, True if True in outcomes else None if None in outcomes else False)
+
+
+def explain_memory_management(m: Measurements) -> str:
+    """What the heads and memories that stand out by weights do on text instead."""
+    found = m.memory_management
+    ffn = "" if found.n_memories else "The model has no FFN. "
+    heads = [(e, e.on_text) for e in found.erasing_heads if e.negative_share > found.head_threshold]
+    known = [(e, on_text) for e, on_text in heads if on_text is not None]
+    if not known:
+        return f"{ffn}No head stands out by its weights."
+    opposing = sum(on_text.opposes > 0.5 for _, on_text in known)
+    head, strongest = max(known, key=lambda pair: pair[0].negative_share)
+    return (
+        f"{ffn}Of the {len(known)} heads that stand out by weights {opposing} write against what is there more often "
+        f"than not. A head that erases leaves less than was there; along what L{head.layer}H{head.head} writes, the "
+        f"stream's mean size goes from {strongest.before:.2f} to {strongest.after:.2f}."
+    )
+
+
+def rotation(m: Measurements) -> Numbers:
+    """Largest change of a logit of one prompt, over the largest logit, when the stream is rotated; or why not."""
+    exact = m.lm.dtype in (torch.float32, torch.float64)
+    try:
+        turned = rotated(m.lm, m.seed)
+    except InvalidInput as refused:
+        return Numbers(error=None, why=str(refused), exact=exact)
+    before, after = (run(lm, m.example).logits.double() for lm in (m.lm, turned))
+    return Numbers(error=float((after - before).abs().max() / before.abs().max()), why="", exact=exact)
+
+
+def judge_rotation(n: Numbers) -> Judgement:
+    """The logits of a model whose stream was rotated, compared with its own."""
+    if n.error is None:
+        return judged(f"{n.why[:1].upper()}{n.why[1:].rstrip('.')}.", None)
+    return judged(
+        f"After a random rotation of every matrix that touches the stream, no logit of a prompt has moved by more "
+        f"than {n.error:.0e} of the largest.",
+        n.error < ROTATION if n.exact else None,
+    )
+
+
+def section(m: Measurements) -> Section:
+    """The residual stream as a channel."""
+    weights, spaces = virtual_weights(m.lm, m.basis), subspaces(m.lm, m.basis)
+    return stream_section(m.circuits, weights, spaces, m.memory_management, m.provenance)
+
+
+PARTS: tuple[Part[Measurements], ...] = (
+    Part(
+        section,
+        (
+            Quantity(
+                "memory management",
+                "Some MLP neurons and attention heads perform memory management: they read a direction and write its "
+                "negative.",
+                where="The residual stream as a communication channel",
+                what="Cosine of key and value, negative OV eigenvalues, and on text the stream along the written "
+                "direction before and after.",
+                published="in words",
+                test="A memory or head five standard deviations beyond random weights opposes what is there more often "
+                "than a coin does, with its interval, and less of it is there afterwards.",
+                measure=lambda m: Numbers(found=m.memory_management),
+                judge=judge_memory_management,
+                explain=explain_memory_management,
+            ),
+            Quantity(
+                "no privileged basis",
+                "The residual stream has no privileged basis: turning every matrix that touches it leaves the model as "
+                "it is.",
+                where="The residual stream as a communication channel",
+                what="Largest change of a logit of one prompt, over the largest logit, after a random rotation.",
+                published="an identity",
+                test=f"The change is below {ROTATION:g} in float32. An identity of the architecture: random weights "
+                "pass it too.",
+                measure=rotation,
+                judge=judge_rotation,
+            ),
+        ),
+        name="stream",
+        absent="The residual stream",
+    ),
+)

@@ -1,0 +1,87 @@
+"""Models without layers: the direct path compared with the corpus' bigrams."""
+
+from __future__ import annotations
+
+from unembed.attention.text.direct_path import direct_path_section
+from unembed.document.intervals import mean_of
+from unembed.document.numbers import signed
+from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+
+PARTIAL = 0.05
+"""Partial rank correlation of the direct path with bigrams; random embeddings give 0."""
+BIGRAM_GAIN = 0.5
+"""Share of the gain of bigrams over token frequencies that a model of the bigram table must reach."""
+
+
+@once
+def direct_path(m: Measurements) -> Numbers:
+    """The correlations of the direct path with bigram counts, and the losses of both."""
+    found = m.direct_path
+    return Numbers(
+        partial=mean_of(found.partial.numpy(), weights=found.occurrences.numpy(), seed=m.seed),
+        spearman=found.mean_spearman,
+        frequency=found.mean(found.frequency),
+        ceiling=found.mean(found.ceiling),
+        losses=(found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy),
+    )
+
+
+def judge_bigram_table(n: Numbers) -> Judgement:
+    """The cross-entropy of a model without layers compared with that of bigrams and of token frequencies."""
+    own, bigrams, unigrams = n.losses
+    gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
+    return judged(
+        f"It predicts the text at {own:.2f} nats a token; bigrams of the other half of the corpus at "
+        f"{bigrams:.2f}, token frequencies at {unigrams:.2f}"
+        + ("." if gain is None else f": {gain:.0%} of what bigrams gain on frequencies."),
+        None if gain is None else gain > BIGRAM_GAIN,
+    )
+
+
+def judge_direct_path(n: Numbers) -> Judgement:
+    """The direct path compared with bigram counts."""
+    own, bigrams, unigrams = n.losses
+    return judged(
+        f"Controlling for token frequency, the rank correlation of its logits with bigram counts is "
+        f"{signed(n.partial)}; without that control it is {n.spearman:.2f}. Token frequency alone reaches "
+        f"{n.frequency:.2f}, the other half of the text {n.ceiling:.2f}. Cross-entropy: {own:.2f} nats, "
+        f"bigrams {bigrams:.2f}, frequencies {unigrams:.2f}.",
+        above(n.partial, PARTIAL),
+    )
+
+
+PARTS: tuple[Part[Measurements], ...] = (
+    Part(
+        lambda m: direct_path_section(m.lm, m.direct_path, m.provenance),
+        (
+            Quantity(
+                "bigram table",
+                "Token embedding times unembedding approximates the bigram log-likelihood: the best that a model "
+                "without layers can do.",
+                where="Zero-layer transformers",
+                what="Share of the nats that bigrams gain on token frequencies, of a model without layers.",
+                published="in words",
+                test=f"The share is above {BIGRAM_GAIN:g}. A model of token frequencies alone has 0; the bigrams "
+                "compared with are those of half the corpus, smoothed, so that more than 1 is possible.",
+                measure=lambda m: None if m.lm.n_layers else direct_path(m),
+                judge=judge_bigram_table,
+            ),
+            Quantity(
+                "direct path",
+                "The direct path of a model with layers represents bigram statistics that its more general rules do "
+                "not: a residual of the bigram table. Only a model without layers approximates the table itself.",
+                where="Zero-layer transformers",
+                what="Rank correlation of the direct path's logits with bigram counts, controlling for token "
+                "frequency and weighted by occurrences.",
+                published="in words",
+                test=f"The mean over the 200 most frequent tokens, weighted by occurrences, is above {PARTIAL:g}, with "
+                "its interval: random embeddings give 0, and token frequency alone already correlates with the counts.",
+                measure=lambda m: direct_path(m) if m.lm.n_layers else None,
+                judge=judge_direct_path,
+            ),
+        ),
+        name="zero layers",
+        absent="Zero layers: bigrams",
+    ),
+)
