@@ -2,17 +2,17 @@
 
 Files are those of this folder, or named; a study's own tests are `test_geva2021`, `test_geva2022`, `test_elhage2021`.
 
-**Verdicts.** Each finding can agree, differ and stay open, on made-up numbers: `test_parts`, or `test_findings`,
-of each study, whose cases are the mistakes once made (a higher score of 0.00, an argmin alone, "about 5 %" at 73 %, a
-trend of the ends alone, 60 % stop words without their base rate, triples no better than shuffled ones, bugs of random
-tables, erasing without "before", induction without the partner, heads as important as others).
+**Verdicts.** Each finding can agree, differ and stay open, on made-up numbers: `test_parts` of each study, whose cases
+are the mistakes once made (a higher score of 0.00, an argmin alone, "about 5 %" at 73 %, a trend of the ends alone,
+60 % stop words without their base rate, triples no better than shuffled ones, bugs of random tables, erasing without
+"before", induction without the partner, heads as important as others).
 Every condition is needed: `test_quantities` a_verdict_needs...; no quantity twice: no_quantity_is_counted...; what the
 page and `report.json` hold: `test_document` findings_are_counted..., a_number_is_next_to..., `test_quantities`
 findings_of_report_json...; control column, marks, cache: `test_random_weights`, all (another draw of weights passes at
 most one finding that is called informative).
 **Control heads** nearest in output length: `attention/test_induction` control_heads...; real against random overlap:
 `memories/test_norm_overlap`; a candidate's own logit: `memories/test_event_sample` the_change_of...; Olsson's claims
-are theirs, one-layer claims are of one layer, the direct path next to its baselines: `elhage2021/test_findings`.
+are theirs, one-layer claims are of one layer, the direct path next to its baselines: `elhage2021/test_parts`.
 **Tokens never learned** are left out: tokens_that_were_never_learned... of each study.
 **Intervals**: `document/test_intervals`, all; what is resampled: `test_quantities` layers_of_an_example...,
 updates_of_one_prefix...; the page states it: every_figure..., every_table..., the_report_on_the_two_layer...

@@ -27,7 +27,19 @@ from unembed.reports.geva2021.parts import aggregation, refinement, values
 from unembed.reports.geva2021.parts.refinement import judge_compositions
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES
 from unembed.reports.geva2022.parts import concepts, layers
-from unembed.reports.quantities import Numbers, Row, above, below, comparison, verdict_of, within
+from unembed.reports.quantities import (
+    UNEXPLAINED,
+    Numbers,
+    Quantity,
+    Row,
+    above,
+    below,
+    comparison,
+    judged,
+    once,
+    verdict_of,
+    within,
+)
 from unembed.results import Provenance
 
 
@@ -50,6 +62,29 @@ def test_a_verdict_needs_every_condition_and_one_that_fails_decides() -> None:
     assert [below(crosses, x) for x in (0.05, 0.3, 0.6)] == [False, None, True]
     assert [within(crosses, *x) for x in ((0, 1), (0.2, 1), (0.6, 1))] == [True, None, False]
     assert above(Measured(float("nan"), float("nan"), float("nan"), 0), 0) is None, "nothing was measured"
+
+
+def test_a_quantity_is_measured_once_for_each_study() -> None:
+    runs = []
+
+    class Study:
+        def __init__(self, share: float) -> None:
+            self.share = share
+
+    @once
+    def share(m: Study) -> Numbers:
+        runs.append(m)
+        return Numbers(share=Measured(m.share, m.share, m.share, 10))
+
+    quantity = Quantity(
+        "share", "Half of them do.", where="Sec. 1", what="share", published="50 %", test="Between 40 and 60 %.",
+        measure=share, judge=lambda n: judged(f"{n.share.value:.0%} do.", within(n.share, 0.4, 0.6)),
+    )  # fmt: skip
+    half, few = Study(0.5), Study(0.1)
+    for m, verdict, explanation in ((half, "agrees", ""), (few, "differs", UNEXPLAINED), (half, "agrees", "")):
+        finding = quantity.finding(m)
+        assert finding is not None and (finding.verdict, finding.explanation) == (verdict, explanation)
+    assert runs == [half, few]
 
 
 def test_findings_of_report_json_have_the_names_that_others_read(tmp_path: Path) -> None:
