@@ -44,7 +44,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "Circuits": ("attention",),
     "Clusters, concepts, reports": ("memories", "concepts", "reports"),
     "Control": ("control",),
-    "The explorer": ("server", "schemas"),
+    "The explorer": ("server",),
     "Robustness": ("index", "sweeps", "server"),
 }
 """What of the package the sections of a group measure."""

@@ -10,9 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unembed.schemas.layer_grid import emergence, spread
-from unembed.schemas.model_sizes import model_sizes
-from unembed.schemas.trace_builder import TraceSettings, trace_view
+from unembed.models import model_sizes
+from unembed.trace import TraceSettings, emergence, spread, trace_view
 
 if TYPE_CHECKING:
     from unembed.language_model import LanguageModel

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from unembed.schemas.trace import (
+from unembed.logit_attribution import Row
+from unembed.models import Candidate, Token
+from unembed.trace import (
     SCHEMA_TRACE,
     AttributionView,
-    Candidate,
-    ContributionView,
     EventView,
     Finding,
     GridView,
     LayerView,
     MemoriesView,
     SubUpdateView,
-    Token,
     TraceView,
 )
 
@@ -34,8 +33,8 @@ def sample_view(n_layers: int = 6) -> TraceView:
         row
         for layer in range(n_layers)
         for row in (
-            ContributionView(f"layer {layer} attention", layer, None, None, 0.4 * layer - 0.9),
-            ContributionView(f"layer {layer} FFN", layer, None, None, 0.9 * layer - 0.2),
+            Row(f"layer {layer} attention", layer, None, None, 0.4 * layer - 0.9),
+            Row(f"layer {layer} FFN", layer, None, None, 0.9 * layer - 0.2),
         )
     ]
     total = sum(row.contribution for row in rows) - 0.25

@@ -17,7 +17,7 @@ from tests.package.shown import README
 from unembed.cli.commands import app
 from unembed.index.index import Index
 from unembed.results.provenance import Provenance
-from unembed.schemas import trace as schema
+from unembed.trace import view as schema
 
 PAGE = (README.parent / "docs" / "formats.md").read_text(encoding="utf-8")
 COMMANDS = {
@@ -108,7 +108,7 @@ def test_every_field_of_a_trace_is_on_the_page() -> None:
     assert (schema.SCHEMA_TRACE, schema.SCHEMA_EXPLAIN) == ("unembed.trace/3", "unembed.explain/3")
     views = (
         schema.TraceView, schema.LayerView, schema.SubUpdateView, schema.Candidate, schema.EventView, schema.Finding,
-        schema.AttributionView, schema.ContributionView, schema.MemoriesView, schema.GridView, schema.TriggerView,
+        schema.AttributionView, schema.Row, schema.MemoriesView, schema.GridView, schema.TriggerView,
         schema.DescribedMemory, schema.HeadUpdate,
     )  # fmt: skip
     missing = {f"{view.__name__}.{f.name}" for view in views for f in fields(view) if not _word(f.name, section)}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.attention.behaviour.repeated_pattern import InductionView as InductionView
+    from unembed.attention.behaviour.repeated_pattern import induction_view as induction_view
     from unembed.attention.circuits import Circuits as Circuits
     from unembed.attention.paths.geometry import subspaces as subspaces
     from unembed.attention.paths.geometry import virtual_weights as virtual_weights
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
     from unembed.attention.text.head_examples import examples_of_heads as examples_of_heads
     from unembed.attention.text.skip_trigrams import count_in_corpus as count_in_corpus
     from unembed.attention.text.skip_trigrams import frequent_tokens as frequent_tokens
+    from unembed.attention.views import HEAD_SCORES as HEAD_SCORES
+    from unembed.attention.views import ConnectionsView as ConnectionsView
+    from unembed.attention.views import HeadsView as HeadsView
+    from unembed.attention.views import HeadView as HeadView
+    from unembed.attention.views import connections_view as connections_view
+    from unembed.attention.views import head_view as head_view
+    from unembed.attention.views import heads_view as heads_view
     from unembed.attention.weights.low_rank import LowRank as LowRank
     from unembed.attention.weights.paper import SOURCE as SOURCE
     from unembed.attention.weights.rotation import random_rotation as random_rotation

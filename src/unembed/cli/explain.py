@@ -55,7 +55,7 @@ def explain(
     changes = edits.edits(lm)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_explanation
-    from unembed.schemas.trace_builder import TraceSettings, explain_view
+    from unembed.trace import TraceSettings, explain_view
 
     other, alone = options.compared_with(against)
     state = {"by": by, **question_in_address(lm, prompt, position, token, other, alone=alone)}
@@ -69,7 +69,9 @@ def explain(
             print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changes, effects="total", **state)
         return
     settings = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
-    view, provenance = explain_view(lm, settings, token=token, by=by, writers=top, index=index_for(opening, lm, index))
+    view, provenance = explain_view(
+        lm, settings, token=token, by=by, writers=top, tracing=lm.trace, index=index_for(opening, lm, index)
+    )
     deliver([view], provenance, draw_explanation, output)
     if output.for_terminal:
         print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changes, **state)

@@ -2,3 +2,15 @@
 
 This package analyses memories (FFN neurons). `unembed.index` stores which text triggers it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.memories.value_view import MemoryView as MemoryView
+    from unembed.memories.value_view import memory_view as memory_view
+else:
+    __getattr__ = import_on_first_use(__name__)

@@ -12,9 +12,13 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.models.hub import is_local_only as is_local_only
+    from unembed.models.named_tokens import Candidate as Candidate
+    from unembed.models.named_tokens import Scored as Scored
+    from unembed.models.named_tokens import Token as Token
     from unembed.models.shipped_models import DEFAULT_MODEL as DEFAULT_MODEL
     from unembed.models.shipped_models import SHIPPED as SHIPPED
     from unembed.models.shipped_models import shipped_folder as shipped_folder
+    from unembed.models.sizes import model_sizes as model_sizes
     from unembed.models.weight_records import KnownWeights as KnownWeights
     from unembed.models.weight_records import known_weights as known_weights
     from unembed.models.weight_records import record_weights as record_weights

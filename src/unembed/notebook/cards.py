@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from unembed.attention import HEAD_SCORES
 from unembed.errors import InvalidInput, Unsupported
+from unembed.memories import memory_view
 from unembed.names import Mode
 from unembed.notebook.drawings import Card
 from unembed.notebook.result_drawings import heat
-from unembed.results import visible_html
-from unembed.schemas.heads import DEFINITIONS
-from unembed.schemas.memory import memory_view
-from unembed.schemas.numbers import numbers, numbers_or_none
+from unembed.results import numbers, numbers_or_none, visible_html
 from unembed.validation import positive_int
 
 if TYPE_CHECKING:
@@ -75,11 +74,11 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     Raises:
         InvalidInput: the kind is not one of these.
     """
-    if kind not in DEFINITIONS:
-        raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(DEFINITIONS)}")
+    if kind not in HEAD_SCORES:
+        raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(HEAD_SCORES)}")
     found: list[list[float | None]] = numbers_or_none(scores[kind])
-    note = f"{DEFINITIONS[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
-    data = {"schema": "unembed.heads/2", "scores": found, "definition": DEFINITIONS[kind], "note": note}
+    note = f"{HEAD_SCORES[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
+    data = {"schema": "unembed.heads/2", "scores": found, "definition": HEAD_SCORES[kind], "note": note}
     rows = [[str(n), *("" if x is None else f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
     names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
     return Card(data, _table(html.escape(note), names, rows))

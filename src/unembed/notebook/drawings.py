@@ -12,8 +12,7 @@ from unembed.notebook.islands import script, style
 from unembed.notebook.result_drawings import DRAWINGS
 from unembed.notebook.widgets import widget_of
 from unembed.results import Displayed, visible_html
-from unembed.schemas.layer_grid import emergence
-from unembed.trace import Trace
+from unembed.trace import Trace, emergence
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unembed.schemas.numbers import numbers, numbers_or_none
+from unembed.results import numbers, numbers_or_none
 
 if TYPE_CHECKING:
     from torch import Tensor

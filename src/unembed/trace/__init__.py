@@ -7,12 +7,50 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.trace.build_view import TraceSettings as TraceSettings
+    from unembed.trace.build_view import Tracing as Tracing
+    from unembed.trace.build_view import explain_view as explain_view
+    from unembed.trace.build_view import trace_view as trace_view
+    from unembed.trace.grid import Emergence as Emergence
+    from unembed.trace.grid import Part as Part
+    from unembed.trace.grid import emergence as emergence
+    from unembed.trace.grid import emerging as emerging
+    from unembed.trace.grid import spread as spread
+    from unembed.trace.grid import trajectories as trajectories
+    from unembed.trace.heads_on_prompt import HeadSourcesView as HeadSourcesView
+    from unembed.trace.heads_on_prompt import PatternsView as PatternsView
+    from unembed.trace.heads_on_prompt import PatternView as PatternView
+    from unembed.trace.heads_on_prompt import PromptHeadsView as PromptHeadsView
+    from unembed.trace.heads_on_prompt import head_sources_view as head_sources_view
+    from unembed.trace.heads_on_prompt import pattern_view as pattern_view
+    from unembed.trace.heads_on_prompt import patterns_view as patterns_view
+    from unembed.trace.heads_on_prompt import prompt_heads_view as prompt_heads_view
     from unembed.trace.lens_table import logit_lens as logit_lens
     from unembed.trace.memory_effects import MemoryEffects as MemoryEffects
     from unembed.trace.memory_effects import MemoryOrder as MemoryOrder
+    from unembed.trace.one_memory import MemoryOnPrompt as MemoryOnPrompt
+    from unembed.trace.one_memory import memory_on_prompt as memory_on_prompt
     from unembed.trace.question import Question as Question
     from unembed.trace.readings import Readings as Readings
     from unembed.trace.tables import EntropyAndKL as EntropyAndKL
     from unembed.trace.trace import Trace as Trace
+    from unembed.trace.two_prompts import ComparisonView as ComparisonView
+    from unembed.trace.two_prompts import PatchingView as PatchingView
+    from unembed.trace.two_prompts import alignment_of as alignment_of
+    from unembed.trace.two_prompts import compared_tokens as compared_tokens
+    from unembed.trace.two_prompts import comparison_view as comparison_view
+    from unembed.trace.two_prompts import patching_view as patching_view
+    from unembed.trace.view import SCHEMA_EXPLAIN as SCHEMA_EXPLAIN
+    from unembed.trace.view import SCHEMA_TRACE as SCHEMA_TRACE
+    from unembed.trace.view import AttributionView as AttributionView
+    from unembed.trace.view import EventView as EventView
+    from unembed.trace.view import Finding as Finding
+    from unembed.trace.view import GridView as GridView
+    from unembed.trace.view import LayerView as LayerView
+    from unembed.trace.view import MemoriesView as MemoriesView
+    from unembed.trace.view import SubUpdateView as SubUpdateView
+    from unembed.trace.view import TraceView as TraceView
+    from unembed.trace.view import mixer_of_all as mixer_of_all
+    from unembed.trace.view import mixers_in_words as mixers_in_words
 else:
     __getattr__ = import_on_first_use(__name__)

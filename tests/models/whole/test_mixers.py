@@ -15,7 +15,7 @@ from unembed.errors import ModelNotUnderstood, PointMissing, UnembedError, Unsup
 from unembed.index import Index
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
-from unembed.schemas.model_sizes import model_sizes
+from unembed.models import model_sizes
 from unembed.stream.decomposition import writer_points, writers
 from unembed.stream.run import run
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import unembed
+from unembed.attention import heads_view
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
 from unembed.attention.text.head_examples import HeadExamples, Progress, examples_of_heads
-from unembed.schemas.heads import heads_view
 
 PROMPT = "The first month of the year is"
 LINES = [

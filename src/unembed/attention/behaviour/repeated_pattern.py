@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from unembed.analyses import Option
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.results.lists import lower_triangle
 from unembed.stream.run import run
 from unembed.validation import as_int, positive_int, valid_seed
 
@@ -60,29 +61,32 @@ def _front(lm: Decoder) -> Int[Tensor, " special"]:
     return ids[:n]
 
 
-@dataclass(frozen=True, eq=False)
-class RepeatedPattern:
-    """A head's pattern on a sequence repeated twice.
+SCHEMA = "unembed.induction/1"
+"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 
-    Attributes:
-        tokens: special tokens in front, then the sequence twice.
-        length: tokens of the sequence.
-        pattern: attention weights, float64.
-        stripe: in the repetition, each destination and the position after the earlier occurrence of its token.
-        score: mean attention on the stripe.
-        uniform: the score of uniform attention.
-    """
 
-    tokens: Int[Tensor, " pos"]
+@dataclass(frozen=True)
+class InductionView:
+    """One head on a repeated text: its whole pattern, and the stripe that the induction score is the mean of."""
+
+    schema: str
+    layer: int
+    head: int
+    tokens: list[str]
     length: int
-    pattern: Float[Tensor, "dst src"]
+    """Tokens of the text before it is repeated."""
+    weights: list[list[float]]
+    """By destination, over the sources up to it."""
     stripe: list[tuple[int, int]]
+    """In the repetition: each destination, and the token after the earlier occurrence of its token."""
     score: float
-    uniform: float
+    """Mean weight on the stripe."""
+    chance: float
+    """The mean weight that uniform attention would have."""
 
 
 @torch.no_grad()
-def repeated_pattern(lm: Decoder, layer: int, head: int, length: int, seed: int = 0, text: str = "") -> RepeatedPattern:
+def induction_view(lm: Decoder, layer: int, head: int, length: int, seed: int = 0, text: str = "") -> InductionView:
     """The pattern of a head on random tokens, or a text, repeated twice.
 
     Args:
@@ -106,10 +110,13 @@ def repeated_pattern(lm: Decoder, layer: int, head: int, length: int, seed: int 
         ids = torch.cat([ids[:, :front], once.to(ids.device), once.to(ids.device)], dim=1)
     pattern = run(lm, ids, "pattern", layers=[layer], logits=False).at("pattern", layer)[0, head].double().cpu()
     stripe = [(dst, dst - length + 1) for dst in range(front + length, ids.shape[1])]
-    return RepeatedPattern(
-        ids[0],
+    return InductionView(
+        SCHEMA,
+        layer,
+        head,
+        lm.token_strings(ids[0]),
         length,
-        pattern,
+        lower_triangle(pattern),
         stripe,
         sum(float(pattern[dst, src]) for dst, src in stripe) / len(stripe),
         sum(1 / (dst + 1) for dst, _ in stripe) / len(stripe),

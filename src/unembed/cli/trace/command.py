@@ -18,8 +18,7 @@ from unembed.cli.trace.prompts import Cut, Piece, Prompts, PromptsFile, prompts_
 if TYPE_CHECKING:
     from unembed import Edit, LanguageModel, Trace
     from unembed.results import Provenance
-    from unembed.schemas.trace import TraceView
-    from unembed.schemas.trace_builder import Tracing
+    from unembed.trace import TraceView, Tracing
 
 
 @grouped
@@ -79,7 +78,7 @@ def trace(
     lm = opening.open(seed)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
-    from unembed.schemas.trace_builder import TraceSettings, trace_view
+    from unembed.trace import TraceSettings, trace_view
 
     other, alone = options.compared_with(against)
     changes, opened = edits.edits(lm), index_for(opening, lm, index)
@@ -95,7 +94,7 @@ def trace(
                 memories=memories,
                 token=token,
                 point=point,
-                tracing=None if piece.tokens is None else _of_tokens(lm, piece),
+                tracing=lm.trace if piece.tokens is None else _of_tokens(lm, piece),
                 index=opened,
             )
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from html import escape
 
 from unembed.cli.bars import Scale, decimals, percent, signed
+from unembed.models import Candidate
 from unembed.results import character_at, visible, visible_html
-from unembed.schemas.trace import (
+from unembed.trace import (
     AttributionView,
-    Candidate,
     EventView,
     LayerView,
     SubUpdateView,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unembed.cli.output import show, write_page
 from unembed.cli.trace.html import page
 from unembed.results import Provenance, Table
-from unembed.schemas.trace import TraceView
+from unembed.trace import TraceView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale, decimals, percent, signed
 from unembed.cli.index.view import passage
+from unembed.models import Candidate
 from unembed.results import character_at, join_bytes, visible_rich
-from unembed.schemas.trace import (
+from unembed.trace import (
     AttributionView,
-    Candidate,
     EventView,
     LayerView,
     MemoriesView,

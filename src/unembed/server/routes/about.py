@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter
 
 from unembed import __version__
-from unembed.schemas.model_sizes import model_sizes
+from unembed.models import model_sizes
 from unembed.server.requests import State
 from unembed.server.state import MAX_PROMPT, ServerState
 

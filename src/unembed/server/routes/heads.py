@@ -9,9 +9,20 @@ from typing import Annotated, Any
 from fastapi import Query
 from fastapi.responses import StreamingResponse
 
-from unembed.attention import Progress, examples_of_heads
-from unembed.schemas.heads import HeadsView, HeadView, InductionView, head_view, heads_view, induction_view
-from unembed.schemas.prompt_head_scores import (
+from unembed.attention import (
+    HeadsView,
+    HeadView,
+    InductionView,
+    Progress,
+    examples_of_heads,
+    head_view,
+    heads_view,
+    induction_view,
+)
+from unembed.server import requests as r
+from unembed.server.responses import ndjson_response, to_json
+from unembed.server.routing import Routes
+from unembed.trace import (
     HeadSourcesView,
     PatternsView,
     PatternView,
@@ -20,11 +31,7 @@ from unembed.schemas.prompt_head_scores import (
     pattern_view,
     patterns_view,
     prompt_heads_view,
-    score_view,
 )
-from unembed.server import requests as r
-from unembed.server.responses import ndjson_response, to_json
-from unembed.server.routing import Routes
 
 routes = Routes("heads")
 
@@ -63,32 +70,32 @@ def get_induction(
     text: Annotated[str, Query(max_length=2000)] = "",
 ) -> InductionView:
     """The repeated-token (induction) test: a head's pattern on random tokens, or a text, followed by themselves."""
-    return induction_view(state.circuits, layer, head, length, seed, text)
+    return induction_view(state.lm, layer, head, length, seed, text)
 
 
 @routes.answer("GET /traces/{trace_id}/attention/{layer}/{head}", "reading attention", channel="pattern")
 def get_pattern(state: r.State, trace_id: r.TraceId, layer: r.LayerNumber, head: r.Index) -> PatternView:
     """The attention weights of a head on a prompt, by destination and source, and the contribution of each."""
-    return pattern_view(state.lm, state.registered_trace(trace_id), layer, head)
+    return pattern_view(state.registered_trace(trace_id), layer, head)
 
 
 @routes.answer("POST /heads/{layer}/{head}/attention", "reading attention", channel="pattern")
 def post_pattern(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.PromptRequest) -> PatternView:
     """The same on any text, which need not be traced first."""
-    return pattern_view(state.lm, query.trace(state), layer, head)
+    return pattern_view(query.trace(state), layer, head)
 
 
 @routes.answer("POST /heads/patterns", "reading attention")
 def post_patterns(state: r.State, query: r.PromptRequest) -> PatternsView:
     """The patterns of all heads on a prompt, small: what their pictures are drawn from."""
-    return patterns_view(state.lm, query.trace(state))
+    return patterns_view(query.trace(state))
 
 
 @routes.answer("POST /heads/{layer}/{head}/sources", "reading a head")
 def post_sources(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.QuestionRequest) -> HeadSourcesView:
     """What a head adds to a question's logits at a position, by the token that it attends to."""
     trace = query.trace(state)
-    return head_sources_view(state.lm, trace, layer, head, query.question(trace), query.position)
+    return head_sources_view(trace, layer, head, query.question(trace), query.position)
 
 
 @routes.post("/heads/{layer}/{head}/examples")
@@ -126,11 +133,13 @@ async def post_examples(
 @routes.answer("POST /heads/{layer}/{head}/terms", "reading a score")
 def post_score_terms(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.ScoreTermsRequest) -> dict[str, Any]:
     """The attention score of one pair of positions as a sum of terms: content, position and biases."""
-    return score_view(state.circuits, query.prompt, layer, head, query.destination, query.source)
+    found = state.circuits.score_terms(query.prompt, layer, head)
+    score, terms = found.at(query.destination, query.source)
+    return {"score": score, "terms": terms, "error": found.error}
 
 
 @routes.answer("POST /heads/prompt", "reading heads")
 def post_prompt_heads(state: r.State, query: r.QuestionRequest) -> PromptHeadsView:
     """Every head on a prompt: its contribution to the question's logits, and the shape of its pattern."""
     trace = query.trace(state)
-    return prompt_heads_view(state.lm, trace, query.question(trace), query.position)
+    return prompt_heads_view(trace, query.question(trace), query.position)

@@ -11,7 +11,7 @@ import numpy as np
 from fastapi.responses import StreamingResponse
 
 from unembed import early_exit, steering, toxicity
-from unembed.schemas.numbers import numbers
+from unembed.results import numbers
 from unembed.server import requests as r
 from unembed.server.responses import ndjson_response, to_json
 from unembed.server.routing import Routes

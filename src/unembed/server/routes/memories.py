@@ -9,6 +9,7 @@ from fastapi import Query
 from fastapi.responses import StreamingResponse
 
 import unembed
+from unembed.attention import ConnectionsView, connections_view
 from unembed.gallery import memory_descriptions
 from unembed.index import (
     ClusterView,
@@ -21,17 +22,11 @@ from unembed.index import (
     contexts_view,
     search,
 )
-from unembed.schemas.memory import (
-    ConnectionsView,
-    MemoryOnPrompt,
-    MemoryView,
-    connections_view,
-    memory_on_prompt,
-    memory_view,
-)
+from unembed.memories import MemoryView, memory_view
 from unembed.server import requests as r
 from unembed.server.responses import ndjson_response
 from unembed.server.routing import Routes
+from unembed.trace import MemoryOnPrompt, memory_on_prompt
 
 routes = Routes("memories")
 

@@ -8,9 +8,12 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 
 import unembed
-from unembed.causality import align, continue_patched
-from unembed.schemas.numbers import numbers
-from unembed.schemas.patching import (
+from unembed.causality import continue_patched
+from unembed.server import requests as r
+from unembed.server.responses import ndjson_response
+from unembed.server.routing import Routes
+from unembed.stream import generate_steps
+from unembed.trace import (
     ComparisonView,
     PatchingView,
     alignment_of,
@@ -18,10 +21,6 @@ from unembed.schemas.patching import (
     comparison_view,
     patching_view,
 )
-from unembed.server import requests as r
-from unembed.server.responses import ndjson_response
-from unembed.server.routing import Routes
-from unembed.stream import generate_steps
 
 routes = Routes("compare")
 
@@ -30,7 +29,7 @@ routes = Routes("compare")
 def post_prompts(state: r.State, query: r.TwoPrompts) -> ComparisonView:
     """Two prompts, which of their tokens correspond, and the logit difference in each."""
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
-    return comparison_view(state.lm, clean, corrupted, (query.clean, query.corrupted), *query.tokens())
+    return comparison_view(clean, corrupted, (query.clean, query.corrupted), *query.tokens())
 
 
 @routes.answer("POST /patching", "patching", channel="patching {query.point}")
@@ -38,31 +37,18 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> PatchingView:
     """Every activation of a kind patched by itself: what `unembed patch --json` computes."""
     lm = state.lm
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
-    target, other = compared_tokens(lm, clean, corrupted, *query.tokens())
-    alignment = alignment_of(clean, corrupted)
+    target, other = compared_tokens(clean, corrupted, *query.tokens())
     found = lm.patch(
         query.clean,
         query.corrupted,
         query.point,
         unembed.logit_difference(target, other),
         positions=None if query.position is None else [query.position],
-        alignment=alignment,
+        alignment=alignment_of(clean, corrupted),
         direction=query.direction,
         top=query.top,
     )
-    if found.indices is None:
-        return patching_view(found)
-    pairs, _ = align(lm, clean.tokens, corrupted.tokens, alignment)
-    other_of = {c: a for a, c in pairs} if query.direction == "denoising" else dict(pairs)
-    source = clean if query.direction == "denoising" else corrupted
-    given = [
-        [
-            numbers(source.run.at("coefficients", layer)[0, other_of[position], found.indices[layer, i]])
-            for i, position in enumerate(found.positions)
-        ]
-        for layer in range(lm.n_layers)
-    ]
-    return patching_view(found, given)
+    return patching_view(found, clean, corrupted)
 
 
 @routes.post("/patching/continuation")

@@ -12,15 +12,25 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.schemas.layer_grid import Emergence, Part, emergence, emerging, spread, trajectories
-from unembed.schemas.numbers import numbers
-from unembed.schemas.trace import TraceView
-from unembed.schemas.trace_builder import TraceSettings, explain_view, trace_view
+from unembed.results import numbers
 from unembed.server import requests as r
 from unembed.server.responses import json_response, ndjson_response, to_json
 from unembed.server.routing import Routes, cache_key
 from unembed.server.state import MAX_PROMPT, ServerState
-from unembed.trace import Question, Trace
+from unembed.trace import (
+    Emergence,
+    Part,
+    Question,
+    Trace,
+    TraceSettings,
+    TraceView,
+    emergence,
+    emerging,
+    explain_view,
+    spread,
+    trace_view,
+    trajectories,
+)
 
 MAX_IDLE_SCORES = 2**24
 """Scores, over all layers and positions, up to which a text is traced while it is typed."""

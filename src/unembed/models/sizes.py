@@ -1,4 +1,4 @@
-"""The name, the sizes and the parts of a model, as the explorer draws them: live, or for the stored example."""
+"""The sizes of a model: in one line, and by layer as the explorer draws them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ def model_sizes(lm: Decoder) -> dict[str, Any]:
         "d_vocab": lm.d_vocab,
         "n_ctx": lm.n_ctx,
     }
+
+
+def sizes_of(lm: Decoder) -> str:
+    """A model's sizes in one line."""
+    parts = [f"{lm.n_layers} layers", lm.heads_a_layer]
+    parts += [f"{lm.memories_a_layer} memories a layer"] if lm.memory_layers else []
+    return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])

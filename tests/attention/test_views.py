@@ -10,13 +10,11 @@ import torch
 
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
-from unembed.attention import Circuits
+from unembed.attention import Circuits, head_view, heads_view
 from unembed.errors import Unsupported
 from unembed.language_model import load
 from unembed.notebook import heads_card
-from unembed.schemas.heads import head_view, heads_view
-from unembed.schemas.prompt_head_scores import pattern_view, patterns_view, prompt_heads_view
-from unembed.schemas.trace_builder import TraceSettings, trace_view
+from unembed.trace import TraceSettings, pattern_view, patterns_view, prompt_heads_view, trace_view
 
 
 @pytest.mark.parametrize(("model_type", "layers"), [("qwen3_next", [3]), ("granitemoehybrid", [1, 3])])
@@ -34,7 +32,7 @@ def test_layers_without_attention_have_null_in_place_of_every_score(model_type: 
 def test_the_effects_and_patterns_of_a_prompt_are_those_of_the_layers_with_attention(tokens: torch.Tensor) -> None:
     lm = load(tiny_model("granitemoehybrid"))  # whose Mamba layers have eight heads, those with attention four
     trace = lm.trace(tokens[0])
-    view = prompt_heads_view(lm, trace, trace.question())
+    view = prompt_heads_view(trace, trace.question())
     json.dumps(asdict(view), allow_nan=False)
     rows = trace.attribution(view.target.id, against=view.against and view.against.id, by="head").rows
     for kind, scores in view.scores.items():
@@ -43,14 +41,14 @@ def test_the_effects_and_patterns_of_a_prompt_are_those_of_the_layers_with_atten
     for layer in lm.attention_layers:
         own = [r.contribution for r in rows if r.layer == layer and r.label.startswith("head")]
         assert view.scores["effect"][layer] == pytest.approx(own, abs=1e-5)
-    pictures = patterns_view(lm, trace).patterns
+    pictures = patterns_view(trace).patterns
     assert [len(heads) for heads in pictures] == [4 if n in lm.attention_layers else 0 for n in range(lm.n_layers)]
 
 
 def test_a_prompt_of_one_token_has_no_entropy(tokens: torch.Tensor) -> None:
     lm = load(tiny_model("llama"))
     trace = lm.trace(tokens[0, :1])
-    view = prompt_heads_view(lm, trace, trace.question())
+    view = prompt_heads_view(trace, trace.question())
     assert {value for row in view.scores["entropy"] for value in row} == {None}
     assert {value for row in view.scores["own"] for value in row} == {1.0}
 
@@ -71,13 +69,13 @@ def test_a_pattern_is_shown_where_its_contributions_are_not_defined(
 ) -> None:
     lm = load(tiny_model(model_type))
     trace = lm.trace(tokens[0])
-    view = pattern_view(lm, trace, layer, 1)
+    view = pattern_view(trace, layer, 1)
     assert (view.norms is not None) is has_norms
     pattern = lm.run(tokens[:1], "pattern").at("pattern", layer)[0, 1]
     for n, row in enumerate(view.weights):
         assert row == pytest.approx(pattern[n, : n + 1].tolist(), abs=1e-6)
     with pytest.raises(Unsupported, match="this layer has none"):
-        pattern_view(lm, trace, 0, 1)
+        pattern_view(trace, 0, 1)
 
 
 def test_a_head_without_a_fixed_circuit_has_notes_in_place_of_lists() -> None:
@@ -91,5 +89,7 @@ def test_a_layer_is_shown_with_the_heads_that_it_has(model_type: str, heads: lis
     lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
     settings = TraceSettings("five tokens", -1, 5, "final", True, (), None)
     for layer, n in enumerate(heads):
-        view, _ = trace_view(lm, settings, layer=layer, memories=3, token=None, point=None, heads=True)
+        view, _ = trace_view(
+            lm, settings, layer=layer, memories=3, token=None, point=None, tracing=lm.trace, heads=True
+        )
         assert len(view.layers[0].heads) == n

@@ -15,7 +15,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.results import visible
 from unembed.results.number_format import two_digits
-from unembed.schemas.trace import EventView, Finding, LayerView
+from unembed.trace.view import EventView, Finding, LayerView
 
 if TYPE_CHECKING:
     from unembed.trace.memory_effects import MemoryEffects

@@ -1,4 +1,4 @@
-"""Attention heads as plain values: the scores of all heads, and what one head attends to and writes."""
+"""What surfaces show of heads and their connections, as plain values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import dataclass
 import torch
 
 from unembed.attention.behaviour.head_scores import HeadScores
-from unembed.attention.behaviour.repeated_pattern import repeated_pattern
 from unembed.attention.circuits import Circuits
+from unembed.attention.paths.memory_connections import Connection, memory_connections
 from unembed.attention.weights.low_rank_topk import Entries
 from unembed.errors import Unsupported
+from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
-from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none
-from unembed.schemas.tokens import scored
-from unembed.schemas.trace import Scored
+from unembed.models.named_tokens import Scored, scored
+from unembed.results.lists import numbers, numbers_or_none
 
 SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/1"
-SCHEMA_INDUCTION = "unembed.induction/1"
+SCHEMA_CONNECTIONS = "unembed.memory_connections/1"
+"""Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
 
-DEFINITIONS = {
+HEAD_SCORES = {
     "previous_token": "mean attention to the position before, on random tokens repeated twice",
     "duplicate_token": "in the repetition: mean attention to the earlier occurrence of the same token",
     "induction": "in the repetition: mean attention to the token after the earlier occurrence (prefix matching)",
@@ -103,9 +104,9 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         n_sequences,
         length,
         seed,
-        DEFINITIONS,
-        {kind: numbers_or_none(found[kind]) for kind in DEFINITIONS},
-        {kind: numbers_or_none(found.interval(kind)) for kind in DEFINITIONS},
+        HEAD_SCORES,
+        {kind: numbers_or_none(found[kind]) for kind in HEAD_SCORES},
+        {kind: numbers_or_none(found.interval(kind)) for kind in HEAD_SCORES},
         eigenvalues,
         _roles(found),
         ROLE_THRESHOLD,
@@ -120,42 +121,6 @@ def _roles(found: HeadScores) -> list[list[str | None]]:
         [ROLES[k] if v >= ROLE_THRESHOLD else None for k, v in zip(kinds, values, strict=True)]
         for kinds, values in zip(numbers(kind), numbers(value), strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class InductionView:
-    """One head on a repeated text: its whole pattern, and the stripe that the induction score is the mean of."""
-
-    schema: str
-    layer: int
-    head: int
-    tokens: list[str]
-    length: int
-    """Tokens of the text before it is repeated."""
-    weights: list[list[float]]
-    """By destination, over the sources up to it."""
-    stripe: list[tuple[int, int]]
-    """In the repetition: each destination, and the token after the earlier occurrence of its token."""
-    score: float
-    """Mean weight on the stripe."""
-    chance: float
-    """The mean weight that uniform attention would have."""
-
-
-def induction_view(circuits: Circuits, layer: int, head: int, length: int, seed: int, text: str = "") -> InductionView:
-    """A head on random tokens, or a text, repeated twice; see `repeated_pattern`."""
-    lm = circuits.lm
-    found = repeated_pattern(lm, layer, head, length, seed, text)
-    return InductionView(
-        SCHEMA_INDUCTION,
-        *lm.layer_and_head(layer, head),
-        lm.token_strings(found.tokens),
-        found.length,
-        lower_triangle(found.pattern),
-        found.stripe,
-        found.score,
-        found.uniform,
-    )
 
 
 def head_view(
@@ -221,3 +186,45 @@ def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[
         for mode in ("q", "k", "v")
         for p in [p for p in read if p.mode == mode][:each]
     ]
+
+
+@dataclass(frozen=True)
+class ConnectedMemory:
+    """A memory wired to another one by the weights alone."""
+
+    layer: int
+    index: int
+    strength: float
+    """Cosine of the value of the earlier one and the key of the later one."""
+    top_tokens: list[str]
+
+
+@dataclass(frozen=True)
+class ConnectionsView:
+    """What writes to a memory's key and what reads its value, the strongest first."""
+
+    schema: str
+    layer: int
+    index: int
+    basis: str
+    heads: list[Connection]
+    writers: list[ConnectedMemory]
+    readers: list[ConnectedMemory]
+    chance_head: float
+    chance_memory: float
+
+
+def connections_view(lm: Decoder, layer: int, index: int, top: int = 6) -> ConnectionsView:
+    """The heads and memories wired most strongly to a memory; see `memory_connections`."""
+    found = memory_connections(lm, layer, index, top)
+    memories = [*found.writers, *found.readers]
+    ends = Values(lm).top_and_bottom([(one.layer, [one.index]) for one in memories], 8) if memories else []
+    shown = [
+        ConnectedMemory(one.layer, one.index, one.strength, lm.token_strings(ids[0]))
+        for one, (ids, _) in zip(memories, ends, strict=True)
+    ]
+    writers, readers = shown[: len(found.writers)], shown[len(found.writers) :]
+    chance = found.chance_head, found.chance_memory
+    return ConnectionsView(
+        SCHEMA_CONNECTIONS, found.layer, found.index, found.basis, found.heads, writers, readers, *chance
+    )

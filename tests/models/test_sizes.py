@@ -6,7 +6,7 @@ import pytest
 
 import unembed
 from tests.conftest import tiny
-from unembed.schemas.model_sizes import model_sizes
+from unembed.models import model_sizes
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2_moe"])

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from unembed.attention.behaviour.prompt_head_scores import prompt_head_scores, required_points
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
-from unembed.attention.circuits import Circuits
+from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.errors import PointMissing, Unsupported
-from unembed.models.decoder import Decoder
-from unembed.schemas.numbers import lower_triangle, numbers, numbers_or_none
-from unembed.schemas.tokens import most_likely, question_tokens
-from unembed.schemas.trace import Candidate, Token
+from unembed.models.named_tokens import Candidate, Token, most_likely
+from unembed.results.lists import lower_triangle, numbers, numbers_or_none
 from unembed.stream.run import position_of
 from unembed.trace.question import Question
 from unembed.trace.trace import Trace
+from unembed.trace.words import question_tokens
 
 SCHEMA_PATTERN = "unembed.pattern/1"
 SCHEMA_PATTERNS = "unembed.patterns/1"
@@ -44,12 +41,13 @@ class PatternView:
     differs at each position comes between the two."""
 
 
-def pattern_view(lm: Decoder, trace: Trace, layer: int, head: int) -> PatternView:
+def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
     """A head's pattern on a trace's prompt, under the trace's edits.
 
     Raises:
         OutOfRange: the head does not exist.
     """
+    lm = trace.lm
     layer, head = lm.layer_and_head(layer, head)
     _ = lm.structure.blocks[layer].attention  # raises in a layer with another mixer
     try:
@@ -73,12 +71,13 @@ class PatternsView:
     """By layer and head: the weights in 256ths, row by row, one byte each, as base64. Empty without attention."""
 
 
-def patterns_view(lm: Decoder, trace: Trace) -> PatternsView:
+def patterns_view(trace: Trace) -> PatternsView:
     """The patterns of all heads on a trace's prompt, in at most 24 rows and columns.
 
     Raises:
         Unsupported: no layer has attention weights.
     """
+    lm = trace.lm
     require_heads(lm, "attention patterns")
     n = len(trace.token_strings)
     side = min(n, _SIDE)
@@ -107,9 +106,7 @@ class HeadSourcesView:
     """By source position, up to `position`."""
 
 
-def head_sources_view(
-    lm: Decoder, trace: Trace, layer: int, head: int, question: Question, position: int = -1
-) -> HeadSourcesView:
+def head_sources_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadSourcesView:
     """What a head adds to a question's logits at a position, split by source token.
 
     Args:
@@ -121,7 +118,7 @@ def head_sources_view(
         SumNotProved: the contributions of all writers do not add up to the logit.
         Unsupported: the family's heads cannot be split by source.
     """
-    layer, head = lm.layer_and_head(layer, head)
+    layer, head = trace.lm.layer_and_head(layer, head)
     position = position_of(trace.run, position)
     found = trace.attribution(question.token, position, question.against, by="source")
     contributions = [0.0] * (position + 1)
@@ -129,7 +126,7 @@ def head_sources_view(
         # Sources after the position have rows too, with contributions of zero.
         if row.source is not None and row.source <= position and (row.layer, row.index) == (layer, head):
             contributions[row.source] += row.contribution
-    target, against = question_tokens(lm, question, position)
+    target, against = question_tokens(trace.lm, question, position)
     return HeadSourcesView(
         SCHEMA_SOURCES, layer, head, position, target, against, found.logit, numbers(torch.tensor(contributions))
     )
@@ -161,37 +158,41 @@ class PromptHeadsView:
     """By kind: [layer][head]; None in layers without attention."""
 
 
-def prompt_heads_view(lm: Decoder, trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:
+@torch.no_grad()
+def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:
     """The effect of every head on a question, and the shape of its pattern, on a trace's prompt.
 
     Raises:
         OutOfRange: the position does not exist.
         SumNotProved: the contributions of all writers do not add up to the logit.
+        Unsupported: no layer has attention, or its output is no sum over heads.
     """
-    run = trace.run_with(required_points(lm))
-    found = prompt_head_scores(lm, run, position, question.token, question.against)
-    target, against = question_tokens(lm, question, found.position)
+    lm = trace.lm
+    require_heads(lm, "head scores")
+    position = position_of(trace.run, position)
+    found = trace.attribution(question.token, position, question.against, by="head")
+    effect = {n: torch.zeros(lm.structure.blocks[n].attention.n_heads) for n in lm.attention_layers}
+    for row in found.rows:
+        if row.layer in effect and row.index is not None:
+            effect[row.layer][row.index] = row.contribution
+    run = trace.run_with(("pattern",))
+    patterns = by_layer(lm.n_layers, {n: run.at("pattern", n)[0].float().cpu() for n in lm.attention_layers})
+    uniform = torch.arange(2, patterns.shape[-1] + 1).log()  # entropy of uniform attention at positions 1, 2, ...
+    entropy = (torch.special.entr(patterns).sum(-1)[..., 1:] / uniform).mean(-1)
+    kinds = {
+        "effect": by_layer(lm.n_layers, effect),
+        "own": patterns.diagonal(dim1=-2, dim2=-1).mean(-1),
+        "entropy": entropy.where(entropy.isfinite(), torch.nan),  # weights below zero, as of two softmaxes, have none
+    }
+    target, against = question_tokens(lm, question, position)
     quantity = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
-    kinds = {"effect": found.effect, "own": found.self_attention, "entropy": found.entropy}
     return PromptHeadsView(
         SCHEMA_PROMPT_HEADS,
-        found.position,
+        position,
         target,
         against,
         found.logit,
-        most_likely(lm, trace.logits(found.position), _CANDIDATES),
-        {kind: line.format(question=quantity, position=found.position) for kind, line in DEFINITIONS.items()},
+        most_likely(lm, trace.logits(position), _CANDIDATES),
+        {kind: line.format(question=quantity, position=position) for kind, line in DEFINITIONS.items()},
         {kind: numbers_or_none(scores) for kind, scores in kinds.items()},
     )
-
-
-def score_view(circuits: Circuits, prompt: str, layer: int, head: int, destination: int, source: int) -> dict[str, Any]:
-    """The attention score (before the softmax) of a pair of positions, and its terms, largest first.
-
-    Raises:
-        OutOfRange: the head does not exist, or the source is after the destination.
-        Unsupported: the model's scores are not a sum of terms.
-    """
-    found = circuits.score_terms(prompt, layer, head)
-    score, terms = found.at(destination, source)
-    return {"score": score, "terms": terms, "error": found.error}

@@ -20,9 +20,8 @@ from unembed.cli.trace import html, terminal
 from unembed.control.steering import ranked_values_table
 from unembed.language_model import LanguageModel, load
 from unembed.memories.token_ranking import promoting
-from unembed.schemas.findings import _update
-from unembed.schemas.layer_grid import emergence, trajectories
-from unembed.schemas.trace_builder import TraceSettings, explain_view, trace_view
+from unembed.trace import TraceSettings, emergence, explain_view, trace_view, trajectories
+from unembed.trace.findings import _update
 
 SETTINGS = TraceSettings("five tokens", -1, 5, "final", True, (), None)
 
@@ -126,7 +125,7 @@ def test_an_explanation_splits_a_logit_by_every_kind_of_part_that_the_model_has(
     model_type: str, kinds: list[str]
 ) -> None:
     lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = explain_view(lm, SETTINGS, token=None, by=None, writers=5)
+    view, _ = explain_view(lm, SETTINGS, token=None, by=None, writers=5, tracing=lm.trace)
     assert [one.by for one in view.attributions] == kinds
     assert ("80 to 160 memories a layer" in view.sizes) == ("memory" in kinds)
 
@@ -165,7 +164,7 @@ def test_what_is_no_attention_is_not_called_attention(
     model_type: str, sizes: str, heading: str, mixers: list[str] | None
 ) -> None:
     lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
     assert view.sizes.startswith(sizes) and sizes.split(" · ")[1] in repr(lm)
     if mixers is not None:
         assert [layer.mixer for layer in view.layers] == mixers
@@ -195,7 +194,7 @@ def test_events_and_rank_changes_of_another_mixer_are_its_own() -> None:
 
 def test_the_writer_that_adds_most_is_named_by_its_kind() -> None:
     lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
     (writer,) = (one for one in view.findings if one.kind == "writer")
     assert re.match(r"Of 4 updates, the mixer \(Mamba-2\) of layer \d adds most", writer.sentence)
     assert writer.definition.startswith("The token mixer or FFN that adds most")
@@ -203,13 +202,13 @@ def test_the_writer_that_adds_most_is_named_by_its_kind() -> None:
 
 def test_what_a_layer_of_one_part_changes_is_that_of_its_part() -> None:
     lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
     (change,) = (one for one in view.findings if one.kind == "change")
     assert change.sentence.startswith(f"Layer {change.layer} mixer (Mamba-2) changes the probability of")
     # Each layer of Nemotron-H has a mixer or an FFN, never both; GPT-J's are added together.
     lm = load(tiny_model("nemotron_h"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
     assert [_update(lm, one, "resid_post") for one in view.layers] == ["mixer (Mamba-2)", "FFN", "attention", "FFN"]
     lm = load(tiny_model("gptj"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None)
+    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
     assert _update(lm, view.layers[0], "resid_post") == "as a whole"

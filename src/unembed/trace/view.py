@@ -10,40 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate
+from unembed.logit_attribution import Row
 from unembed.memories.top_sub_updates import SubUpdate
+from unembed.models.named_tokens import Candidate, Token
 from unembed.trace.described_memories import DescribedMemory
 
 SCHEMA_TRACE = "unembed.trace/3"
 SCHEMA_EXPLAIN = "unembed.explain/3"
 """Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token of the prompt."""
-
-    position: int
-    id: int
-    token: str
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One token of a reading, best first."""
-
-    id: int
-    token: str
-    probability: float
-    logit: float
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A token and its score under a value or a head's circuit alone: the vector times W_U, final norm left out."""
-
-    id: int
-    token: str
-    score: float
 
 
 @dataclass(frozen=True)
@@ -163,17 +137,6 @@ def mixers_in_words(layers: Sequence[LayerView]) -> str:
 
 
 @dataclass(frozen=True)
-class ContributionView:
-    """One writer's contribution to a logit; None where a writer has no layer, index or source position."""
-
-    label: str
-    layer: int | None
-    index: int | None
-    source: int | None
-    contribution: float
-
-
-@dataclass(frozen=True)
 class AttributionView:
     """A logit, or a difference of two, as the sum of its writers' contributions, and the error of the sum.
 
@@ -187,10 +150,10 @@ class AttributionView:
     logit: float
     total: float
     error: float
-    rows: list[ContributionView]
+    rows: list[Row]
     others: int
     others_contribution: float
-    always_on: list[ContributionView] = field(default_factory=list[ContributionView])
+    always_on: list[Row] = field(default_factory=list[Row])
     """By memory: those that are on for nearly every token, which are not in `rows`."""
 
 

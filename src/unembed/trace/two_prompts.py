@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from unembed.causality.metrics import logit_difference
 from unembed.causality.patching import Patching
 from unembed.causality.prompt_pair import Direction, align
-from unembed.schemas.numbers import numbers
-from unembed.schemas.tokens import most_likely, prompt_tokens, question_tokens
-from unembed.schemas.trace import Candidate, Token
+from unembed.models.named_tokens import Candidate, Token, most_likely
+from unembed.results.lists import numbers
 from unembed.trace.question import Question
+from unembed.trace.words import prompt_tokens, question_tokens
 
 if TYPE_CHECKING:
-    from unembed.language_model import LanguageModel
+    from jaxtyping import Int
+    from torch import Tensor
+
     from unembed.trace.trace import Trace
 
 SCHEMA_COMPARISON = "unembed.comparison/1"
@@ -73,7 +75,6 @@ class PatchingView:
 
 
 def comparison_view(
-    lm: LanguageModel,
     clean: Trace,
     corrupted: Trace,
     prompts: tuple[str, str],
@@ -96,11 +97,11 @@ def comparison_view(
         InvalidInput: no token of one corresponds to one of the other, or both tokens are the same.
         NotOneToken: a text is not a single token.
     """
-    target, other = compared_tokens(lm, clean, corrupted, token, against)
+    lm = clean.lm
+    target, other = compared_tokens(clean, corrupted, token, against)
     pairs, how = align(lm, clean.tokens, corrupted.tokens, alignment_of(clean, corrupted))
     sides = [
-        _side(lm, trace, prompt, [target, other], top)
-        for trace, prompt in zip((clean, corrupted), prompts, strict=True)
+        _side(trace, prompt, [target, other], top) for trace, prompt in zip((clean, corrupted), prompts, strict=True)
     ]
     first, second = question_tokens(lm, Question(target, other), len(clean) - 1)
     assert second is not None
@@ -117,9 +118,10 @@ def comparison_view(
 
 
 def compared_tokens(
-    lm: LanguageModel, clean: Trace, corrupted: Trace, token: str | int | None, against: str | int | None
+    clean: Trace, corrupted: Trace, token: str | int | None, against: str | int | None
 ) -> tuple[int, int]:
     """The target, and the token that it is compared with, as `comparison_view` chooses them."""
+    lm = clean.lm
     first, second = numbers(clean.logits().topk(2).indices)
     target = first if token is None else lm.single_token(token)
     if against is not None:
@@ -136,13 +138,15 @@ def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
     return None if len(clean) == len(corrupted) else "auto"
 
 
-def _side(lm: LanguageModel, trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideView:
+def _side(trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideView:
     logits = trace.logits().float()
-    return SideView(prompt, prompt_tokens(trace), most_likely(lm, logits, top), [float(logits[i]) for i in compared])
+    return SideView(
+        prompt, prompt_tokens(trace), most_likely(trace.lm, logits, top), [float(logits[i]) for i in compared]
+    )
 
 
-def patching_view(found: Patching, given: list[list[list[float]]] | None = None) -> PatchingView:
-    """A patching, as the page draws it; `given` as in the view."""
+def patching_view(found: Patching, clean: Trace, corrupted: Trace) -> PatchingView:
+    """A patching between the prompts of two traces, as the page draws it."""
     return PatchingView(
         SCHEMA_PATCHING,
         found.provenance.to_dict(),
@@ -156,5 +160,22 @@ def patching_view(found: Patching, given: list[list[list[float]]] | None = None)
         numbers(found.values),
         numbers(found.recovered),
         None if found.indices is None else numbers(found.indices),
-        given,
+        None if found.indices is None else _given(found, found.indices, clean, corrupted),
     )
+
+
+def _given(
+    found: Patching, indices: Int[Tensor, "layer pos k"], clean: Trace, corrupted: Trace
+) -> list[list[list[float]]]:
+    """The coefficients in the other prompt of the memories that were patched."""
+    pairs, _ = align(clean.lm, clean.tokens, corrupted.tokens, alignment_of(clean, corrupted))
+    denoising = found.direction == "denoising"
+    source = clean if denoising else corrupted
+    other_of = {c: a for a, c in pairs} if denoising else dict(pairs)
+    return [
+        [
+            numbers(source.run.at("coefficients", layer)[0, other_of[position], memories[i]])
+            for i, position in enumerate(found.positions)
+        ]
+        for layer, memories in enumerate(indices)
+    ]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import PointMissing
+from unembed.models.named_tokens import Token
+from unembed.models.sizes import sizes_of
 from unembed.names import StreamPoint
-from unembed.schemas.numbers import numbers
-from unembed.schemas.tokens import prompt_tokens
-from unembed.schemas.trace import EventView, Token
-from unembed.schemas.trace_builder import edit_in_words, event_views, sizes_of
+from unembed.results.lists import numbers
+from unembed.trace.view import EventView
+from unembed.trace.words import edit_in_words, event_views, prompt_tokens
 
 if TYPE_CHECKING:
     from unembed.lens import Reading

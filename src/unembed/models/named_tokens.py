@@ -1,32 +1,46 @@
-"""Tokens as every view names them: of a prompt, of a question, likely next ones, and scored ones."""
+"""Tokens with their texts, as every surface names them: of a prompt, likely next ones, and scored ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unembed.schemas.numbers import numbers
-from unembed.schemas.trace import Candidate, Scored, Token
+from unembed.results.lists import numbers
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from unembed.models.decoder import Decoder
-    from unembed.trace.question import Question
-    from unembed.trace.trace import Trace
 
 
-def prompt_tokens(trace: Trace) -> list[Token]:
-    """The tokens of a trace's prompt."""
-    return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
+@dataclass(frozen=True)
+class Token:
+    """One token of the prompt."""
+
+    position: int
+    id: int
+    token: str
 
 
-def question_tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
-    """The target of a question at a position, and the token that it is compared with."""
-    ids = [question.token] if question.against is None else [question.token, question.against]
-    target, *against = (Token(position, i, text) for i, text in zip(ids, lm.token_strings(ids), strict=True))
-    return target, against[0] if against else None
+@dataclass(frozen=True)
+class Candidate:
+    """One token of a reading, best first."""
+
+    id: int
+    token: str
+    probability: float
+    logit: float
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token and its score under a value or a head's circuit alone: the vector times W_U, final norm left out."""
+
+    id: int
+    token: str
+    score: float
 
 
 def candidates(lm: Decoder, logits: Float[Tensor, " d_vocab"], ids: Sequence[int]) -> list[Candidate]:

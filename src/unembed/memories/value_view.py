@@ -1,0 +1,44 @@
+"""One memory's value as plain values: what it promotes and suppresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from unembed.memories.values import Values
+from unembed.models.decoder import Decoder
+from unembed.models.named_tokens import Scored, scored
+from unembed.results.lists import numbers
+
+SCHEMA = "unembed.memory/1"
+"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """A memory as its value shows it."""
+
+    schema: str
+    provenance: dict[str, Any]
+    layer: int
+    index: int
+    norm: float
+    """The norm of the value, in units of the stream."""
+    promoted: list[Scored]
+    suppressed: list[Scored]
+    edges: list[float]
+    """Bounds of the bins of a histogram of all tokens' scores, one more than counts."""
+    counts: list[int]
+    """Tokens in each bin."""
+
+
+def memory_view(lm: Decoder, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
+    """The tokens at both ends of a value, best first; scores are in the raw basis."""
+    (layer, index), values = lm.memory(layer, index), Values(lm)
+    ends = [values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
+    provenance = lm.provenance(basis="raw", notes={"hide_unlearned": hide_unlearned})
+    promoted, suppressed = (scored(lm, *end) for end in ends)
+    edges, counts = values.score_histogram(layer, index, show_unlearned=not hide_unlearned)
+    norm = values.norm(layer, index)
+    spread = numbers(edges), numbers(counts)
+    return MemoryView(SCHEMA, provenance.to_dict(), layer, index, norm, promoted, suppressed, *spread)

@@ -1,0 +1,176 @@
+"""`TraceView`, built from a trace: what `unembed trace` and `unembed explain` show, on every surface."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from unembed.logit_attribution import kinds_of
+from unembed.models.sizes import sizes_of
+from unembed.names import Basis, By, StreamPoint
+from unembed.results import Provenance
+from unembed.trace.findings import findings
+from unembed.trace.shown_position import ShownPosition
+from unembed.trace.view import SCHEMA_EXPLAIN, SCHEMA_TRACE, GridView, TraceView
+from unembed.trace.words import describe_events, edit_in_words, prompt_tokens, question_tokens
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.models.decoder import Decoder
+    from unembed.stream.interventions import Edit
+    from unembed.trace.memory_effects import MemoryOrder
+    from unembed.trace.trace import Trace
+
+_COMPONENTS_SHOWN = 64
+_MEMORIES = 10
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """Gives the trace of a prompt, such as `lm.trace` or a cache of traces."""
+
+    def __call__(self, prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
+        """The trace of the prompt under the edits."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceSettings:
+    """The settings of both commands: position, layers and readings."""
+
+    prompt: str
+    position: int
+    top: int
+    basis: Basis
+    show_unlearned: bool
+    edits: Sequence[Edit]
+    seed: int | None
+    against: str | int | None = None
+    """The token to compare with; the runner-up when None."""
+    alone: bool = False
+    """Explain the token's logit alone."""
+    order: MemoryOrder = "effect"
+    """What memories are ranked by."""
+
+
+def trace_view(
+    lm: Decoder,
+    settings: TraceSettings,
+    *,
+    layer: int | None,
+    memories: int | None,
+    token: str | int | None,
+    point: StreamPoint | None,
+    tracing: Tracing,
+    index: Index | None = None,
+    heads: bool = False,
+    dominant: int = 0,
+) -> tuple[TraceView, Provenance]:
+    """What `unembed trace` shows, and its provenance.
+
+    Args:
+        settings: where to look, and how to read.
+        layer: only this layer.
+        memories: how many with the largest effects on the question; 10 when None, none when 0.
+        token: the token to follow; the predicted one when None.
+        point: where the grid over all positions is read; no grid when None.
+        tracing: gives the trace of a prompt under edits, which may be cached.
+        index: an index of the model, for the top trigger of each sub-update; none are shown when None.
+        heads: with `layer`, what its heads add too.
+        dominant: memories of each layer, in `layers`, and the same number that are always on.
+    """
+    layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
+    at = _shown(lm, settings, token, tracing, index)
+    trace, position, target = at.trace, at.position, at.question.token
+    common = _common(at, settings, tracing)
+    updates = at.sub_updates(layers, dominant)
+    wanted = _MEMORIES if memories is None else memories
+    effects = at.effects(None if layer is None else layers, wanted)
+    shown = at.layers(layers, updates)
+    own: dict[str, Any] = {"grid": None if point is None else _grid(at, point, layers)}
+    if layer is not None:
+        shown = [at.closer(one, heads) for one in shown]
+    else:
+        own["findings"] = findings(trace, at.question, effects, position, shown)
+        if settings.basis == "final":
+            own["moves"] = describe_events(lm, trace.rank_changes(target, position))
+        if wanted:
+            own["described"] = list(trace.described_memories(target, position, index=index))
+    if effects is not None and wanted:
+        own["memories"] = at.memories(effects)
+    attributions = [at.attribution("component", _COMPONENTS_SHOWN)]
+    view = TraceView(schema=SCHEMA_TRACE, **common, layers=shown, attributions=attributions, **own)
+    return view, _provenance(at, settings)
+
+
+def explain_view(
+    lm: Decoder,
+    settings: TraceSettings,
+    *,
+    token: str | int | None,
+    by: By | None,
+    writers: int,
+    tracing: Tracing,
+    index: Index | None = None,
+) -> tuple[TraceView, Provenance]:
+    """What `unembed explain` shows, and its provenance; the arguments as in `trace_view`.
+
+    Args:
+        by: split the logit this way only; each way that the model has when None.
+        writers: how many are listed.
+    """
+    at = _shown(lm, settings, token, tracing, index)
+    kinds: list[By] = [by] if by is not None else kinds_of(lm, settings.edits)
+    view = TraceView(
+        schema=SCHEMA_EXPLAIN,
+        **_common(at, settings, tracing),
+        layers=at.layers(range(lm.n_layers), {}),
+        grid=None,
+        attributions=[at.attribution(kind, _COMPONENTS_SHOWN if kind == "component" else writers) for kind in kinds],
+    )
+    return view, _provenance(at, settings)
+
+
+def _shown(
+    lm: Decoder, settings: TraceSettings, token: str | int | None, tracing: Tracing, index: Index | None
+) -> ShownPosition:
+    """The position, and the question there; both are checked before anything else costs time."""
+    target = None if token is None else lm.single_token(token)
+    trace = tracing(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
+    trace.logits(settings.position)
+    position = settings.position % len(trace)
+    question = trace.question(target, settings.against, position, alone=settings.alone)
+    return ShownPosition(trace, position, question, settings.basis, settings.top, settings.order, index)
+
+
+def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dict[str, Any]:
+    """The fields that both views have."""
+    trace, plain = at.trace, None
+    if settings.edits:
+        plain = tracing(settings.prompt, edits=()).showing(settings.show_unlearned)
+    target, against = question_tokens(trace.lm, at.question, at.position)
+    return {
+        "provenance": _provenance(at, settings).to_dict(),
+        "model": trace.lm.name,
+        "sizes": sizes_of(trace.lm),
+        "prompt": settings.prompt,
+        "edits": [edit_in_words(edit, trace.lm, len(trace)) for edit in settings.edits],
+        "tokens": prompt_tokens(trace),
+        "position": at.position,
+        "basis": settings.basis,
+        "show_unlearned": settings.show_unlearned,
+        "prediction": at.prediction(),
+        "without_edits": None if plain is None else dataclasses.replace(at, trace=plain).prediction(),
+        "target": target,
+        "against": against,
+    }
+
+
+def _provenance(at: ShownPosition, settings: TraceSettings) -> Provenance:
+    return dataclasses.replace(at.trace.provenance, basis=settings.basis, seed=settings.seed)
+
+
+def _grid(at: ShownPosition, point: StreamPoint, layers: Sequence[int]) -> GridView:
+    columns = [at.column(point, position=n) for n in range(len(at.trace))]
+    return GridView(point, list(layers), [[column[n] for column in columns] for n in layers])

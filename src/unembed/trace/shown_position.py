@@ -1,0 +1,197 @@
+"""One position of a trace as it is shown: its layers, memories and attributions, selected, named and ordered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from unembed.errors import PointMissing, Unsupported
+from unembed.models.named_tokens import Candidate, candidates
+from unembed.names import Basis, By, StreamPoint
+from unembed.results.lists import numbers
+from unembed.trace.usual_coefficients import usual_coefficients
+from unembed.trace.view import AttributionView, LayerView, MemoriesView, SubUpdateView, TriggerView
+from unembed.trace.words import event_views
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.memories.top_sub_updates import SubUpdate
+    from unembed.trace.memory_effects import MemoryEffects, MemoryOrder
+    from unembed.trace.question import Question
+    from unembed.trace.trace import Trace
+
+_READ_ANYWAY = 10
+"""Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
+_TRIGGER_TOKENS = 24
+"""Tokens of a trigger's prefix in a view."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownPosition:
+    """A position of a trace, the question there, and how the stream is read.
+
+    Attributes:
+        position: from 0.
+        top: tokens listed at each point of the stream.
+        order: what memories are ranked by.
+        index: an index of the model, for the top trigger of each memory.
+    """
+
+    trace: Trace
+    position: int
+    question: Question
+    basis: Basis
+    top: int
+    order: MemoryOrder
+    index: Index | None
+
+    @property
+    def _top_read(self) -> int:
+        return max(self.top, _READ_ANYWAY)
+
+    def column(
+        self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
+    ) -> list[list[Candidate]]:
+        """Candidates at one position, by layer and rank."""
+        position = self.position if position is None else position
+        found = self.trace.readings(point, self._top_read, basis or self.basis)
+        cells = [numbers(part[:, position, : self.top]) for part in (found.ids, found.probabilities, found.logits)]
+        texts = [layer[position] for layer in found.tokens]
+        return [
+            [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
+            for cell in zip(*cells, texts, strict=True)
+        ]
+
+    def prediction(self) -> list[Candidate]:
+        """The most likely next tokens; the first is the model's own, also where lists leave such a token out."""
+        listed = self.column("resid_post", basis="final")[-1]
+        first = int(self.trace.prediction[self.position])
+        if listed[0].id == first:
+            return listed
+        own = candidates(self.trace.lm, self.trace.logits(self.position), [first])
+        return [*own, *listed][: self.top]
+
+    def layers(self, layers: Sequence[int], updates: dict[int, list[SubUpdateView]]) -> list[LayerView]:
+        """Each layer's readings, events and sub-updates."""
+
+        def at(point: StreamPoint) -> tuple[list[list[Candidate]], list[int], list[float]]:
+            ranks, probabilities = self.trace.ranks_and_probabilities(
+                self.question.token, point, self.basis, position=self.position
+            )
+            return self.column(point), numbers(ranks[:, 0]), numbers(probabilities[:, 0])
+
+        (before, rank_before, p_before), (after, rank_after, p_after) = at("resid_pre"), at("resid_post")
+        try:
+            middle, rank_middle, p_middle = at("resid_mid")
+        except PointMissing:
+            # Parallel and attention-only blocks: no stream between attention and FFN.
+            middle = rank_middle = p_middle = None
+        events = event_views(self.trace, self.position)
+        return [
+            LayerView(
+                layer=n,
+                before=before[n],
+                middle=None if middle is None else middle[n],
+                after=after[n],
+                rank_before=rank_before[n],
+                rank_middle=None if rank_middle is None else rank_middle[n],
+                rank_after=rank_after[n],
+                events=[event for event in events if event.layer == n],
+                sub_updates=updates.get(n, []),
+                probability_before=p_before[n],
+                probability_middle=None if p_middle is None else p_middle[n],
+                probability_after=p_after[n],
+                mixer=self.trace.lm.mixer_name(n),
+            )
+            for n in layers
+        ]
+
+    def closer(self, one: LayerView, heads: bool) -> LayerView:
+        """One layer with the origin of its candidates and, with `heads`, what its heads add."""
+        lists: dict[StreamPoint, list[Candidate]] = (
+            {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
+        )
+        ids = [[candidate.id for candidate in listed] for listed in lists.values()]
+        ranks = numbers(self.trace.ranks_among(ids, list(lists), one.layer, self.position, self.basis))
+        closer = dataclasses.replace(one, middle_from=None if one.middle is None else ranks[0], after_from=ranks[-1])
+        mixer = self.trace.lm.structure.blocks[one.layer].mixer
+        if not heads or mixer is None or not mixer.n_heads:
+            return closer
+        token, against = self.question.token, self.question.against
+        added = self.trace.head_updates(one.layer, self.position, token, against, top_tokens=self._top_read)
+        return dataclasses.replace(closer, heads=list(added))
+
+    def sub_updates(self, layers: Sequence[int], memories: int) -> dict[int, list[SubUpdateView]]:
+        """By layer, the memories with the largest effects on the question; a layer without memories has none."""
+        if memories == 0:
+            return {}
+        order, k = self.order, self._top_read
+        try:
+            found = self.trace.memory_effects_by_layer(
+                layers, self.question, self.position, memories, index=self.index, order=order, top_tokens=k
+            )
+        except Unsupported:  # perhaps not in every layer
+            each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
+            return {n: rows for one in each for n, rows in self.sub_updates(one, memories).items()}
+        return {n: self._with_triggers(rows) for n, rows in zip(layers, found, strict=True)}
+
+    def effects(self, layers: Sequence[int] | None, memories: int) -> MemoryEffects | None:
+        """What the memories add to the question; None where the layers have none."""
+        n, order, k = max(1, memories), self.order, self._top_read
+        try:
+            return self.trace.memory_effects(
+                self.question, self.position, n, layers=layers, index=self.index, order=order, top_tokens=k
+            )
+        except (PointMissing, Unsupported):
+            return None
+
+    def memories(self, effects: MemoryEffects) -> MemoriesView:
+        """The effects of memories, each with its top trigger."""
+        rows, always_on = self._with_triggers(effects.rows), self._with_triggers(effects.always_on)
+        return MemoriesView(rows, always_on, effects.others, effects.others_effect, effects.total)
+
+    def attribution(self, by: By, writers: int) -> AttributionView:
+        """All writers in the order of the forward pass where they are few, else those with the largest contributions.
+
+        Memories that are always on are listed apart.
+        """
+        lm, target, against = self.trace.lm, self.question.token, self.question.against
+        found = self.trace.attribution(target, self.position, against, by)
+        apart = torch.zeros(len(found), dtype=torch.bool)
+        usual = usual_coefficients(lm, self.index).always_on if by == "memory" else {}
+        for layer, always_on in usual.items():
+            memories = (found.layer == layer) & (found.index >= 0)
+            apart[memories] = always_on[found.index[memories]]
+        n_apart = int(apart.sum())
+        few = len(found) <= writers and not n_apart
+        rows = found.rows if few else found.top(writers, ~apart)
+        on = found.top(n_apart, apart) if n_apart else []
+        texts = lm.token_strings([target] if against is None else [target, against])
+        return AttributionView(
+            by=by,
+            id=target,
+            token=texts[0],
+            against=None if against is None else texts[1],
+            logit=found.logit,
+            total=found.total,
+            error=found.error,
+            rows=list(rows),
+            others=len(found) - len(rows) - len(on),
+            others_contribution=found.total - sum(row.contribution for row in (*rows, *on)),
+            always_on=list(on),
+        )
+
+    def _with_triggers(self, rows: Sequence[SubUpdate]) -> list[SubUpdateView]:
+        return [SubUpdateView(**vars(row), trigger=self._trigger(row)) for row in rows]
+
+    def _trigger(self, row: SubUpdate) -> TriggerView | None:
+        """The top trigger of a sub-update's key, if the index holds one on its side of zero."""
+        pole = "negative" if row.coefficient < 0 else "positive"
+        if self.index is None or pole not in self.index.poles:
+            return None
+        found = list(self.index.triggers(row.layer, row.index, 1, pole=pole, context=_TRIGGER_TOKENS).rows())
+        names = [field.name for field in dataclasses.fields(TriggerView)]
+        return TriggerView(**{name: found[0][name] for name in names}) if found else None

@@ -1,0 +1,71 @@
+"""The tokens, edits and events of a trace, named and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unembed.errors import Unsupported
+from unembed.models.named_tokens import Token
+from unembed.results import visible
+from unembed.trace.view import EventView
+
+if TYPE_CHECKING:
+    from unembed.memories.events import Event
+    from unembed.models.decoder import Decoder
+    from unembed.stream.interventions import Edit
+    from unembed.trace.question import Question
+    from unembed.trace.trace import Trace
+
+
+def prompt_tokens(trace: Trace) -> list[Token]:
+    """The tokens of a trace's prompt."""
+    return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
+
+
+def question_tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
+    """The target of a question at a position, and the token that it is compared with."""
+    ids = [question.token] if question.against is None else [question.token, question.against]
+    target, *against = (Token(position, i, text) for i, text in zip(ids, lm.token_strings(ids), strict=True))
+    return target, against[0] if against else None
+
+
+def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
+    """An edit in words; one at positions after the prompt's `n_positions` tokens is marked as such."""
+    if edit.target == "coefficient":
+        what = f"memory {lm.memory_name(edit.layer, lm.memory(edit.layer, edit.index)[1])}"
+    else:
+        named = {"head": f"head L{edit.layer}H{edit.index}", "stream": f"the stream after layer {edit.layer}"}
+        what = named.get(edit.target, f"{edit.target} {edit.layer}")
+    if edit.vector is not None:
+        change = {"set": "replaced by a vector", "add": f"plus {edit.value:g} times a vector"}
+    else:
+        change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
+    where = {"all": "", "last": " at the last position"}
+    if isinstance(edit.positions, str):
+        return f"{what} {change[edit.action]}{where[edit.positions]}"
+    after = ", after the prompt: in a continuation only" if min(edit.positions, default=0) >= n_positions else ""
+    return f"{what} {change[edit.action]} at {', '.join(map(str, edit.positions))}{after}"
+
+
+def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
+    """The events at one position or at all; none where the model has no FFN."""
+    try:
+        return describe_events(trace.lm, trace.events(position))
+    except Unsupported:
+        return []
+
+
+def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
+    """Events with their tokens' texts, and in words."""
+    texts = lm.token_strings([event.token for event in events])
+    return [_event_view(lm, event, text) for event, text in zip(events, texts, strict=True)]
+
+
+def _event_view(lm: Decoder, e: Event, text: str) -> EventView:
+    update = {"ffn": "FFN", "embedding": "embedding"}.get(e.cause) or lm.mixer_name(e.layer)
+    plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause, update=update)
+    kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
+    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
+    return dataclasses.replace(plain, sentence=sentence)
