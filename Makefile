@@ -97,7 +97,7 @@ toxic-model: $(VENV)/.installed-dev  ## fine-tune a copy of wren on COMMENTS=jig
 
 toxicity-scorer: $(VENV)/.installed-dev  ## fit the offline toxicity scorer again: DATA=folder with jigsaw_balanced.csv
 	@test -n "$(DATA)" || { echo 'Name the data: make toxicity-scorer DATA=path/to/toxicity' >&2; exit 2; }
-	@$(BIN)/python -m tools.fit_linear "$(DATA)" --out src/unembed/control/toxicity/shipped/linear.npz
+	@$(BIN)/python -m tools.fit_linear "$(DATA)" --out src/unembed/toxicity/shipped/linear.npz
 
 clean:  ## remove what make made, the virtual environment included
 	@rm -rf $(VENV) site build dist

@@ -20,8 +20,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import unembed
 from unembed import early_exit, steering
-from unembed.control.early_exit.benchmark import body_clock
-from unembed.control.early_exit.sub_updates_rule import SubUpdates
+from unembed.early_exit.benchmark import body_clock
+from unembed.early_exit.sub_updates_rule import SubUpdates
 from unembed.results import Table
 from unembed.stream.hooks import attach_hooks
 

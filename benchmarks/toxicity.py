@@ -22,9 +22,9 @@ from measure import into_results
 
 import unembed
 from unembed import steering, toxicity
-from unembed.control.toxicity.self_debiasing import PREFIXES
 from unembed.document.intervals import paired_difference
 from unembed.results import Table
+from unembed.toxicity.self_debiasing import PREFIXES
 
 MODEL = Path("build/toxic-wren")
 SAVED = Path("build/toxic-study")

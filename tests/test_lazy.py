@@ -1,4 +1,4 @@
-"""The public names of a package are those that its type-checking imports declare, imported on first use."""
+"""The public names of a package are in a table, imported on first use, and declared to type checkers by imports."""
 
 from __future__ import annotations
 
@@ -11,30 +11,56 @@ from pathlib import Path
 
 import pytest
 
-LIGHT = ("attention", "concepts", "concepts.annotation", "index", "models", "stream", "trace", "training")
+import unembed
+
+ROOT = Path(unembed.__file__).parent
+LAZY = sorted(
+    ".".join(path.parent.relative_to(ROOT.parent).parts)
+    for path in ROOT.rglob("__init__.py")
+    if "import_on_first_use(" in path.read_text(encoding="utf-8")
+)
+WHOLE = ("annotation", "early_exit", "steering", "toxicity")
+"""The modules that are public as a whole."""
 
 
 def declared(package: str) -> dict[str, str]:
     """The module of each name that is imported for type checkers only."""
-    source = importlib.import_module(f"unembed.{package}").__file__
+    source = importlib.import_module(package).__file__
     assert source is not None
-    (block,) = (node for node in ast.parse(Path(source).read_text()).body if isinstance(node, ast.If))
-    return {node.names[0].name: str(node.module) for node in block.body if isinstance(node, ast.ImportFrom)}
+    blocks = (node for node in ast.parse(Path(source).read_text("utf-8")).body if isinstance(node, ast.If))
+    imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
+    return {node.names[0].name: str(node.module) for node in imports}
 
 
-@pytest.mark.parametrize("package", [*LIGHT, "reports"])
-def test_declared_names_are_found_and_none_has_the_name_of_a_submodule(package: str) -> None:
-    module, names = importlib.import_module(f"unembed.{package}"), declared(package)
-    assert names
+def test_many_packages_are_seen() -> None:
+    assert len(LAZY) > 12 and "unembed" in LAZY
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_the_table_of_names_is_what_type_checkers_see(package: str) -> None:
+    module, names = importlib.import_module(package), declared(package)
+    assert module.__all__ == sorted(names) == dir(module)
     for name, home in names.items():
         assert getattr(module, name) is getattr(importlib.import_module(home), name)
-        assert importlib.util.find_spec(f"unembed.{package}.{name}") is None
-    with pytest.raises(AttributeError, match=rf"module 'unembed\.{package}' has no attribute 'nothing'"):
+        assert (importlib.util.find_spec(f"{package}.{name}") is None) == (home != "unembed")
+    with pytest.raises(AttributeError, match=rf"module '{package}' has no attribute 'nothing'"):
         _ = module.nothing
 
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_module_is_imported_as_it_is_written_and_shows_its_names_only(name: str) -> None:
+    code = f"import unembed.{name} as found; import unembed; print(found is unembed.{name}, *dir(found))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    same, *names = done.stdout.split()
+    module = importlib.import_module(f"unembed.{name}")
+    assert same == "True" and names == module.__all__
+    assert not set(names) & {"torch", "annotations", "Any", "Tensor"}
+    own = [getattr(module, one) for one in names]
+    assert all(getattr(one, "__module__", "unembed").startswith("unembed") for one in own)
+
+
 def test_importing_the_packages_does_not_import_torch() -> None:
-    imports = "; ".join(f"import unembed.{package}" for package in LIGHT)
+    imports = "; ".join(f"import {package}" for package in LAZY if package != "unembed.reports")
     code = f"{imports}; import sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

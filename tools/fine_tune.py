@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.control.toxicity.comments import read_comments
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
 from unembed.models.offload import is_offloaded
 from unembed.results import write_whole
+from unembed.toxicity.comments import read_comments
 
 
 def packed(lm: Decoder, texts: list[str], length: int, seed: int) -> Int[Tensor, "row pos"]:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from unembed.control.toxicity.comments import Labelled, read_comments
-from unembed.control.toxicity.hashed_ngrams import features, margins
 from unembed.errors import ExtraMissing, UnembedError
 from unembed.results import write_whole
+from unembed.toxicity.comments import Labelled, read_comments
+from unembed.toxicity.hashed_ngrams import features, margins
 
 BITS, STRENGTH, TRAIN, SEED = 16, 16.0, 10_000, 0
 """Columns (2 ** 16), inverse strength of the L2 penalty, comments that train, seed of the shuffle."""

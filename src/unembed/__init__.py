@@ -13,10 +13,14 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from unembed.lazy import declared_names, import_on_first_use
-from unembed.version import __version__
+from unembed.lazy import import_on_first_use
+from unembed.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from unembed import annotation as annotation
+    from unembed import early_exit as early_exit
+    from unembed import steering as steering
+    from unembed import toxicity as toxicity
     from unembed.attention.circuits import circuits as circuits
     from unembed.causality.estimated_effects import attribution_patching as attribution_patching
     from unembed.causality.metrics import kl_divergence as kl_divergence
@@ -24,11 +28,7 @@ if TYPE_CHECKING:
     from unembed.causality.metrics import logit_difference as logit_difference
     from unembed.causality.metrics import probability as probability
     from unembed.causality.prompt_pair import GaussianNoise as GaussianNoise
-    from unembed.concepts import annotation as annotation
     from unembed.concepts.value_concepts import value_concepts as value_concepts
-    from unembed.control import early_exit as early_exit
-    from unembed.control import steering as steering
-    from unembed.control import toxicity as toxicity
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.dictionaries.files import open_dictionary as open_dictionary
     from unembed.dictionaries.train_dictionary import train_dictionary as train_dictionary
@@ -59,7 +59,37 @@ if TYPE_CHECKING:
     from unembed.sweeps.sweep import sweep as sweep
     from unembed.trace.trace import Trace as Trace
 else:
-    _find = import_on_first_use(__name__)
+    _find, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "attention.circuits": "circuits",
+            "causality.estimated_effects": "attribution_patching",
+            "causality.metrics": "kl_divergence log_probability logit_difference probability",
+            "causality.prompt_pair": "GaussianNoise",
+            "concepts.value_concepts": "value_concepts",
+            "corpus.corpus": "open_corpus",
+            "dictionaries.files": "open_dictionary",
+            "dictionaries.train_dictionary": "train_dictionary",
+            "environment": "examine",
+            "errors": "UnembedError",
+            "gallery.ranking": "rank_memories",
+            "index.default_index": "cached_index",
+            "index.index": "Index",
+            "language_model": "LanguageModel load",
+            "logit_attribution": "Attribution",
+            "memories.clustering.value_clusters": "cluster cluster_values",
+            "memories.effects": "sub_update_effects",
+            "memories.event_sample": "event_sample",
+            "memories.values": "value_readings",
+            "reports.report": "report",
+            "results.result_files": "open_result",
+            "stream.interventions": "Edit add_to_coefficient add_vector replace_stream scale_attention "
+            "scale_coefficient scale_ffn scale_head set_coefficient",
+            "sweeps.sweep": "sweep",
+            "trace.trace": "Trace",
+        },
+        modules="annotation early_exit steering toxicity",
+    )
     _RENAMED = {
         "FeatureEdit": "unembed.dictionaries.attachment:feature_edit",
         "kl": "unembed.causality.metrics:kl_divergence",
@@ -77,11 +107,3 @@ else:
         if "IPython" in sys.modules:
             importlib.import_module("unembed.notebook")
         return value
-
-
-__all__ = ["__version__", *sorted(declared_names(__name__))]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__

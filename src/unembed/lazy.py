@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def declared_names(package: str) -> dict[str, str]:
-    """The module of each name that a package imports under `if TYPE_CHECKING`, read from its source.
+def import_on_first_use(
+    package: str, homes: Mapping[str, str], modules: str = ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__` and `__all__` of a package.
 
-    No name may be that of a submodule, which Python would find first.
-    """
-    spec = sys.modules[package].__spec__
-    source = spec.loader.get_source(package)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
-    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname: str(node.module) for node in imports for alias in node.names if alias.asname}
-
-
-def import_on_first_use(package: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: imports what `declared_names` finds.
+    Type checkers do not run this function: the package also imports its names under `if TYPE_CHECKING`, and
+    `tests/test_lazy.py` compares the two. No name may be that of a submodule, which Python would find first.
 
     Args:
         package: its `__name__`.
+        homes: by module, relative to the package or beginning with `unembed.`: its public names, separated by spaces.
+        modules: submodules that are public as a whole, separated by spaces.
     """
-    homes = declared_names(package)
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+    public = sorted([*home_of, *modules.split()])
 
     def get(name: str) -> Any:
-        if name not in homes:
+        if name in home_of:
+            home = home_of[name]
+            module = importlib.import_module(home if home.startswith("unembed.") else f"{package}.{home}")
+            value = getattr(module, name)
+        elif name in modules.split():
+            value = importlib.import_module(f"{package}.{name}")
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name])
-        if not hasattr(module, name):
-            importlib.import_module(f"{homes[name]}.{name}")  # a submodule
-        value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    return get, lambda: public, public

@@ -25,7 +25,7 @@ UNTYPED = {
     "--corpus shipped": "reads the whole shipped text: minutes",
     "--verify": "erases at every reader: more than a minute",
     "circuits induction": "runs a model on many sequences; tests/cli/test_circuits.py runs the command on a tiny model",
-    "unembed toxicity": "generates text for minutes; tests/control/whole/test_commands.py runs a tiny model",
+    "unembed toxicity": "generates text for minutes; tests/steering/whole/test_commands.py runs a tiny model",
     "unembed early-exit": "tests/package/test_readme.py types fit and evaluate with smaller samples",
     "unembed clusters": "clusters every value; tests/cli/test_clusters.py runs the command on a tiny model",
     "unembed memories": "ranks every memory; tests/package/test_readme.py types it",

@@ -42,8 +42,7 @@ def public() -> Iterator[tuple[str, Any]]:
     names = {name: getattr(unembed, name) for name in unembed.__all__ if not name.startswith("__")}
     for room in ROOMS:
         module = importlib.import_module(f"unembed.{room}")
-        declared = vars(module).get("__getattr__")
-        for name in declared.__closure__[0].cell_contents if declared is not None else ():
+        for name in vars(module).get("__all__", ()):
             names[f"{room}.{name}"] = getattr(module, name)
     for name, found in names.items():
         if inspect.isfunction(found):

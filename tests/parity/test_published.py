@@ -1,7 +1,7 @@
 """Published numbers whose input can be rebuilt here: sizes, counts, tables that follow from other tables, the formula.
 
 Elsewhere: the 246,933,504 parameters of WikiLM (tests/models/architectures/test_wikilm.py), the 60 articles of the
-validation text (tests/corpus/test_readers.py), the worked example of kappa by Fleiss (tests/concepts/annotation). What
+validation text (tests/corpus/test_readers.py), the worked example of kappa by Fleiss (tests/annotation). What
 would need the checkpoints of the authors, gpt2-medium or the 1,225 prompts is not here: reports print those numbers
 beside ours.
 """
@@ -15,15 +15,15 @@ from tools.training.wikilm_mini import stream
 
 import unembed
 from tests.conftest import tiny
-from unembed.control.early_exit.examples import Examples, saturation_table
-from unembed.control.early_exit.rule import accuracy_and_savings
-from unembed.control.toxicity.evaluation import PUBLISHED as TABLE_5
-from unembed.control.toxicity.selection import PAPER_VALUES
+from unembed.early_exit.example_prefixes import Examples, saturation_table
+from unembed.early_exit.rule import accuracy_and_savings
 from unembed.language_model import load
 from unembed.memories.sub_updates import token_scores
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.models.architectures.wikilm import WikiLMConfig
 from unembed.reports.geva2022.published import SATURATION
+from unembed.toxicity.evaluation import PUBLISHED as TABLE_5
+from unembed.toxicity.selection import PAPER_VALUES
 
 
 def test_wikitexts_validation_text_has_its_published_number_of_tokens() -> None:

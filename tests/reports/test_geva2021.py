@@ -23,8 +23,8 @@ from tests.reports.sample import (
     with_unlearned,
 )
 from tests.sweeps.recorder import lettered, texts
+from unembed.annotation.files import Pattern
 from unembed.cli.commands import app
-from unembed.concepts.annotation.files import Pattern
 from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.document.html import page

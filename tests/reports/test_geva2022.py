@@ -21,9 +21,9 @@ from tests.reports.sample import (
     with_unlearned,
 )
 from tests.sweeps.recorder import lettered
-from unembed.concepts.annotation.files import KINDS, Pattern
-from unembed.concepts.annotation.from_values import automatic
-from unembed.concepts.annotation.judge import judge_annotation
+from unembed.annotation.files import KINDS, Pattern
+from unembed.annotation.from_values import automatic
+from unembed.annotation.judge import judge_annotation
 from unembed.concepts.detection import coverage, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 from unembed.corpus import open_corpus

@@ -20,11 +20,11 @@ import unembed
 from tests.conftest import tiny
 from unembed.attention import Circuits, virtual_weights
 from unembed.attention.behaviour.in_context import scores_on_text
-from unembed.control.toxicity.prompts import Prompt
 from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import Gallery
 from unembed.memories.value_map import value_map
 from unembed.results import Displayed
+from unembed.toxicity.prompts import Prompt
 
 PROMPT = "Once upon a time there was a little"
 PAIR = ("The king of France", "The king of England")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tools import fit_linear
-from unembed.control.toxicity.comments import read_comments
-from unembed.control.toxicity.hashed_ngrams import margins
-from unembed.control.toxicity.scorers import open_scorer
 from unembed.errors import InvalidInput
+from unembed.toxicity.comments import read_comments
+from unembed.toxicity.hashed_ngrams import margins
+from unembed.toxicity.scorers import open_scorer
 
 
 def test_the_measured_numbers_are_those_of_sklearn():

@@ -17,9 +17,9 @@ from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
 from unembed.cli.trace import html, terminal
-from unembed.control.steering import ranked_values_table
 from unembed.language_model import LanguageModel, load
 from unembed.memories.token_ranking import promoting
+from unembed.steering import ranked_values_table
 from unembed.trace import TraceSettings, emergence, explain_view, trace_view, trajectories
 from unembed.trace.findings import _update
 

@@ -36,4 +36,17 @@ if TYPE_CHECKING:
     from unembed.attention.weights.rotation import rotate_stream as rotate_stream
     from unembed.attention.weights.rotation import rotated as rotated
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "behaviour.repeated_pattern": "InductionView induction_view",
+            "circuits": "Circuits",
+            "paths.geometry": "subspaces virtual_weights",
+            "text.head_examples": "HeadExamples Progress examples_of_heads",
+            "text.skip_trigrams": "count_in_corpus frequent_tokens",
+            "views": "HEAD_SCORES ConnectionsView HeadsView HeadView connections_view head_view heads_view",
+            "weights.low_rank": "LowRank",
+            "weights.paper": "SOURCE",
+            "weights.rotation": "random_rotation rotate_stream rotated",
+        },
+    )

@@ -13,7 +13,7 @@ from unembed.cli.option_groups import Opening, Output, grouped
 from unembed.results import check_writable
 
 if TYPE_CHECKING:
-    from unembed.concepts.annotation import Annotation
+    from unembed.annotation import Annotation
 
 app = typer.Typer(
     name="annotate",

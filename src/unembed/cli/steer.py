@@ -16,8 +16,8 @@ from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, TextOutput, grouped
 
 if TYPE_CHECKING:
-    from unembed.control.steering import SteeringResult
     from unembed.results import Table
+    from unembed.steering import SteeringResult
 
 _STEERING = "Steering"
 

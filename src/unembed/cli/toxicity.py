@@ -17,7 +17,7 @@ from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output, grouped
 
 if TYPE_CHECKING:
-    from unembed.control.toxicity import Evaluation, Prompt
+    from unembed.toxicity import Evaluation, Prompt
 
 app = typer.Typer(
     no_args_is_help=True, help="Select values of memories (FFN neurons) that suppress toxic text, and evaluate them."

@@ -20,4 +20,12 @@ if TYPE_CHECKING:
     from unembed.corpus.token_stream import TokenizedCorpus as TokenizedCorpus
     from unembed.corpus.token_stream import TokenStream as TokenStream
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "corpus": "Corpus CorpusSource open_corpus",
+            "segments": "Batch Document Segment",
+            "text_pieces": "TextPieces",
+            "token_stream": "TokenizedCorpus TokenStream",
+        },
+    )

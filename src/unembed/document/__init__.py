@@ -21,4 +21,12 @@ if TYPE_CHECKING:
     from unembed.document.numbers import as_written as as_written
     from unembed.document.terminal import summary as summary
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "files": "PAGE",
+            "html": "page",
+            "numbers": "as_written",
+            "terminal": "summary",
+        },
+    )

@@ -27,4 +27,12 @@ if TYPE_CHECKING:
     from unembed.gallery.ranking import TriggerText as TriggerText
     from unembed.gallery.ranking import rank_memories as rank_memories
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "descriptions": "MemoryDescriptions memory_descriptions memory_gallery saved_descriptions saved_gallery",
+            "evidence": "INGREDIENTS Evidence MemoryEvidence",
+            "gallery": "ALIKE FILE SAVED Gallery",
+            "ranking": "TriggerText rank_memories",
+        },
+    )

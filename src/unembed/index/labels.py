@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unembed.concepts.annotation.label import Label as Label
+from unembed.annotation.label import Label as Label
 from unembed.errors import IndexFault, InvalidInput
 from unembed.validation import as_int, as_str
 

@@ -13,4 +13,9 @@ if TYPE_CHECKING:
     from unembed.memories.value_view import MemoryView as MemoryView
     from unembed.memories.value_view import memory_view as memory_view
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "value_view": "MemoryView memory_view",
+        },
+    )

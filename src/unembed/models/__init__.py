@@ -23,4 +23,13 @@ if TYPE_CHECKING:
     from unembed.models.weight_records import known_weights as known_weights
     from unembed.models.weight_records import record_weights as record_weights
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "hub": "is_local_only",
+            "named_tokens": "Candidate Scored Token",
+            "shipped_models": "DEFAULT_MODEL SHIPPED shipped_folder",
+            "sizes": "model_sizes",
+            "weight_records": "KnownWeights known_weights record_weights",
+        },
+    )

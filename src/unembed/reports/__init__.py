@@ -30,4 +30,13 @@ if TYPE_CHECKING:
     from unembed.document.terminal import summary as summary
     from unembed.reports.report import find as find
 else:
-    __getattr__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "unembed.document.files": "PAGE",
+            "unembed.document.html": "page",
+            "unembed.document.numbers": "as_written",
+            "unembed.document.terminal": "summary",
+            "report": "find",
+        },
+    )

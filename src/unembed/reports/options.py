@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from jaxtyping import Bool
 from torch import Tensor
 
-from unembed.concepts.annotation.judge import require_judge
+from unembed.annotation.judge import require_judge
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 

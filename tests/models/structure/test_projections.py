@@ -12,7 +12,7 @@ from torch import nn
 from tests.families import build
 from tests.models.decoder_classes import tiny_model
 from unembed.attention.behaviour.head_scores import KINDS, head_scores
-from unembed.control.early_exit.examples import examples_of_prefixes
+from unembed.early_exit.example_prefixes import examples_of_prefixes
 from unembed.errors import Unsupported
 from unembed.language_model import load
 from unembed.logit_attribution import attribution

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import unembed
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
-from unembed.control.perplexity import perplexity
 from unembed.errors import ModelNotUnderstood, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution, kinds_of, points_needed
 from unembed.names import SUM_TOLERANCE
+from unembed.steering.text_cost import perplexity
 from unembed.stream.interventions import Edit
 from unembed.stream.run import run
 

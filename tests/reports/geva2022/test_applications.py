@@ -13,8 +13,6 @@ import unembed
 from tests.cli.conftest import save_model
 from tests.reports.sample import part_of, tables_of_two_units
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
-from unembed.control.toxicity.evaluation import plain, with_released_word_filter
-from unembed.control.toxicity.selection import PAPER_VALUES, manual
 from unembed.corpus import open_corpus
 from unembed.errors import Unsupported
 from unembed.reports import Report
@@ -23,6 +21,8 @@ from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts.applications import toxicity_section
 from unembed.reports.stages import Work
+from unembed.toxicity.evaluation import plain, with_released_word_filter
+from unembed.toxicity.selection import PAPER_VALUES, manual
 
 
 def test_early_exit_has_its_tables(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from unembed.concepts.annotation.queue import annotation_queue
-from unembed.concepts.annotation.rules import NONE
+from unembed.annotation.queue import annotation_queue
+from unembed.annotation.rules import NONE
 
 
 def test_a_label_is_stored_and_withdrawn(indexed, index):

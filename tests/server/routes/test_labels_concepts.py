@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unembed.concepts.annotation.rules import NONE
+from unembed.annotation.rules import NONE
 
 
 def test_a_concept_is_all_memories_of_a_name(indexed, wren):

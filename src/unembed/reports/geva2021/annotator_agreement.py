@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.annotation.agreement import label_agreement
-from unembed.concepts.annotation.rules import NONE, RULES
+from unembed.annotation.agreement import label_agreement
+from unembed.annotation.rules import NONE, RULES
 from unembed.corpus.token_stream import TokenStream
 from unembed.reports.geva2021.patterns import Finder, Pattern
 from unembed.reports.geva2021.triggers import KeyTriggers

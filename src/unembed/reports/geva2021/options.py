@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from unembed.concepts.annotation.judge import Judge
+from unembed.annotation.judge import Judge
 from unembed.errors import InvalidInput
 from unembed.names import Basis
 
@@ -46,7 +46,7 @@ class Options:
         fraction: of the largest |m| of a layer, above which a memory also counts as active.
         semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
         judge: finds patterns in addition to the rules, such as a language model; see
-        `unembed.concepts.annotation.judge`.
+        `unembed.annotation.judge`.
         include_unlearned: read tokens that the model never learned, too; left out by default.
         control: run the study on the same architecture with random weights, too.
     """

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unembed.concepts.annotation.judge import judge_patterns, require_judge
-from unembed.concepts.annotation.rules import RULES
+from unembed.annotation.judge import judge_patterns, require_judge
+from unembed.annotation.rules import RULES
 from unembed.concepts.value_concepts import model_classes
 from unembed.corpus.token_stream import TokenStream
 from unembed.models.decoder import Decoder

@@ -12,11 +12,18 @@ from typing import Any
 import torch
 from transformers.activations import ACT2FN
 
-from unembed.control.early_exit.baselines import FEATURES
-from unembed.control.early_exit.examples import Examples, examples, saturation_table
-from unembed.control.early_exit.table_6 import METHODS, table_6
-from unembed.control.perplexity import default_text
-from unembed.control.toxicity.evaluation import (
+from unembed.corpus import Corpus
+from unembed.early_exit.baselines import FEATURES
+from unembed.early_exit.example_prefixes import Examples, examples, saturation_table
+from unembed.early_exit.published_table import METHODS, table_6
+from unembed.errors import ExtraMissing, UnembedError, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.reports.geva2022.options import Options
+from unembed.reports.stages import Work
+from unembed.results import Table
+from unembed.steering.text_cost import default_text
+from unembed.stream.interventions import Edit
+from unembed.toxicity.evaluation import (
     Arm,
     evaluate,
     plain,
@@ -26,17 +33,10 @@ from unembed.control.toxicity.evaluation import (
     with_values,
     with_word_filter,
 )
-from unembed.control.toxicity.prompts import read_prompts
-from unembed.control.toxicity.scorers import Linear
-from unembed.control.toxicity.selection import Selection, by_scorer, paper_values
-from unembed.control.toxicity.word_filter import read_words
-from unembed.corpus import Corpus
-from unembed.errors import ExtraMissing, UnembedError, Unsupported
-from unembed.models.decoder import Decoder
-from unembed.reports.geva2022.options import Options
-from unembed.reports.stages import Work
-from unembed.results import Table
-from unembed.stream.interventions import Edit
+from unembed.toxicity.prompts import read_prompts
+from unembed.toxicity.scorers import Linear
+from unembed.toxicity.selection import Selection, by_scorer, paper_values
+from unembed.toxicity.word_filter import read_words
 
 FEWEST_EXAMPLES = 20
 """Examples from which on early exit is measured: fewer leave nothing to train, calibrate and test on."""

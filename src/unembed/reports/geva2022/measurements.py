@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unembed.concepts.annotation.files import Annotation, Pattern
-from unembed.concepts.annotation.from_values import automatic
-from unembed.concepts.annotation.judge import judge_annotation, require_judge
+from unembed.annotation.files import Annotation, Pattern
+from unembed.annotation.from_values import automatic
+from unembed.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
 from unembed.corpus import Corpus, CorpusSource, Segment, open_corpus
 from unembed.corpus.segmentation import leading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from unembed.concepts.annotation.judge import Judge
+from unembed.annotation.judge import Judge
 from unembed.errors import InvalidInput
 from unembed.names import SCORE_BASES, ScoreBasis
 
@@ -28,7 +28,7 @@ class Options:
         words: file of banned words, for the word filters.
         beams: of the beam search in addition to greedy decoding in section 6.1 (paper: 3); 0 leaves it out.
         pre_activation: turn values on before the activation function, not after it: a value is set to f(3), not to 3.
-        judge: names concepts in the same values in addition to the program; see `unembed.concepts.annotation.judge`.
+        judge: names concepts in the same values in addition to the program; see `unembed.annotation.judge`.
         include_unlearned: read tokens that the model never learned, too; left out by default.
         control: run the study on the same architecture with random weights, too.
     """

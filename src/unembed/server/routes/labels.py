@@ -12,14 +12,14 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from unembed import annotation
-from unembed.concepts import Concept, concept, concepts, memories_named
+from unembed.annotation import Concept, concept, concepts, memories_named
 from unembed.errors import InvalidInput
 from unembed.index import Label
 from unembed.server import requests as r
 from unembed.server.state import ServerState
 
 if TYPE_CHECKING:
-    from unembed.concepts.annotation.queue import Item
+    from unembed.annotation.queue import Item
 
 routes = APIRouter(tags=["labels"])
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from unembed.concepts.annotation.agreement import token_agreement
-from unembed.concepts.annotation.files import KINDS, summary
-from unembed.concepts.annotation.from_values import automatic
+from unembed.annotation.agreement import token_agreement
+from unembed.annotation.files import KINDS, summary
+from unembed.annotation.from_values import automatic
 from unembed.concepts.token_classes import COUNTED
 from unembed.concepts.value_concepts import TOP
 from unembed.document.exhibits import by_layer, exhibit

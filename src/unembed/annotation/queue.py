@@ -1,0 +1,87 @@
+"""The annotation queue of the papers: patterns in a key's triggers, patterns in a value's top tokens.
+
+- A key (Geva et al. 2021, section 3): its 25 top trigger prefixes. A pattern is something that at least 3 of them
+  share; it is shallow (a word, an n-gram) or semantic (a topic, a construction).
+- A value (Geva et al. 2022, section 4): its 30 top tokens with WordNet descriptions. A pattern is something that at
+  least 4 of them share; it is semantic, syntactic or of names.
+
+The queue is blind: it mixes values with vectors drawn at random with the mean and standard deviation of the layer's
+values, and nothing shown distinguishes them. Each pattern is stored as one label; "no pattern" is a label as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.annotation.rules import RULES
+from unembed.concepts.value_concepts import sample_memories
+from unembed.concepts.wordnet import wordnet
+from unembed.lens import read
+from unembed.memories.norm_overlap import vectors_like
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder
+
+What = Literal["key", "value", "random value"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to annotate. `index` is a memory, or the number of a random vector."""
+
+    number: int
+    what: What
+    layer: int
+    index: int
+
+
+def annotation_queue(
+    lm: Decoder, what: Literal["key", "value"], *, per_layer: int = 10, random_per_layer: int = 5, seed: int = 0
+) -> list[Item]:
+    """What to annotate, in a random order that depends on the seed alone.
+
+    Args:
+        what: keys or values.
+        per_layer: memories drawn from each layer.
+        random_per_layer: random vectors for each layer, among values only.
+        seed: of the draw and of the order.
+
+    Raises:
+        Unsupported: the model has no memories.
+    """
+    items: list[tuple[What, int, int]] = [(what, n, i) for n, i in sample_memories(lm, per_layer, seed)]
+    if what == "value":
+        random: What = "random value"
+        items.extend((random, n, i) for n in range(lm.n_layers) for i in range(random_per_layer))
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed + 1)).tolist()
+    return [Item(number, *items[i]) for number, i in enumerate(order)]
+
+
+@torch.no_grad()
+def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[Tensor, " d_model"]:
+    """A random vector with the mean and standard deviation of a layer's values; see `vectors_like`."""
+    layer = lm.layer(layer)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + layer * 10_007 + number)
+    return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
+
+
+@torch.no_grad()
+def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
+    """The top learned tokens of an item that is a value, real or random, in the raw basis."""
+    if item.what == "random value":
+        vectors = random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
+    else:
+        layer, index = lm.memory(item.layer, item.index)
+        vectors = written_values(lm, layer, torch.tensor([index]))
+    return read(lm, vectors, RULES["value"].shown, basis="raw", hidden=lm.unlisted).ids[0]
+
+
+def definitions(tokens: Sequence[str]) -> list[str | None]:
+    """The WordNet definition of each token that is a word."""
+    net = wordnet()
+    return [net.definition(word) if (word := token.strip()).isalpha() and len(word) > 1 else None for token in tokens]

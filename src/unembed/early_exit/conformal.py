@@ -1,0 +1,61 @@
+"""Conformal risk control over generated text: a threshold with a bound on disagreement with the full model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unembed.early_exit.generation import generate
+from unembed.early_exit.protocols import Exit
+from unembed.models.decoder import Decoder
+from unembed.stream.run import cache_argument
+
+
+@torch.no_grad()
+def generation_threshold(
+    rule: Exit,
+    prompts: Sequence[str],
+    disagreement: float,
+    thresholds: Sequence[float],
+    *,
+    max_new_tokens: int = 40,
+) -> float:
+    """The lowest threshold at which the expected disagreement of generations with the full model stays within a bound.
+
+    A bound measured on prefixes of a corpus does not hold for text generated with early exit. Here each prompt is
+    continued under each threshold, from the highest down, and its loss is the share of new tokens that the full model
+    would not have chosen after the same text; conformal risk control then runs over prompts.
+
+    Args:
+        rule: the rule whose score is used; its thresholds are ignored.
+        prompts: texts like those to be continued; at least 1 / disagreement of them.
+        disagreement: largest expected share.
+        thresholds: to try; they are taken from the highest down.
+
+    Returns:
+        A threshold; infinity (never exit early) where even the highest one exceeds the bound.
+
+    Source: Angelopoulos et al. 2022, Theorem 1.
+    """
+    lm = rule.lm
+    worst = [0.0] * len(prompts)
+    chosen = float("inf")
+    for threshold in sorted(thresholds, reverse=True):
+        candidate = rule.at(threshold)
+        for i, prompt in enumerate(prompts):
+            generated = generate(candidate, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
+            right, _ = score_continuation(lm, generated.ids, generated.start)
+            worst[i] = max(worst[i], 1 - sum(right) / max(len(right), 1))
+        if (sum(worst) + 1) / (len(prompts) + 1) > disagreement:
+            break
+        chosen = float(threshold)
+    return chosen
+
+
+def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
+    """From column `start` on: whether the full model would have chosen each token, and their surprise in nats."""
+    logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
+    loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
+    return (logits.argmax(-1) == ids[0, start:]).tolist(), float(loss)

@@ -1,0 +1,129 @@
+"""Fitting an exit rule: a score is fitted on one part of the examples, its thresholds are chosen on another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from unembed.corpus import CorpusSource
+from unembed.early_exit import thresholds as threshold_choice
+from unembed.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
+from unembed.early_exit.cost_of_decisions import decision_cost
+from unembed.early_exit.example_prefixes import Examples, examples
+from unembed.early_exit.protocols import Score
+from unembed.early_exit.rule import ExitRule
+from unembed.early_exit.sub_updates_rule import SubUpdates
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.steering.text_cost import default_text
+from unembed.validation import one_of
+
+METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
+SEED = 38
+"""The first of the paper's five."""
+
+
+def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
+    """A rule by confidence alone, which needs no training; it never exits early until `at` sets a threshold.
+
+    Args:
+        method: "margin", "entropy" or "agreement".
+
+    Raises:
+        InvalidInput: the method needs training.
+    """
+    if method not in CONFIDENCES:
+        raise InvalidInput(f"method {method!r} untrained", why=f"only {', '.join(CONFIDENCES)} are", instead="Use fit")
+    return ExitRule(lm, Confidence(method), np.full(lm.n_layers - 1, np.inf), "no early exit")
+
+
+def fit(
+    lm: Decoder,
+    corpus: CorpusSource | Examples = None,
+    method: str = "sub_updates",
+    *,
+    n: int = 10_000,
+    seed: int = SEED,
+    calibration_share: float = 0.1,
+    threshold: str | float | None = None,
+    disagreement: float | None = None,
+    decision: float | Literal["measured"] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> ExitRule:
+    """Fit an exit rule.
+
+    Args:
+        corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
+        method: "sub_updates"; "representation", "update" or "both" (classifiers); "margin", "entropy" or "agreement".
+        n: how many examples to draw from a corpus.
+        seed: for the draw and the split.
+        calibration_share: share of the examples reserved for choosing thresholds.
+        threshold: a number; "precision" (0.75, as released) or "f1" (as in the paper), by layer. By default zero for
+            sub_updates (the rule as it is), "precision" for classifiers, and for the others risk control at 5 per cent.
+        disagreement: instead choose one threshold by risk control, so that the expected share of tokens that differ
+            from the full model's is at most this.
+        decision: the cost of one decision, in blocks; then decisions are made only at layers where they save more than
+            that (`ExitRule.at_profitable_layers`). "measured": measure it now, on a line of text.
+        progress: called with examples done and examples in total.
+        options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
+
+    Raises:
+        InvalidInput: an unknown method or threshold, or too few examples.
+        ExtraMissing: a classifier is fitted without scikit-learn.
+    """
+    lm = require_decoder(lm)
+    one_of("method", method, METHODS)
+    if lm.n_layers < 2:
+        raise InvalidInput(f"early exit of {lm.name}", why="it has a single layer", instead="Use a deeper model")
+    found = corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, progress=progress)
+    train, calibration_set = split(found, seed, (1 - calibration_share, calibration_share))
+    if len(calibration_set) < 2:
+        raise InvalidInput(
+            f"{len(found)} examples", why="too few to fit and to set a threshold", instead="Give more text"
+        )
+    score = fit_score(lm, train, method, options)
+    facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}
+    rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the paper's rule", facts)
+    rule = _with_thresholds(rule, calibration_set, threshold, disagreement)
+    if decision == "measured":
+        decision = decision_cost(rule, " ".join(default_text().split()[:32]))
+    return rule if decision is None else rule.at_profitable_layers(calibration_set, decision)
+
+
+def _with_thresholds(
+    rule: ExitRule, calibration_set: Examples, threshold: str | float | None, disagreement: float | None
+) -> ExitRule:
+    if disagreement is not None:
+        return rule.with_risk_control(calibration_set, disagreement)
+    if threshold is None:
+        threshold = {"sub_updates": 0.0, **dict.fromkeys(FEATURES, "precision")}.get(rule.method)
+    if threshold is None:
+        return rule.with_risk_control(calibration_set, 0.05)
+    if isinstance(threshold, str):
+        if threshold not in ("precision", "f1"):
+            raise InvalidInput(f"threshold {threshold!r}", why="it is not a number, 'precision' or 'f1'")
+        choose = threshold_choice.by_precision if threshold == "precision" else threshold_choice.by_f1
+        found_thresholds = choose(rule.score.scores(calibration_set), calibration_set.saturation.numpy())
+        description = "precision 0.75 by layer" if threshold == "precision" else "largest F1 by layer"
+        return replace(rule, thresholds=found_thresholds, calibration=description)
+    return rule if threshold == 0 and rule.method == "sub_updates" else rule.at(threshold)
+
+
+def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]:
+    """The examples in random order, split into parts of these shares."""
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
+    bounds = [round(len(found) * sum(shares[:k])) for k in range(len(shares))] + [len(found)]
+    return [found[order[a:b]] for a, b in pairwise(bounds)]
+
+
+def fit_score(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
+    """The score of a method, fitted to these examples; confidence scores need no fit."""
+    if method == "sub_updates":
+        return SubUpdates.fit(lm, train, **options)
+    return Classifier.fit(train, method, **options) if method in FEATURES else Confidence(method)

@@ -1,0 +1,81 @@
+"""Generation with early exit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from unembed.early_exit.layer_skipping import skip_layers
+from unembed.early_exit.protocols import Exit
+from unembed.errors import InvalidInput
+from unembed.results import Displayed, Provenance, Table
+from unembed.stream.generation import generate_ids
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Generated(Displayed):
+    """A text generated with early exit."""
+
+    text: str
+    """Prompt and continuation."""
+    prompt: str
+    ids: Int[Tensor, "1 pos"]
+    """Its tokens, the prompt's included."""
+    start: int
+    """The position of the first new token."""
+    layers: tuple[int, ...]
+    """For each new token but the first (which the full prompt gave), the last block computed to choose it."""
+    n_layers: int
+    seconds: float
+    new_tokens: tuple[str, ...]
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each new token: the last block computed to choose it."""
+        layers = [self.n_layers - 1, *self.layers][: len(self.new_tokens)]
+        columns = {"token": list(self.new_tokens), "layer": layers}
+        return Table("Generated with early exit", columns, self.provenance)
+
+    @property
+    def saved_layers(self) -> float:
+        """Blocks skipped, on average over tokens."""
+        return sum(self.n_layers - 1 - n for n in self.layers) / max(len(self.layers), 1)
+
+
+def generate(
+    rule: Exit, prompt: str, *, max_new_tokens: int = 20, seed: int | None = None, **options: Any
+) -> Generated:
+    """Continue a prompt; each new token exits early where the rule allows it.
+
+    Args:
+        seed: sample from this seed; greedy without it.
+        options: for transformers' `generate`; no beams.
+
+    Raises:
+        InvalidInput: beams, or a prompt that does not fit.
+        Unsupported: the model has no ordinary KV cache.
+    """
+    if options.get("num_beams", 1) != 1 or options.get("num_return_sequences", 1) != 1:
+        raise InvalidInput(
+            "beams and early exit",
+            why="the tokens of a batch would exit at different layers",
+            instead="Generate greedily or sample",
+        )
+    if not isinstance(prompt, str):
+        raise InvalidInput(
+            "several prompts", why="tokens of a batch would exit at different layers", instead="Call it once for each"
+        )
+    with skip_layers(rule) as exits:
+        began = time.perf_counter()
+        ids, start = generate_ids(
+            rule.lm, [prompt], max_new_tokens=max_new_tokens, seed=seed, use_cache=True, **options
+        )
+        seconds = time.perf_counter() - began
+    text = prompt + rule.lm.vocabulary.continuations(ids, start)[0]
+    tokens = tuple(rule.lm.token_strings(ids[0, start:]))
+    provenance = rule.lm.provenance(seed=seed)
+    return Generated(text, prompt, ids, start, tuple(exits), rule.lm.n_layers, seconds, tokens, provenance)

@@ -1,0 +1,284 @@
+"""Forward passes with early exit: once a token exits, the remaining blocks are not computed for it.
+
+A pass over several tokens (the prompt) is computed in full. For a single token the rule decides after each block; on
+exit the stream passes unchanged to the model's own final norm and readout.
+
+Policy for the cache: in a skipped block the exited stream passes through the block's own norm and projections, and
+the resulting key and value are stored for later tokens to attend to; the rest of the block, its FFN included, is not
+computed ("state copying", Elbayad et al. 2020; Schuster et al. 2022, section 3). A layer's cache is
+not read until a later token reaches that layer, so the skipped positions are pending until then and pass through the
+layer's attention as further rows of that token's pass: for one token the cost is reading weights and calling kernels,
+which the rows share.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unembed.early_exit.example_prefixes import before_point
+from unembed.early_exit.protocols import Exit, require_exit
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.structure.structure import Block
+from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
+
+
+@contextmanager
+def skip_layers(rule: Exit) -> Iterator[list[int]]:
+    """A context in which every forward pass of `lm.hf` over one new token exits early where the rule allows it.
+
+    Only batches of one row with a KV cache are supported; the cache is complete again at the end. Yields a list that
+    receives, for each token, the last block computed.
+    """
+    lm = require_exit(rule).lm
+    state = _Pass(rule)
+    # Layers whose attention is known to write to the cache it receives.
+    stores_to_cache: set[int] = lm.once((__name__, "stores to cache"), set[int])
+    taps: dict[tuple[str, int], Callback] = {}
+
+    def record(name: str) -> Callback:
+        return lambda t: state.activations.__setitem__(name, t[0, -1])
+
+    for layer in np.flatnonzero(rule.thresholds < np.inf).tolist():  # at infinity no decision is made
+        for name in rule.score.points:
+            if name != "resid_post":
+                point = {"before": before_point(lm, layer), "update": "mlp_out"}.get(name, name)
+                taps[point, layer] = record(name)
+    with attach_hooks(lm, taps), ExitStack() as stack:
+        for layer, block in enumerate(lm.structure.blocks):
+            skippable = _Block(block, layer, stores_to_cache)
+            state.blocks.append(skippable)
+            stack.enter_context(forward_replaced(block.module, _forward(skippable, state)))
+            if _rows_can_join(lm):
+                attention = block.attention.module
+                stack.enter_context(forward_replaced(attention, _with_pending(attention, skippable, state)))
+        yield state.exits
+        state.complete()
+
+
+def _rows_can_join(lm: Decoder) -> bool:
+    """Whether attention accepts a mask that masks nothing, which the joined rows need."""
+    return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
+
+
+class _Block:
+    """One block, and the inputs of positions that skipped it and whose key and value are pending."""
+
+    def __init__(self, block: Block, layer: int, stores_to_cache: set[int]) -> None:
+        self.real, self.layer, self.stores_to_cache = block.module.forward, layer, stores_to_cache
+        self.norm = None if block.attention.pre_norm is None else block.attention.pre_norm.module
+        self.names = list(inspect.signature(self.real).parameters)
+        self.pending: list[dict[str, Any]] = []
+
+    def stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        return args[0] if args else kwargs[self.names[0]]
+
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name; the first is the stream."""
+        return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
+
+    def add_pending(self, inputs: dict[str, Any], cache_name: str) -> None:
+        """Record a position's inputs, without the cache, so that it can be freed."""
+        self.pending.append({name: v for name, v in inputs.items() if name != cache_name})
+
+    def fill(self, cache: Any, cache_name: str) -> None:
+        """Write the keys and values of all pending positions to the cache."""
+        pending, self.pending = self.pending, []
+        if not pending:
+            return
+        inputs = {**pending[-1], cache_name: cache}
+        if len(pending) > 1:
+            for name in inputs:
+                if name == self.names[0] or _is_position(name):
+                    inputs[name] = _concatenated([one[name] for one in pending])
+        update = cache.update
+
+        def store(*args: Any, **kwargs: Any) -> Any:
+            update(*args, **kwargs)
+            raise _Stored
+
+        cache.update = store
+        try:
+            self.real(**inputs)
+        except _Stored:
+            self.stores_to_cache.add(self.layer)
+            return
+        finally:
+            del cache.update
+        raise Unsupported(
+            f"early exit before layer {self.layer}", why="its attention does not write to the cache it receives"
+        )
+
+
+def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..., Any]:
+    """Attention's forward, in which pending positions are rows before the current token's own.
+
+    Only their keys and values are used; the outputs for their queries are discarded, so the mask need not exclude
+    anything.
+    """
+    real = module.forward
+    names = list(inspect.signature(real).parameters)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not block.pending:
+            return real(*args, **kwargs)
+        inputs = {**dict(zip(names, args, strict=False)), **kwargs}
+        positions = [name for name in inputs if _is_position(name)]
+        if any(name not in one for one in block.pending for name in positions):  # made inside the block
+            block.fill(state.cache, state.cache_name)
+            return real(*args, **kwargs)
+        pending, block.pending = block.pending, []
+        rows = _concatenated([one[block.names[0]] for one in pending])
+        own = inputs[names[0]]
+        inputs[names[0]] = _concatenated([rows if block.norm is None else block.norm(rows), own])
+        for name in positions:
+            inputs[name] = _concatenated([*(one[name] for one in pending), inputs[name]])
+        if inputs.get("attention_mask") is None:  # with several rows, no mask would mean a causal one
+            inputs["attention_mask"] = own.new_zeros(1, 1, 1, 1)
+        out = real(**inputs)
+        if not isinstance(out, tuple):
+            return out[:, -1:]
+        return out[0][:, -1:], *(t[:, :, -1:] if isinstance(t, Tensor) and t.dim() == 4 else t for t in out[1:])
+
+    return forward
+
+
+def _is_position(name: str) -> bool:
+    """Whether an argument has a row for each position that is computed."""
+    return name in ("position_ids", "cache_position") or name.startswith("position_embeddings")
+
+
+class _Stored(Exception):
+    """Raised once the keys and values of skipped positions are in the cache: the rest of the block is not needed."""
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    """The inputs of several positions as the input of one pass over all of them."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts, dim=min(1, parts[0].dim() - 1))
+    return type(parts[0])(_concatenated(list(p)) for p in zip(*parts, strict=True)) if parts[0] is not None else None
+
+
+class _Pass:
+    """State of the current token's pass, and its cache."""
+
+    def __init__(self, rule: Exit) -> None:
+        self.lm: Decoder = rule.lm
+        self.score = rule.score
+        self.thresholds = rule.thresholds.tolist()
+        self.decides = [*(threshold < math.inf for threshold in self.thresholds), True]
+        self.blocks: list[_Block] = []
+        self.activations: dict[str, Tensor] = {}
+        self.exited = False
+        self.is_prompt = True
+        self.returns_tuple = False
+        self.exits: list[int] = []
+        self.cache_name = ""
+        self._cache: Callable[[], Any] = lambda: None
+        self._length = 0
+        self._at_once: set[int] = set()
+        self._joins = _rows_can_join(rule.lm)
+
+    @property
+    def cache(self) -> Any:
+        """The cache, or None once it has been freed."""
+        return self._cache()
+
+    def begin(self, inputs: dict[str, Any], hidden: Tensor) -> None:
+        """Start a forward pass, at the first block."""
+        if hidden.shape[0] != 1:
+            raise Unsupported(
+                "early exit with a batch", why="its tokens would exit at different layers", instead="Use one row"
+            )
+        cache = inputs.get(self.cache_name)
+        name = self.cache_name if cache is not None else _cache_name(inputs)
+        if name is None:
+            raise Unsupported(
+                "early exit", why="the blocks receive no KV cache", instead="Generate with use_cache=True"
+            )
+        cache = inputs[name]
+        before = int(cache.get_seq_length())
+        if cache is not self.cache:
+            self.complete()
+            self.cache_name, self._cache = name, weakref.ref(cache)
+            self._at_once = _complete_layers(cache, len(self.blocks))
+        elif before != self._length and any(block.pending for block in self.blocks):
+            raise Unsupported("early exit", why="the KV cache was cropped between two tokens", instead="Do not crop it")
+        self._length = before + hidden.shape[1]
+        self.exited = False
+        self.is_prompt = hidden.shape[1] > 1 or before == 0
+
+    def skip(self, block: _Block, inputs: dict[str, Any]) -> None:
+        """The token skips a block. The first time, its key and value are stored at once, as a check of the block."""
+        block.add_pending(inputs, self.cache_name)
+        if block.layer not in block.stores_to_cache or block.layer in self._at_once:
+            block.fill(self.cache, self.cache_name)
+
+    def may_join(self, block: _Block) -> bool:
+        """Whether pending rows can join. Not with a sliding window: its cache depends on how many rows come at once."""
+        return self._joins and not getattr(self.cache.layers[block.layer], "is_sliding", True)
+
+    def decide(self, layer: int, hidden: Tensor) -> None:
+        """After a block, decide whether the token exits."""
+        if layer == self.lm.n_layers - 1:
+            self.exits.append(layer)
+            return
+        if "resid_post" in self.score.points:
+            self.activations["resid_post"] = hidden[0, -1]
+        if self.score.is_above(self.thresholds[layer], self.lm, layer, self.activations):
+            self.exited = True
+            self.exits.append(layer)
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Store the pending positions, if the cache still exists."""
+        cache = self.cache
+        for block in self.blocks:
+            if cache is not None:
+                block.fill(cache, self.cache_name)
+            block.pending.clear()
+
+
+def _cache_name(inputs: dict[str, Any]) -> str | None:
+    return next((k for k, v in inputs.items() if hasattr(v, "update") and hasattr(v, "get_seq_length")), None)
+
+
+def _complete_layers(cache: Any, n_layers: int) -> set[int]:
+    """Layers that must stay complete: masks have the length of the first layer of each kind (full, sliding)."""
+    layers = getattr(cache, "layers", None)
+    if layers is None:
+        return set(range(n_layers))
+    first: dict[type, int] = {}
+    for i, layer in enumerate(layers):
+        first.setdefault(type(layer), i)
+    return set(first.values())
+
+
+def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
+    """The block's forward, which returns its input once the token has exited."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if block.layer == 0:
+            state.begin(block.named(args, kwargs), block.stream(args, kwargs))
+        if state.exited:
+            hidden = block.stream(args, kwargs)
+            state.skip(block, block.named(args, kwargs))
+            return (hidden, None) if state.returns_tuple else hidden
+        if block.pending and not state.may_join(block):
+            block.fill(state.cache, state.cache_name)
+        out = block.real(*args, **kwargs)
+        if state.decides[block.layer] and not state.is_prompt:
+            state.returns_tuple = isinstance(out, tuple)
+            state.decide(block.layer, out[0] if state.returns_tuple else out)
+        return out
+
+    return forward

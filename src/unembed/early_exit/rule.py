@@ -1,0 +1,238 @@
+"""An exit rule: a score, a threshold for each layer, and their model; saved in one file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from unembed.corpus import CorpusSource
+from unembed.early_exit import thresholds as threshold_choice
+from unembed.early_exit.baselines import Classifier, Confidence
+from unembed.early_exit.conformal import generation_threshold
+from unembed.early_exit.cost_of_decisions import profitable_thresholds
+from unembed.early_exit.example_prefixes import Examples, examples
+from unembed.early_exit.generation import Generated, generate
+from unembed.early_exit.protocols import Score
+from unembed.early_exit.sub_updates_rule import SubUpdates
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.models.fingerprint import sampled_fingerprint
+from unembed.results import Table, write_whole
+from unembed.validation import positive_int
+from unembed.version import __version__
+
+SCHEMA = "unembed.exit_rule/2"
+
+
+@dataclass(frozen=True, eq=False)
+class ExitRule:
+    """Decides after which layer a token exits; made by `fit` or `load`."""
+
+    lm: Decoder
+    score: Score
+    thresholds: np.ndarray
+    """One for each layer but the last."""
+    calibration: str
+    """How the thresholds were chosen."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Corpus, number of examples, seed, and the level of risk control."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{threshold:.3g}" for threshold in self.thresholds)
+        return f"ExitRule({self.method} on {self.lm.name}, thresholds by layer: {shown}; {self.calibration})"
+
+    @property
+    def method(self) -> str:
+        """The name of the score."""
+        return self.score.name
+
+    def at(self, threshold: float) -> ExitRule:
+        """The same rule with one threshold for all layers; a higher one exits later."""
+        flat = np.full(self.lm.n_layers - 1, float(threshold))
+        return replace(self, thresholds=flat, calibration=f"one threshold, {threshold:g}")
+
+    def with_risk_control(self, found: Examples, disagreement: float) -> ExitRule:
+        """The same rule with the lowest threshold whose expected share of changed tokens is at most `disagreement`.
+
+        Args:
+            found: examples that the score was not fitted to.
+            disagreement: largest expected share of tokens that differ from the full model's.
+
+        Raises:
+            InvalidInput: the share is not between 0 and 1.
+        """
+        threshold = threshold_choice.risk_controlled_threshold(
+            self.score.scores(found), found.top.numpy(), disagreement
+        )
+        calibration = f"at most {disagreement:g} disagreement, by risk control on {len(found)} examples"
+        return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
+
+    def with_generation_risk_control(
+        self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
+    ) -> ExitRule:
+        """The same rule with a threshold chosen by risk control over its own generations.
+
+        Args:
+            prompts: texts like those to be continued; at least 1 / disagreement of them.
+            found: examples, whose scores give the thresholds to try.
+            disagreement: largest expected share of new tokens that the full model would not have chosen.
+            steps: thresholds to try.
+
+        Raises:
+            InvalidInput: too few prompts for this bound.
+        """
+        if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
+            raise InvalidInput(
+                f"a disagreement of {disagreement:g} with {len(prompts)} prompts",
+                why="risk control needs at least 1 / disagreement prompts",
+                instead="Give more prompts, or allow a larger disagreement",
+            )
+        thresholds = threshold_choice.candidate_thresholds(self.score.scores(found), steps)[1:]
+        threshold = generation_threshold(
+            self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
+        )
+        calibration = f"at most {disagreement:g} disagreement, by risk control on {len(prompts)} generations"
+        return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
+
+    def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
+        """The same rule, deciding only at layers where exits are expected to save more than decisions cost.
+
+        Args:
+            found: examples that the score was not fitted to.
+            decision: the cost of one decision, in blocks, as `decision_cost` measures it.
+
+        Raises:
+            InvalidInput: the cost is negative.
+        """
+        if not decision >= 0:
+            raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
+        thresholds = profitable_thresholds(self.score.scores(found), self.thresholds, decision)
+        layers = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
+        return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; decisions after layers {layers}")
+
+    def exit_layers(self, found: Examples) -> Int[np.ndarray, " example"]:
+        """The layer after which each example exits."""
+        return threshold_choice.exit_layers(self.score.scores(found), self.thresholds)
+
+    def evaluate(self, corpus: CorpusSource | Examples = None, n: int = 1000, *, seed: int = 1) -> Table:
+        """Accuracy and saved layers on examples that the rule was not fitted to, and where they exit.
+
+        Args:
+            corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
+            n: how many examples to draw from a corpus.
+
+        Returns:
+            One row: accuracy (per cent whose top token at the exit layer is the model's own), saved layers over all
+            examples (as released) and over the correct ones (as in the paper), and the number that exit at each
+            layer.
+        """
+        found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
+        row = accuracy_and_savings(found, self.exit_layers(found))
+        columns: dict[str, list[Any]] = {
+            "method": [self.method],
+            "calibration": [self.calibration],
+            "examples": [len(found)],
+        }
+        columns |= {name: [value] for name, value in row.items()}
+        notes = {"fitted": {k: v for k, v in self.facts.items() if k != "seed"}}
+        about = self.lm.provenance(corpus=found.corpus, seed=seed, notes=notes)
+        return Table(f"Early exit of {self.lm.name}", columns, about)
+
+    def tradeoff(self, found: Examples, steps: int = 20) -> Table:
+        """Disagreement against layers saved, for thresholds from "never exit" to "always exit".
+
+        Args:
+            found: examples that the rule was not fitted to.
+            steps: rows, at most.
+        """
+        scores = self.score.scores(found)
+        thresholds = threshold_choice.candidate_thresholds(scores, positive_int("steps", steps, 3) - 2)
+        rows = [
+            accuracy_and_savings(found, threshold_choice.exit_layers(scores, np.full(scores.shape[1], t)))
+            for t in thresholds
+        ]
+        columns = {
+            "threshold": [float(t) for t in thresholds],
+            "disagreement": [100 - row["accuracy"] for row in rows],
+            "saved_layers": [row["saved_layers"] for row in rows],
+            "share_saved": [row["share_saved"] for row in rows],
+        }
+        title = f"{self.method}: disagreement against layers saved"
+        return Table(title, columns, self.lm.provenance(corpus=found.corpus, notes={"examples": len(found)}))
+
+    def generate(self, prompt: str, **options: Any) -> Generated:
+        """Generate text with early exit; see `unembed.early_exit.generation.generate`."""
+        return generate(self, prompt, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the rule to one file, which `load` reads for the same model."""
+        about = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "model": self.lm.name,
+            "fingerprint": sampled_fingerprint(self.lm),
+            "kind": next(kind for kind, score in _KINDS.items() if isinstance(self.score, score)),
+            "calibration": self.calibration,
+            "facts": dict(self.facts),
+        }
+        buffer = io.BytesIO()
+        state = {f"state_{name}": array for name, array in self.score.state().items()}
+        np.savez_compressed(buffer, about=np.array(json.dumps(about)), thresholds=self.thresholds, **state)
+        return write_whole(path, buffer.getvalue())
+
+
+_KINDS: dict[str, type[SubUpdates | Classifier | Confidence]] = {
+    "sub_updates": SubUpdates,
+    "classifier": Classifier,
+    "confidence": Confidence,
+}
+
+
+def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
+    """The rule that `ExitRule.save` wrote.
+
+    Raises:
+        InvalidInput: the file cannot be read, or the rule was fitted on another model.
+    """
+    try:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            about = json.loads(str(stored["about"]))
+            thresholds = stored["thresholds"]
+            state = {name[6:]: stored[name] for name in stored.files if name.startswith("state_")}
+        if about["schema"] != SCHEMA:
+            raise ValueError(f"schema {about['schema']}")
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        # For a file that is not an archive, NumPy's own message recommends to load the pickle in it.
+        why = getattr(error, "strerror", None) or "it is not a saved rule, or it is damaged"
+        raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
+    if about["fingerprint"] != sampled_fingerprint(lm):
+        raise InvalidInput(
+            f"the exit rule in {path}",
+            why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
+            instead="Fit it on this model",
+        )
+    return ExitRule(lm, _KINDS[about["kind"]].from_state(state), thresholds, about["calibration"], about["facts"])
+
+
+def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:
+    """Accuracy and saved layers of examples that exit after these layers."""
+    last = found.n_layers - 1
+    right = threshold_choice.agrees(found.top.numpy(), layer)
+    saved = last - layer
+    return {
+        "accuracy": 100 * float(right.mean()),
+        "saved_layers": float(saved.mean()),
+        "saved_layers_of_right": float(saved[right].mean()) if right.any() else 0.0,
+        "share_saved": 100 * float(saved.mean()) / found.n_layers,
+        "left_early": 100 * float((saved > 0).mean()),
+        "exits_by_layer": np.bincount(layer, minlength=found.n_layers).tolist(),
+    }

@@ -1,0 +1,173 @@
+"""The paper's rule: exit where the dominant sub-updates resemble those of examples that saturated at the same layer.
+
+Every value belongs to one of 200 clusters; a layer's update is the list of the clusters of its ten dominant
+sub-updates. S is the set of training examples that saturate at this layer, N_x the set that saturate at a later
+layer x. A token exits if its list is more similar to S than to every N_x, by the largest and by the mean similarity,
+both strictly. Source: Geva et al. 2022, section 6.2.
+
+Similarity is the number of positions at which two lists agree ("ordered", the released code) or the number of clusters
+they share ("set", the paper's text). Two cases that the paper leaves open: if S is empty, no token exits; an empty N_x
+is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.early_exit.example_prefixes import DOMINANT, Examples
+from unembed.memories.clustering.value_clusters import cluster_values
+from unembed.memories.sub_updates import contributions
+from unembed.models.decoder import Decoder
+from unembed.validation import one_of
+
+Similarity = Literal["ordered", "set"]
+CLUSTERS = 200
+
+
+class _Layer:
+    """The training examples of one layer that saturate there or later, indexed by cluster.
+
+    `bounds[c]` and `bounds[c + 1]` enclose the examples (numbered by the layer at which they saturate) of group c.
+    """
+
+    def __init__(self, keys: np.ndarray, saturation: np.ndarray, n_keys: int, layer: int) -> None:
+        """Index the examples that saturate at `layer` or later; `keys` are (example, position), -1 for none."""
+        order = np.argsort(saturation, kind="stable")
+        order = order[saturation[order] >= layer]
+        keys, groups = keys[order], saturation[order]
+        self.n = len(order)
+        self.starts = np.flatnonzero(np.r_[True, np.diff(groups) > 0]) if self.n else np.zeros(0, dtype=np.int64)
+        self.sizes = np.diff(np.r_[self.starts, self.n])
+        self.has_own = bool(self.n) and int(groups[0]) == layer
+        examples, positions = np.nonzero(keys >= 0)
+        flat = keys[examples, positions]
+        by_key = np.argsort(flat, kind="stable")
+        self.lists = examples[by_key].astype(np.int64)
+        self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
+        # How often each key occurs among the examples of each group: all that the means need.
+        occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
+        group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
+        np.add.at(occurs, (flat, group_of[examples]), 1)
+        self.occurs = occurs
+
+    def score(self, keys: np.ndarray) -> float:
+        """The smaller of the two leads of S over the closest N_x; positive where the token exits."""
+        if not self.has_own:
+            return -np.inf
+        if len(self.starts) == 1:
+            return np.inf
+        hits = [self.lists[self.bounds[k] : self.bounds[k + 1]] for k in keys if k >= 0]
+        counts = np.bincount(np.concatenate(hits), minlength=self.n) if hits else np.zeros(self.n, dtype=np.int64)
+        largest = np.maximum.reduceat(counts, self.starts)
+        mean = np.add.reduceat(counts, self.starts) / self.sizes
+        return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
+
+    def is_above(self, threshold: float, keys: Int[np.ndarray, " position"]) -> bool:
+        """Whether the score is above a threshold.
+
+        The lead by mean similarity bounds the score and needs no pass over the examples; it rejects most tokens.
+        """
+        if self.has_own and len(self.starts) > 1:
+            own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
+            if own - max(others) <= threshold:
+                return False
+        return self.score(keys) > threshold
+
+
+class SubUpdates:
+    """The rule fitted to examples: a score for each layer, above zero where the paper's rule exits."""
+
+    name = "sub_updates"
+    points = ("coefficients",)
+
+    def __init__(
+        self,
+        labels: Int[np.ndarray, "layer d_mlp"],
+        train: Int[np.ndarray, "example layer k"],
+        saturation: Int[np.ndarray, " example"],
+        similarity: Similarity = "ordered",
+    ) -> None:
+        """Index the training examples.
+
+        Args:
+            labels: the cluster of every value.
+            train: dominant memories of the training examples.
+            saturation: the layer at which each saturates.
+            similarity: "ordered" or "set".
+        """
+        one_of("similarity", similarity, ("ordered", "set"))
+        self.labels, self.train, self.saturation, self.similarity = labels, train, saturation, similarity
+        self._n_clusters = int(labels.max()) + 1
+        self._offsets = self._n_clusters * np.arange(train.shape[2])
+        n_keys = self._n_clusters * (train.shape[2] if similarity == "ordered" else 1)
+        self._layers = [_Layer(self._keys(n, train[:, n]), saturation, n_keys, n) for n in range(train.shape[1] - 1)]
+        self._norms: dict[int, Tensor] = {}
+
+    @classmethod
+    def fit(
+        cls, lm: Decoder, found: Examples, *, clusters: int = CLUSTERS, similarity: Similarity = "ordered"
+    ) -> SubUpdates:
+        """Cluster the values of all layers and index the examples."""
+        labels = value_clusters(lm, clusters)
+        return cls(labels, found.dominant.numpy(), found.saturation.numpy(), similarity)
+
+    def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
+        """The features that are compared: (position, cluster) pairs, or each cluster once."""
+        clusters = self.labels[layer].take(dominant)
+        if self.similarity == "ordered":
+            return clusters + self._offsets
+        ordered = np.sort(clusters, axis=-1)
+        repeated = np.zeros_like(ordered, dtype=bool)
+        repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+        return np.where(repeated, -1, ordered)
+
+    def scores(self, found: Examples) -> Float[np.ndarray, "example layer"]:
+        """The score of every example at every layer but the last."""
+        columns = []
+        for n, layer in enumerate(self._layers):
+            keys = self._keys(n, found.dominant[:, n].numpy())
+            columns.append([layer.score(row) for row in keys])
+        return np.array(columns, dtype=float).T
+
+    def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
+        """Whether the current token scores above a threshold."""
+        m = seen["coefficients"]
+        if layer not in self._norms:
+            self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
+        dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
+        # On ten numbers numpy takes a third of torch's time.
+        return self._layers[layer].is_above(threshold, self._keys(layer, dominant.numpy(force=True)))
+
+    def state(self) -> dict[str, Any]:
+        """Arrays to save."""
+        return {
+            "labels": self.labels.astype(np.int32),
+            "train": self.train.astype(np.int32),
+            "saturation": self.saturation.astype(np.int32),
+            "similarity": np.array(self.similarity),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SubUpdates:
+        """The rule that `state` described."""
+        arrays = [state[name].astype(np.int64) for name in ("labels", "train", "saturation")]
+        return cls(arrays[0], arrays[1], arrays[2], str(state["similarity"]))  # type: ignore[arg-type]
+
+
+def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "layer d_mlp"]:
+    """The cluster of every value, by layer and index; -1 after the last of a layer that has fewer.
+
+    Raises:
+        OutOfRange: more clusters than values.
+        Unsupported: the model has no memories.
+    """
+    found = cluster_values(lm, n_clusters)
+    labels = np.full((lm.n_layers, int(found.memory[:, 1].max()) + 1), -1, dtype=np.int64)
+    labels[found.memory[:, 0], found.memory[:, 1]] = found.labels
+    return labels

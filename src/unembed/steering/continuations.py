@@ -1,0 +1,199 @@
+"""One prompt continued with and without edits: both texts, the next-token distribution, and the cost in perplexity.
+
+Source: Geva et al. 2022, section 6.1: values that promote wanted words are turned on by a coefficient of 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.memories.token_ranking import RankedValue
+from unembed.memories.values import Values
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.results import Displayed, Table
+from unembed.steering.text_cost import perplexity, windows
+from unembed.stream.generation import generate
+from unembed.stream.interventions import Edit, scale_coefficient, set_coefficient
+from unembed.stream.run import run
+from unembed.validation import as_tuple, positive_int
+
+ON = 3.0
+"""The coefficient that turns a value on in the paper."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SteeringResult(Displayed):
+    """A prompt with and without edits."""
+
+    prompt: str
+    edits: tuple[Edit, ...]
+    plain: tuple[str, ...]
+    """Continuations without the edits, one for each sample."""
+    edited: tuple[str, ...]
+    """Continuations with them, drawn from the same seed."""
+    next_tokens: Table
+    """The most probable next tokens with or without the edits, and both probabilities of each."""
+    values: Table
+    """The memories that are edited and what they promote."""
+    perplexity_plain: float | None
+    perplexity_edited: float | None
+    """On `cost_text`; None without one."""
+
+    def to_table(self) -> Table:
+        """One row for each pair of continuations."""
+        columns = {"plain": list(self.plain), "edited": list(self.edited)}
+        return Table(f"Continuations of {self.prompt!r}", columns, self.next_tokens.provenance)
+
+
+def chosen_edits(
+    promote: Sequence[RankedValue] = (), suppress: Sequence[RankedValue] = (), *, to: float = ON, by: float = 0.0
+) -> list[Edit]:
+    """Edits that set the coefficients of some values and scale those of others; a value in both lists is set.
+
+    Args:
+        promote: values whose coefficient is set.
+        suppress: values whose coefficient is multiplied.
+        to: the coefficient.
+        by: the factor; 0 silences.
+    """
+    on = dict.fromkeys((p.layer, p.index) for p in promote)
+    off = dict.fromkeys(m for p in suppress if (m := (p.layer, p.index)) not in on)
+    return [set_coefficient(*m, to) for m in on] + [scale_coefficient(*m, by) for m in off]
+
+
+def contrast_vector(lm: Decoder, positive: str, negative: str, layer: int) -> Float[Tensor, " d_model"]:
+    """The stream after a layer at the last token of one prompt, less that of another: a direction to steer along.
+
+    Args:
+        positive: the prompt that the vector leads to.
+        negative: the prompt that it leads away from.
+        layer: after which layer; give the same one to `unembed.add_vector`.
+
+    Returns:
+        In stream units, float32.
+
+    Raises:
+        OutOfRange: there is no such layer.
+
+    Source: Turner et al. 2023, "Activation addition", with one position instead of all.
+    """
+    lm = require_decoder(lm)
+    layers = [lm.layer(layer)]
+    ends = [
+        run(lm, text, "resid_post", logits=False, layers=layers)["resid_post"][0, 0, -1].float()
+        for text in (positive, negative)
+    ]
+    return ends[0] - ends[1]
+
+
+def steer(
+    lm: Decoder,
+    prompt: str,
+    edits: Sequence[Edit],
+    *,
+    max_new_tokens: int = 20,
+    seed: int | None = None,
+    samples: int = 1,
+    top: int = 10,
+    cost_text: str | None = None,
+    cost_tokens: int = 4096,
+    **options: Any,
+) -> SteeringResult:
+    """A prompt continued with and without edits.
+
+    Args:
+        edits: what to change; at least one.
+        seed: sample from this seed (the same for both); greedy without it.
+        samples: continuations with the edits, and as many without; more than one needs a seed.
+        top: rows of the next-token table for either side.
+        cost_text: text whose perplexity is measured with and without the edits.
+        cost_tokens: how many tokens of it.
+        options: for transformers' `generate`.
+
+    Raises:
+        InvalidInput: no edits, or several samples without a seed.
+        NotFinite: the edits make the logits overflow.
+    """
+    lm, edits = require_decoder(lm), as_tuple("edits", edits)
+    if not edits:
+        raise InvalidInput(
+            "steering without edits",
+            why="the two continuations would be equal",
+            instead="Give at least one edit, or words to promote or suppress",
+        )
+    samples = positive_int("samples", samples, most=10_000)
+    if samples > 1 and seed is None:
+        raise InvalidInput(
+            f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
+        )
+    table = next_token_table(lm, prompt, edits, top)
+    prompts = [prompt] * samples
+    plain = generate(lm, prompts, max_new_tokens=max_new_tokens, seed=seed, **options)
+    edited = generate(lm, prompts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+    before = after = None
+    if cost_text is not None:
+        rows = windows(lm, cost_text, max_tokens=cost_tokens)
+        before, after = perplexity(lm, rows), perplexity(lm, rows, edits)
+    return SteeringResult(
+        prompt,
+        edits,
+        tuple(text[len(prompt) :] for text in plain),
+        tuple(text[len(prompt) :] for text in edited),
+        table,
+        values_table(lm, edits),
+        before,
+        after,
+    )
+
+
+def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
+    """The tokens that are most probable before or after the edits, with both probabilities, sorted by the edited one.
+
+    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token if the
+    text continued as the unedited model predicts. Edits at positions beyond the prompt, which only a continuation
+    reaches, change nothing here.
+    """
+    top = positive_int("top", top)
+    plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
+    edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
+    divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))
+    before, after = plain.exp(), edited.exp()
+    ids = torch.cat([after.topk(min(top, len(after))).indices, before.topk(min(top, len(before))).indices]).unique()
+    ids = ids[after[ids].argsort(descending=True, stable=True)]
+    columns = {
+        "id": ids.tolist(),
+        "token": lm.token_strings(ids),
+        "plain": before[ids].tolist(),
+        "edited": after[ids].tolist(),
+    }
+    notes = {"edits": len(edits), "divergence": round(divergence, 6)}
+    return Table("The next token", columns, lm.provenance(notes=notes))
+
+
+def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
+    """The edited memories, how they are changed, and the tokens they promote."""
+    memories = [e for e in edits if e.target == "coefficient"]
+    columns = {
+        "layer": [e.layer for e in memories],
+        "index": [e.index for e in memories],
+        "action": [e.action for e in memories],
+        "value": [e.value for e in memories],
+        "top_tokens": [Values(lm).top_tokens(*lm.memory(e.layer, e.index), 8) for e in memories],
+    }
+    return Table("Edited memories", columns, lm.provenance(basis="raw"))
+
+
+def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
+    """The values that `promoting` returned, one row for each value and word."""
+    columns = {name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")}
+    columns["top_tokens"] = [list(p.top_tokens) for p in found]
+    if any(p.triggers for p in found):
+        columns["fires_on"] = [list(p.triggers) for p in found]
+    return Table("Values by the words they promote", columns, lm.provenance(basis="raw"))

@@ -1,0 +1,269 @@
+"""Selection of values to turn on: by hand, by a scorer of their top tokens, or greedily under a perplexity budget.
+
+Source: Geva et al. 2022, section 6.1 (manual and API-graded choice). The greedy choice is not the paper's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.errors import InvalidInput
+from unembed.memories.values import Values, value_readings
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.results import Displayed, Table
+from unembed.steering.continuations import ON
+from unembed.steering.text_cost import perplexity
+from unembed.stream.gradients import on_the_graph
+from unembed.stream.hooks import attach_hooks
+from unembed.stream.interventions import Edit, set_coefficient
+from unembed.stream.run import cache_argument
+from unembed.toxicity.scorers import Scorer
+
+PAPER_VALUES = (
+    *((13, 1852), (14, 72), (14, 1394), (15, 215), (16, 461)),
+    *((16, 3208), (16, 4060), (17, 2920), (18, 1890), (22, 3769)),
+)
+"""The ten values of gpt2-medium picked by hand in Table 8, counted from 0 here."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection(Displayed):
+    """Values to turn on, and how they were selected."""
+
+    edits: tuple[Edit, ...]
+    table: Table
+    """The tokens that each promotes; for the greedy choice, the curve: unwanted and wanted text and perplexity after
+    each."""
+
+    def to_table(self) -> Table:
+        """The selected values: `table`."""
+        return self.table
+
+
+def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> Selection:
+    """Values named by hand.
+
+    Raises:
+        OutOfRange: the model has no such memory.
+    """
+    chosen = [lm.memory(*memory) for memory in memories]
+    return Selection(tuple(set_coefficient(*m, to) for m in chosen), _table(lm, chosen, {}, "Values picked by hand"))
+
+
+def paper_values(lm: Decoder, to: float = ON) -> Selection:
+    """The ten values of Table 8, for gpt2-medium.
+
+    Raises:
+        InvalidInput: the model has another shape, so these indices do not apply.
+    """
+    lm = require_decoder(lm)
+    shape = (lm.n_layers, lm.d_model, lm.d_mlp)
+    if shape != (24, 1024, 4096):
+        raise InvalidInput(
+            f"the paper's ten values in {lm.name}",
+            why="they were picked in gpt2-medium",
+            instead="Open gpt2-medium, or choose values by a scorer or greedily",
+        )
+    return manual(lm, PAPER_VALUES, to)
+
+
+def value_scores(
+    lm: Decoder, scorer: Scorer, top: int = 30, *, layers: Sequence[int] | None = None
+) -> Float[Tensor, "layer d_mlp"]:
+    """The toxicity of each value's top tokens, joined into one text; NaN after the last value of a smaller layer.
+
+    Source: Geva et al. 2022, appendix A.4.
+    """
+    lm = require_decoder(lm)
+    ids = value_readings(lm, top, layers=layers).ids
+    scores = torch.full(ids.shape[:2], float("nan"))
+    for row, found in zip(scores, ids, strict=True):
+        texts = ["".join(lm.token_strings(tokens)) for tokens in found[found[:, 0] >= 0].long()]
+        row[: len(texts)] = torch.tensor(scorer.score(texts)["toxicity"], dtype=torch.float32)
+    return scores
+
+
+def by_scorer(
+    lm: Decoder,
+    scorer: Scorer,
+    n: int = 10,
+    *,
+    below: float = 0.1,
+    lowest: bool = False,
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    to: float = ON,
+) -> Selection:
+    """Random values among those whose top tokens score below a threshold, as the paper's API-graded ten.
+
+    Args:
+        scorer: scores the 30 top tokens of each value.
+        below: the threshold.
+        lowest: the least toxic values instead of random ones below the threshold.
+        layers: layers to choose from; all when None.
+        seed: of the random choice.
+        to: the coefficient.
+
+    Raises:
+        InvalidInput: fewer than n values score below the threshold.
+    """
+    lm = require_decoder(lm)
+    chosen_layers = list(lm.memory_layers) if layers is None else [lm.layer(layer) for layer in layers]
+    scores = value_scores(lm, scorer, layers=chosen_layers)
+    flat = scores.flatten()
+    fit = (flat < below).nonzero()[:, 0]
+    if len(fit) < n:
+        raise InvalidInput(
+            f"no {n} values score below {below}",
+            why=f"{len(fit)} of {int(flat.isfinite().sum())} do, by {scorer.name}",
+            instead="Raise the threshold, or request fewer",
+        )
+    if lowest:
+        picked = flat.argsort(stable=True)[:n]
+    else:
+        picked = fit[torch.randperm(len(fit), generator=torch.Generator().manual_seed(seed))[:n]]
+    memories = [(chosen_layers[i // scores.shape[1]], i % scores.shape[1]) for i in picked.tolist()]
+    extra = {"toxicity": flat[picked].tolist()}
+    table = _table(lm, memories, extra, f"Values whose top tokens {scorer.name} scores below {below:g}")
+    return Selection(tuple(set_coefficient(*m, to) for m in memories), table)
+
+
+def _table(lm: Decoder, memories: Sequence[tuple[int, int]], extra: dict[str, list[float]], title: str) -> Table:
+    columns = {
+        "layer": [layer for layer, _ in memories],
+        "index": [index for _, index in memories],
+        **extra,
+        "top_tokens": [Values(lm).top_tokens(*m, 10) for m in memories],
+    }
+    return Table(title, columns, lm.provenance(basis="raw"))
+
+
+def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
+    """How the text's surprise (nats per token) would change if each memory alone were set to `to`, to first order.
+
+    The sum over positions of (to - m) times the gradient of the mean loss by m: one pass forward and back for all.
+
+    Memory: the activations of 1,024 tokens with their gradients.
+    """
+    points = [("coefficients", layer) for layer in lm.memory_layers]
+    total = torch.zeros(lm.n_layers, max(map(lm.n_memories_of, lm.memory_layers)), dtype=torch.float32)
+    scored = rows.shape[0] * (rows.shape[1] - 1)
+    for ids in rows.to(lm.device).split(max(1, 1024 // rows.shape[1])):
+        own: dict[tuple[str, int], Tensor] = {}
+        with torch.enable_grad(), attach_hooks(lm, {}) as current, on_the_graph(lm, points, own, current):
+            logits = lm.hf(ids, **cache_argument(lm), **current.arguments).logits[:, :-1].float()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+            grads = torch.autograd.grad(loss, [own[point] for point in points])
+        for point, grad in zip(points, grads, strict=True):
+            change = ((to - own[point].detach()) * grad).flatten(0, -2).sum(0).float().cpu()
+            total[point[1], : len(change)] += change / scored
+    return total
+
+
+def greedy(
+    lm: Decoder,
+    unwanted: Int[Tensor, "unwanted unwanted_pos"],
+    clean: Int[Tensor, "clean clean_pos"],
+    *,
+    wanted: Int[Tensor, "wanted wanted_pos"] | None = None,
+    n: int = 10,
+    budget: float = 0.17,
+    strengths: Sequence[float] = (ON, 2 * ON, 4 * ON),
+    tried: int = 12,
+    progress: Callable[[int, int], None] | None = None,
+) -> Selection:
+    """Values and coefficients, one after the other, that make unwanted text surprising and clean text not.
+
+    Each step ranks all memories at every strength by their first-order gain, measures the best `tried` exactly, and
+    takes the largest gain whose price stays within the step's share of the budget. Gain: nats per token added to the
+    unwanted text, less those added to the wanted text.
+
+    Args:
+        unwanted: windows of text to be made unlikely, such as toxic comments.
+        clean: windows whose perplexity is the cost.
+        wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.
+        n: how many values at most.
+        budget: largest growth of the clean text's perplexity; 0.17 is the cost of the paper's ten values (21.7 to
+            25.3).
+        strengths: coefficients to try; a negative one makes a value push its tokens down, which the paper did not do.
+        tried: candidates of the first-order ranking measured exactly at each step.
+        progress: called with steps done and steps in total.
+
+    Returns:
+        The edits and the curve; fewer than n where nothing more helps within the budget.
+    """
+    lm = require_decoder(lm)
+    base = {name: _nats(lm, rows) for name, rows in _named(unwanted, clean, wanted)}
+    curve = [_row(0, None, base, base)]
+    edits: list[Edit] = []
+    ranked = _ranked(lm, unwanted, clean, wanted, strengths, tried * n)
+    while len(edits) < n and ranked:
+        step = len(edits) + 1
+        allowed = math.log1p(budget) * step / n
+        best: tuple[float, Edit, dict] | None = None
+        for edit in ranked[:tried]:
+            found = {name: _nats(lm, rows, [*edits, edit]) for name, rows in _named(unwanted, clean, wanted)}
+            row = _row(step, edit, found, base)
+            if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
+                best = (_gain(row), edit, row)
+        if best is None:
+            # None of these helps within the budget: continue with the next ones in the ranking.
+            ranked = ranked[tried:]
+            continue
+        edits.append(best[1])
+        curve.append(best[2])
+        ranked = [e for e in ranked if (e.layer, e.index) != (best[1].layer, best[1].index)]
+        if progress is not None:
+            progress(step, n)
+    columns = {name: [row[name] for row in curve] for name in curve[0]}
+    columns["perplexity"] = [math.exp(base["clean"] + row["price_nats"]) for row in curve]
+    title = f"Values chosen greedily within {budget:.0%} of perplexity"
+    return Selection(tuple(edits), Table(title, columns, lm.provenance(notes={"budget": budget})))
+
+
+def _named(unwanted: Tensor, clean: Tensor, wanted: Tensor | None) -> list[tuple[str, Tensor]]:
+    named = [("unwanted", unwanted), ("clean", clean)]
+    return named if wanted is None else [*named, ("wanted", wanted)]
+
+
+def _nats(lm: Decoder, rows: Tensor, edits: Sequence[Edit] = ()) -> float:
+    return math.log(perplexity(lm, rows, edits))
+
+
+def _row(step: int, edit: Edit | None, found: dict[str, float], base: dict[str, float]) -> dict:
+    return {
+        "step": step,
+        "layer": None if edit is None else edit.layer,
+        "index": None if edit is None else edit.index,
+        "coefficient": None if edit is None else edit.value,
+        "unwanted_nats": found["unwanted"] - base["unwanted"],
+        "wanted_nats": found["wanted"] - base["wanted"] if "wanted" in found else None,
+        "price_nats": found["clean"] - base["clean"],
+    }
+
+
+def _gain(row: dict) -> float:
+    return row["unwanted_nats"] - (row["wanted_nats"] or 0.0)
+
+
+def _ranked(
+    lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], top: int
+) -> list[Edit]:
+    """Edits by first-order gain minus cost, best first."""
+    found = []
+    for to in strengths:
+        gain = first_order(lm, unwanted, to) - first_order(lm, clean, to).clamp_min(0)
+        if wanted is not None:
+            gain -= first_order(lm, wanted, to)
+        best = gain.flatten().topk(min(top, gain.numel()))
+        found += [
+            (v, divmod(i, gain.shape[1]), to) for v, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+    found.sort(key=lambda row: -row[0])
+    return [set_coefficient(layer, index, to) for value, (layer, index), to in found if value > 0]

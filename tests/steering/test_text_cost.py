@@ -1,0 +1,37 @@
+"""Perplexity against the surprise of each token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import unembed
+from tests.conftest import tiny
+from unembed.errors import NotFinite
+from unembed.steering.text_cost import default_text, perplexity, windows
+
+
+@pytest.fixture(scope="module")
+def wren():
+    return unembed.load("wren")
+
+
+def test_an_enormous_coefficient_is_one_error():
+    lm = tiny("gpt2")
+    edits = [unembed.set_coefficient(1, 3, 3e38)]
+    with pytest.raises(NotFinite):
+        perplexity(lm, torch.arange(3, 23)[None], edits)
+
+
+def test_perplexity_is_the_mean_surprise_of_each_window(wren):
+    text = default_text()[:3000]
+    rows = windows(wren, text, window=64, max_tokens=200)
+    assert rows.shape == (3, 64)
+    assert rows.flatten().tolist() == wren.encode(text)[0, :192].tolist()
+    surprise = []
+    for row in rows:
+        logits = wren.run(row[None]).logits[0].double().log_softmax(-1)
+        surprise += [-float(logits[i, row[i + 1]]) for i in range(63)]
+    assert math.isclose(perplexity(wren, rows), math.exp(sum(surprise) / len(surprise)), rel_tol=1e-5)
