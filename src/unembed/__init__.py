@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unembed.corpus.corpus import open_corpus as open_corpus
     from unembed.dictionaries.files import open_dictionary as open_dictionary
     from unembed.dictionaries.train_dictionary import train_dictionary as train_dictionary
-    from unembed.environment import examine as examine
+    from unembed.environment import check_environment as check_environment
     from unembed.errors import UnembedError as UnembedError
     from unembed.gallery.ranking import rank_memories as rank_memories
     from unembed.index.default_index import cached_index as cached_index
@@ -70,7 +70,7 @@ else:
             "corpus.corpus": "open_corpus",
             "dictionaries.files": "open_dictionary",
             "dictionaries.train_dictionary": "train_dictionary",
-            "environment": "examine",
+            "environment": "check_environment",
             "errors": "UnembedError",
             "gallery.ranking": "rank_memories",
             "index.default_index": "cached_index",
@@ -89,8 +89,13 @@ else:
             "trace.trace": "Trace",
         },
         modules="annotation early_exit steering toxicity",
+        offered="Edit GaussianNoise Index LanguageModel UnembedError add_to_coefficient add_vector annotation "
+        "check_environment cluster early_exit kl_divergence load log_probability logit_difference open_corpus "
+        "open_dictionary open_result probability replace_stream scale_attention scale_coefficient scale_ffn scale_head "
+        "set_coefficient steering toxicity",
     )
     _RENAMED = {
+        "examine": "unembed.environment:check_environment",
         "FeatureEdit": "unembed.dictionaries.attachment:feature_edit",
         "kl": "unembed.causality.metrics:kl_divergence",
         "screen": "unembed.causality.estimated_effects:attribution_patching",

@@ -55,7 +55,7 @@ _WORK = {
 """Extras for work on unembed itself, and what for: one finding each, because they hold many packages."""
 
 
-def examine() -> list[Finding]:
+def check_environment() -> list[Finding]:
     """Every finding; of the packages only torch is imported, and only where its build can use a GPU."""
     return [*_python(), *_packages(), *_extras_for_work(), *_devices(), *_shipped()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -15,26 +16,57 @@ from unembed.causality import deprecated
 from unembed.causality.ablation import ablate
 from unembed.causality.estimated_effects import attribution_patching
 from unembed.causality.patching import patch
+from unembed.concepts.value_concepts import value_concepts
+from unembed.gallery.ranking import rank_memories
+from unembed.lazy import offers
+from unembed.memories.effects import sub_update_effects
+from unembed.memories.event_sample import event_sample
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
-from unembed.names import Point
+from unembed.names import By, Point
 from unembed.results import Records
+from unembed.steering.continuations import steer
 from unembed.stream.generation import generate
 from unembed.stream.hooks import ForwardPass, attach_hooks
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens, are_several, run
 from unembed.stream.windows import prompt_windows
+from unembed.sweeps.sweep import sweep
 from unembed.trace.several_prompts import trace_prompts
 from unembed.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from unembed.attention.circuits import Circuits
+    from unembed.corpus import CorpusSource
     from unembed.dictionaries.attachment import AttachedDictionary
     from unembed.dictionaries.dictionary import Dictionary
+    from unembed.index import Index
+    from unembed.logit_attribution import Attribution
+    from unembed.reports import Report
 
 
+@offers(
+    "name revision hf tokenizer weights device dtype n_layers n_heads n_kv_heads n_memories d_model d_head d_mlp "
+    "d_vocab encode decode token_strings single_token run generate edited windows trace attribute patch ablate "
+    "attribution_patching steer attach train_dictionary sweep index report values value_concepts event_sample "
+    "sub_update_effects rank_memories circuits"
+)
 class LanguageModel(Decoder):
-    """A decoder with everything that can be done with it; the methods are the rooms' own functions."""
+    """A decoder with everything that can be done with it; the methods are the rooms' own functions.
+
+    Attributes:
+        name: what the model was opened as: a shipped name, a hub id, or the name of its folder.
+        revision: the commit of the hub from which it was loaded; None for other models.
+        hf: the live model of transformers.
+        weights: the weight matrices as views, in one orientation: `W_Q`, `W_out`, `W_U`, ...
+        n_layers: number of layers.
+        n_heads: attention heads of a layer.
+        n_kv_heads: heads of a layer that have keys and values of their own.
+        d_model: width of the residual stream.
+        d_head: width of a head.
+        d_vocab: tokens of the vocabulary.
+    """
 
     run = run
     generate = generate
@@ -47,6 +79,12 @@ class LanguageModel(Decoder):
     ablate_prompts = deprecated.ablate_prompts
     ablate_over_corpus = deprecated.ablate_over_corpus
 
+    steer = steer
+    sweep = sweep
+    value_concepts = value_concepts
+    event_sample = event_sample
+    sub_update_effects = sub_update_effects
+    rank_memories = rank_memories
     windows = prompt_windows
 
     @overload
@@ -88,6 +126,68 @@ class LanguageModel(Decoder):
     def values(self) -> Values:
         """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
         return Values(self)
+
+    @cached_property
+    def circuits(self) -> Circuits:
+        """The heads as QK and OV circuits; see `unembed.attention.circuits.Circuits`."""
+        from unembed.attention.circuits import Circuits
+
+        return Circuits(self)
+
+    def attribute(
+        self,
+        prompt: Tokens,
+        token: str | int | None = None,
+        *,
+        against: str | int | None = None,
+        position: int = -1,
+        by: By = "component",
+        edits: Edits = (),
+    ) -> Attribution:
+        """Why a token is predicted: its logit, or the difference of two, as the sum of what every writer adds.
+
+        Args:
+            token: the prediction when None.
+            against: the token to compare with; None explains the logit alone.
+            by: what counts as a writer.
+        """
+        trace = Trace(self, prompt, edits)
+        target = int(trace.logits(position).argmax()) if token is None else token
+        return trace.attribution(target, position, against, by)
+
+    def index(
+        self, corpus: CorpusSource = None, path: str | Path | None = None, *, build: bool = True, **options: Any
+    ) -> Index | None:
+        """An index of what every memory fires on: built, resumed or opened; see `unembed.index.index.Index.build`.
+
+        Args:
+            corpus: text that `unembed.open_corpus` opens; the shipped sample when None.
+            path: its folder; a folder of the cache when None.
+            build: False to return None where the cache has no complete index of this model.
+            options: of `Index.build`.
+        """
+        from unembed.corpus import open_corpus
+        from unembed.index import Index, build_ready_index, cached_index, cached_path
+
+        if corpus is None and path is None and not options:
+            return cached_index(self) or (build_ready_index(self) if build else None)
+        text = open_corpus(corpus)
+        return Index.build(self, text, cached_path(self, text) if path is None else path, **options)
+
+    def report(self, name: str, corpus: CorpusSource = None, out: str | Path = "report/", **options: Any) -> Report:
+        """A paper's experiments on this model, written to a folder; see `unembed.reports.report.report`."""
+        from unembed.reports import report
+
+        return report(name, self, corpus, out, **options)
+
+    def train_dictionary(
+        self, corpus: CorpusSource, layer: int, point: Point = "resid_post", **options: Any
+    ) -> Dictionary:
+        """A dictionary trained on a point's activations; see `unembed.dictionaries.train_dictionary`."""
+        from unembed.corpus import open_corpus
+        from unembed.dictionaries.train_dictionary import train_dictionary
+
+        return train_dictionary(self, open_corpus(corpus), layer, point, **options)
 
     def edited(self, edits: Edits) -> AbstractContextManager[ForwardPass]:
         """A context in which every use of `lm.hf`, generation included, happens under these edits."""

@@ -1,15 +1,17 @@
-"""Public names of a package that are imported on first use, so that importing the package stays light."""
+"""The public names of packages, imported on first use so that importing a package stays light, and of classes."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def import_on_first_use(
-    package: str, homes: Mapping[str, str], modules: str = ""
+    package: str, homes: Mapping[str, str], modules: str = "", offered: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The `__getattr__`, `__dir__` and `__all__` of a package.
 
@@ -20,9 +22,11 @@ def import_on_first_use(
         package: its `__name__`.
         homes: by module, relative to the package or beginning with `unembed.`: its public names, separated by spaces.
         modules: submodules that are public as a whole, separated by spaces.
+        offered: the names that completion offers, all when None; the others are other spellings of methods, or for
+            the surfaces.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
-    public = sorted([*home_of, *modules.split()])
+    public = sorted([*home_of, *modules.split()] if offered is None else offered.split())
 
     def get(name: str) -> Any:
         if name in home_of:
@@ -37,3 +41,18 @@ def import_on_first_use(
         return value
 
     return get, lambda: public, public
+
+
+def offers(names: str) -> Callable[[type[T]], type[T]]:
+    """A decorator of a class: completion offers these names, separated by spaces, and no others.
+
+    The other names without an underscore are for the rooms of this package, and may change. `docs/python.md` lists what
+    is offered.
+    """
+    offered = sorted(names.split())
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.__dir__ = lambda self: offered
+        return cls
+
+    return decorate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "value": (TABLE, "value L1M5"),
     "value/index": (TABLE, "value 1 5 --index INDEX"),
     "value/final": (TEXT, "value L1M7 --basis final --show-unlearned --top 5"),
-    "memories": (TEXT, "memories --index INDEX --top 5"),
-    "memories/layer": (TEXT, "memories --index INDEX --layer 1 --top 4 --by-score"),
+    "memories": (TEXT, "memories --index GALLERY --top 5"),
+    "memories/layer": (TEXT, "memories --index GALLERY --layer 1 --top 4 --by-score"),
     "memories/shipped": (TEXT, "memories --top 5"),
     "clusters": (TABLE, "clusters --clusters 40 --layer 1 --top 4"),
     "clusters/memory": (TEXT, "clusters --clusters 40 --layer 1 --layer 2 --memory L1M5 --linkage complete --tokens 5"),
@@ -280,6 +281,9 @@ def _outputs(place: Place, model: str, name: str) -> dict[str, str]:
 def _argument(place: Place, model: str, word: str) -> str:
     if word == "INDEX":
         return str(place.index(model))
+    if word == "GALLERY":  # a copy, because the command writes into it
+        copy = Path(f"gallery-{model}")
+        return str(copy if copy.exists() else shutil.copytree(place.index(model), copy))
     if word == "MODEL":
         return place.name(model)
     return str(_rule(place, model)) if word == "RULE" else word

@@ -43,4 +43,5 @@ else:
             "queue": "Item annotation_queue definitions item_tokens",
             "rules": "NONE RULES pattern_notes",
         },
+        offered="add_to_index export load summary token_agreement",
     )

@@ -28,6 +28,7 @@ from unembed.attention.weights.composition import (
 from unembed.attention.weights.copying import copying, copying_scores, matching, own_token
 from unembed.attention.weights.missing_circuits import missing_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.lazy import offers
 from unembed.models.decoder import Decoder, require_decoder
 
 P = ParamSpec("P")
@@ -44,6 +45,10 @@ def _of_model(function: Callable[Concatenate[Decoder, P], R]) -> Callable[Concat
     return method
 
 
+@offers(
+    "ov qk head virtual_head copying_scores composition head_scores induction skip_trigrams expand term_importance "
+    "direct_path in_context score_terms readers_of writers_of"
+)
 class Circuits(HeadMatrices):
     """The QK and OV circuits of every head of a model, and every analysis of them.
 

@@ -19,7 +19,7 @@ def doctor(as_json: options.Json = False, plain: options.Plain = False) -> None:
     """Examine the environment; exit status 1 if something needed is missing or has the wrong version."""
     import unembed
 
-    found = unembed.examine()
+    found = unembed.check_environment()
     broken = [finding for finding in found if finding.state in ("missing", "too old or new")]
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in found]

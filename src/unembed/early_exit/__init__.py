@@ -46,4 +46,5 @@ else:
             "rule": "ExitRule load",
             "published_table": "table_6",
         },
+        offered="compare examples fit load table_6",
     )

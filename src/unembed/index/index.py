@@ -18,6 +18,7 @@ from unembed.index.labels import HEAD, Label, Labels
 from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.queries import IndexQueries
 from unembed.index.settings import BuildProgress, IndexSettings
+from unembed.lazy import offers
 from unembed.names import Among, FiredBy, MemoryIndex, Pole
 from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
@@ -34,6 +35,9 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.sweeps import Ray
 
 
+@offers(
+    "build open verify export triggers promoting firing_on similar search memories sql labels add_label withdraw_label"
+)
 class Index(IndexQueries):
     """Triggers, value readings and statistics of the memories (FFN neurons) of a model over a corpus, on disk.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -18,11 +18,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
+from unembed.lazy import offers
 from unembed.lens import COLUMNS, ROWS, TopTokens, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, MemoryIndex
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int
+
+if TYPE_CHECKING:
+    from unembed.memories.clustering.value_clusters import ValueClusters
 
 _AT_ONCE = 8 * ROWS
 """Values between two progress reports. An offloaded W_U is fetched once for each such batch."""
@@ -228,6 +232,7 @@ def _top(
     return (-reading.logits if bottom else reading.logits), reading.ids
 
 
+@offers("top top_tokens norm readings clusters")
 class Values:
     """The values of a model, one or many at a time: `lm.values`."""
 
@@ -296,6 +301,20 @@ class Values:
         """The tokens that a value promotes most, best first."""
         ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         return self._lm.token_strings(ids)
+
+    def readings(
+        self, k: int = 30, *, layers: Sequence[int] | None = None, basis: Basis = "raw", **options: Any
+    ) -> ValueReadings:
+        """The k top tokens of all values, exactly; see `value_readings`."""
+        return value_readings(self._lm, k, layers=layers, basis=basis, **options)
+
+    def clusters(
+        self, n_clusters: int = 10_000, *, layers: Sequence[int] | None = None, linkage: str = "average"
+    ) -> ValueClusters:
+        """All values in clusters of similar directions; see `cluster_values`."""
+        from unembed.memories.clustering.value_clusters import cluster_values
+
+        return cluster_values(self._lm, n_clusters, layers=layers, linkage=linkage)
 
     @torch.no_grad()
     def score_histogram(

@@ -41,4 +41,5 @@ else:
             "edit_files": "load_edits save_edits",
             "text_cost": "default_text perplexity windows",
         },
+        offered="chosen_edits contrast_vector load_edits promoting save_edits steer",
     )

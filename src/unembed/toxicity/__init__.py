@@ -50,4 +50,5 @@ else:
             "self_debiasing": "SelfDebiasing",
             "word_filter": "WordFilter read_words",
         },
+        offered="Linear SelfDebiasing WordFilter by_scorer evaluate greedy open_scorer plain read_prompts with_values",
     )

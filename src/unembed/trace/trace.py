@@ -8,6 +8,7 @@ from functools import cached_property
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
+from unembed.lazy import offers
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event
 from unembed.names import By, StreamPoint
@@ -18,6 +19,10 @@ from unembed.trace.prompt_memories import PromptMemories
 from unembed.trace.tables import event_records, head_update_records
 
 
+@offers(
+    "token_strings prediction logits stream readings ranks_of entropy_and_kl rank_changes events sub_updates "
+    "head_updates memory_effects attribution to_table save widget"
+)
 class Trace(PromptMemories, Displayed):
     """A prompt under the model, with edits if there are any. Everything is computed once, on first use."""
 
