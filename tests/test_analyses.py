@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 import pytest
 
 from unembed import analyses
-from unembed.analyses import MANIFEST, MODULES, Analysis, Cost, Needs, Option, Top, listings, manifest
+from unembed.analyses import MANIFEST, MODULES, Analysis, Cost, Needs, listings, manifest
 from unembed.names import HeadAddress, parse_head
+from unembed.options import Option, Top
 
 
 def declared(function) -> Analysis:
@@ -52,8 +53,8 @@ def test_a_signature_says_what_the_options_are() -> None:
 
     listing = declared(one).listing("here")
     head, top, kinds, mode, where = listing.parameters
-    assert (head.kind, head.required, head.is_argument) == ("text", True, True)
-    assert (top.kind, top.default, top.option.letter, top.is_argument) == ("int", 3, "k", False)
+    assert (head.kind, head.required, head.argument) == ("text", True, True)
+    assert (top.kind, top.default, top.option.letter, top.argument) == ("int", 3, "k", False)
     assert (kinds.kind, kinds.repeated, kinds.default) == ("str", True, None)
     assert (mode.choices, mode.default) == (("q", "k"), None)
     assert (where.kind, where.default) == ("path", "x")

@@ -20,9 +20,10 @@ module's name to `MODULES` below; run `python -m tools.analyses`, which writes `
 **The function** takes first what it needs (`Needs`): the model, its circuits, or an index. Every further parameter is
 an option:
 
-- its annotation is one of the types below (`Top`, `Prompt`, `Seed` ...), or `Annotated[int, Option("What it means.")]`
-  for an option that no other analysis has. A name means the same in all analyses; a test compares their help texts;
-- a parameter without a default is an argument of the command, and so is one with `Option(argument=True)`;
+- its annotation is one of the types in `unembed.options` (`Top`, `Prompt`, `Seed` ...), or
+  `Annotated[int, Option("What it means.")]` for an option that no other analysis has. A name means the same in all
+  analyses; a test compares their help texts;
+- a parameter without a default is an argument of the command (keyword-only: an option that must be given);
 - `int`, `float`, `str`, `bool`, `Path` and `Literal[...]`, each also as `... | None` or `list[...]`, need nothing more.
   Any other type needs `Option(parse=...)`: a function that reads it from text and raises `InvalidInput`;
 - the docstring is the help: its first line in lists of commands, the text before `Args:` on the command's own page.
@@ -44,18 +45,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from unembed.errors import InvalidInput
-from unembed.names import HeadAddress, HeadBasis, parse_head, parse_heads
+from unembed.options import Option, Parameter, parameter_of
 
 MODULES = (
     "unembed.attention.behaviour.head_scores",
@@ -73,6 +73,7 @@ MODULES = (
     "unembed.attention.text.direct_path",
     "unembed.attention.paths.term_importance",
     "unembed.attention.behaviour.in_context",
+    "unembed.index.analyses",
 )
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"
@@ -94,72 +95,6 @@ class Cost(StrEnum):
     INSTANT = "instant"
     SECONDS = "seconds"
     MINUTES = "minutes"
-
-
-@dataclass(frozen=True)
-class Option:
-    """What surfaces say about a parameter of an analysis.
-
-    Attributes:
-        help: what it means, in one sentence.
-        letter: the short option, such as "k" for `-k`.
-        low: the smallest number allowed.
-        high: the largest number allowed.
-        metavar: the word for its value in help texts; chosen by type when empty.
-        argument: an argument of the command though it has a default.
-        parse: reads the value from text; raises `InvalidInput` where the text is not of the form.
-        aliases: former spellings, such as "--answer", that are still understood but shown nowhere.
-        off: the opposite of a switch that is on, such as "--as-written"; "--no-" and the name when empty.
-    """
-
-    help: str
-    letter: str = ""
-    low: int | float | None = None
-    high: int | float | None = None
-    metavar: str = ""
-    argument: bool = False
-    parse: Callable[[str], Any] | None = None
-    aliases: tuple[str, ...] = ()
-    off: str = ""
-
-
-Prompt = Annotated[str, Option("The text to run the model on.")]
-Top = Annotated[int, Option("Rows listed.", "k", low=1)]
-Position = Annotated[int, Option("Token position, from 0; negative from the end.", "p")]
-Token = Annotated[str | None, Option("The token whose logit is explained; default: the predicted one.", "t")]
-Corpus = Annotated[str | None, Option("Text file or folder; default: the shipped WikiText.", "c")]
-MaxTokens = Annotated[int, Option("Number of tokens of the corpus to run.", low=1)]
-Seed = Annotated[int, Option("Seed of all random choices.")]
-Head = Annotated[HeadAddress, Option("A head, such as L0H3 or 0.3.", parse=parse_head)]
-Without = Annotated[Sequence[HeadAddress], Option('Heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
-CircuitBasis = Annotated[
-    HeadBasis | None,
-    Option("raw: the weights alone, as in the paper; folded: with norm gains, the default where there are norms."),
-]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One option of an analysis, read from the function's signature.
-
-    Attributes:
-        kind: "int", "float", "str", "bool", "path", or "text" for what `Option.parse` reads.
-        required: there is no default.
-        repeated: takes a list of values.
-    """
-
-    name: str
-    kind: str
-    option: Option
-    required: bool = False
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    repeated: bool = False
-
-    @property
-    def is_argument(self) -> bool:
-        """Whether a command takes it by its place, not by its name."""
-        return self.required or self.option.argument
 
 
 @dataclass(frozen=True)
@@ -268,29 +203,3 @@ def _from_json(stored: dict[str, Any]) -> Listing:
     given: dict[str, Any] = {"needs": Needs(stored["needs"]), "cost": Cost(stored["cost"])}
     given["parameters"] = tuple(map(parameter, stored["parameters"]))
     return Listing(**(stored | given))
-
-
-def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
-    """A parameter of a function, with what its annotation says.
-
-    Raises:
-        TypeError: the annotation is none that the module's docstring names.
-    """
-    hint: Any = given.annotation  # text where the function's module postpones annotations
-    hint = eval(hint, inspect.unwrap(function).__globals__) if isinstance(hint, str) else hint
-    kind, option = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
-    if not isinstance(option, Option):
-        raise TypeError(f"parameter {given.name!r} has no help: annotate it with Annotated[..., Option(...)]")
-    required = given.default is inspect.Parameter.empty
-    default = None if required else str(given.default) if isinstance(given.default, Path) else given.default
-    if option.parse is not None:
-        return Parameter(given.name, "text", option, required, default)
-    if get_origin(kind) in (Union, UnionType):
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
-    if repeated := get_origin(kind) is list:
-        (kind,) = get_args(kind)
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
-    words = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
-    if not choices and kind not in words:
-        raise TypeError(f"parameter {given.name!r} is {kind}: give Option a function that reads it from text, parse=")
-    return Parameter(given.name, words.get(kind, "str"), option, required, default, choices, repeated)

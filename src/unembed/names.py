@@ -78,6 +78,9 @@ MemoryIndex = int | tuple[int | None, int]
 """A memory within its layer: its number, or (expert, index) where memories belong to experts; expert None means
 the shared expert."""
 
+MemoryAddress = tuple[int, MemoryIndex]
+"""Layer and index of a memory; written L5M278."""
+
 _MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,9}))")
 
 
@@ -105,6 +108,18 @@ def parse_memory(text: str) -> tuple[int, MemoryIndex] | None:
     if number is not None:
         return int(layer), int(number)
     return int(layer), (None, int(shared)) if shared is not None else (int(expert), int(index))
+
+
+def read_memory(text: str) -> MemoryAddress:
+    """Layer and index of a memory written L5M278 or 5.278; of an expert's, L12E7M345, the index is (expert, index).
+
+    Raises:
+        InvalidInput: the text is not of that form.
+    """
+    named = parse_memory(text)
+    if named is None:
+        raise InvalidInput(f"{text!r} is not a memory, such as L5M733")
+    return named
 
 
 class HeadAddress(NamedTuple):

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from unembed.analyses import Listing, Needs, listings
+from unembed.analyses import Listing, Needs
+from unembed.cli.command import Command
+from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
-from unembed.cli.parameters import as_typer, command_class, values
+from unembed.cli.option_groups import Opening, Output
+from unembed.options import Option, Parameter
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
     from unembed.models.decoder import Decoder
 
 
-def add_analyses(app: typer.Typer, groups: dict[str, typer.Typer]) -> None:
-    """Add the command of every analysis to its group.
+def command_of(listing: Listing) -> Command:
+    """The command of an analysis."""
+    if listing.needs is Needs.INDEX:
+        return _of_index(listing)
 
-    Args:
-        app: the whole command line.
-        groups: those that there are; an analysis of another package may begin a new one.
-    """
-    for listing in listings():
-        *group, name = listing.name.split()
-        home = app
-        if group and (home := groups.get(group[0])) is None:
-            home = groups[group[0]] = typer.Typer(name=group[0], help="Analyses of other packages.")
-            app.add_typer(home)
-        home.command(name, cls=command_class(listing.parameters))(_command(listing))
-
-
-def _command(listing: Listing) -> Callable[..., None]:
-    def command(opening: Opening, output: Output, **given: Any) -> None:
-        chosen = values(listing.parameters, given)
+    def command(opening: Opening, output: Output, **chosen: Any) -> None:
         lm = opening.open(chosen.get("seed", 0))  # before torch is imported: a name that no hub answers for ends here
+        if isinstance(edits := chosen.get("edits"), EditOptions):
+            chosen["edits"] = edits.edits(lm)
         answer = listing.load().function(_subject(listing.needs, lm), **chosen)
         from unembed.cli.answer import deliver
 
@@ -46,13 +35,28 @@ def _command(listing: Listing) -> Callable[..., None]:
             screen, _, state = listing.screen.partition("?")
             print_explorer_link(opening, screen, **_state(lm, state, chosen))  # pyright: ignore[reportArgumentType]
 
-    groups = {"opening": Opening(model=listing.model), "output": Output()}
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [as_typer(parameter) for parameter in listing.parameters]
-    parameters += [inspect.Parameter(name, kind, default=group) for name, group in groups.items()]
-    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__doc__ = listing.help
-    return grouped(command)
+    slots: dict[str, Any] = {one.name: one for one in listing.parameters if one.kind != "edits"}
+    slots |= {one.name: EditOptions() for one in listing.parameters if one.kind == "edits"}
+    slots |= {"opening": Opening(model=listing.model), "output": Output()}
+    return Command(listing.name, command, slots, listing.help, listing.example)
+
+
+def _of_index(listing: Listing) -> Command:
+    def command(folder: Path, model: str | None, output: Output, **chosen: Any) -> None:
+        import unembed
+        from unembed.cli.answer import deliver
+        from unembed.cli.model_loading import opened
+
+        index = unembed.Index.open(folder)
+        if model is not None:
+            index.attach(opened(model, dtype=index.provenance.dtype))
+        deliver(listing, None, listing.load().function(index, **chosen), output)
+
+    folder = Parameter("folder", "path", Option("The index's folder.", metavar="DIR"), required=True, argument=True)
+    model = Parameter("model", "str", Option("Name of a shipped model, Hugging Face id, or folder.", "m"))
+    own = {parameter.name: parameter for parameter in listing.parameters}
+    slots = {"folder": folder, **own, "model": model, "output": Output()}
+    return Command(listing.name, command, slots, listing.help, listing.example)
 
 
 def _subject(needs: Needs, lm: LanguageModel) -> Any:

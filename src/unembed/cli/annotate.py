@@ -8,62 +8,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unembed.cli import options
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.command import command
+from unembed.cli.option_groups import Opening, Output
+from unembed.names import read_memory
+from unembed.options import AnySeed, Memories, Option, Out, PerLayer, TopTokens
 from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed.annotation import Annotation
 
-app = typer.Typer(
-    name="annotate",
-    help="Collect people's names for the concepts of memories (FFN neurons), and measure agreement.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Filled-in annotation files.", show_default=False)]
+Files = Annotated[list[Path], Option("Filled-in annotation files.", metavar="FILE")]
 
 
-@app.command("export")
-@grouped
+@command("annotate export", "unembed annotate export sheet.json --per-layer 10 --seed 1")
 def export(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to write.", show_default=False)],
-    memories: Annotated[
-        list[str] | None,
-        typer.Option("--memory", metavar="MEMORY", help="A memory (FFN neuron) to annotate; repeatable."),
-    ] = None,
-    per_layer: Annotated[int, typer.Option(min=1, help="Memories sampled from each layer.")] = 10,
-    top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
+    out: Annotated[Path, Option("The JSON file to write.", metavar="FILE")],
+    memories: Memories = None,
+    per_layer: PerLayer = 10,
+    top_tokens: TopTokens = 30,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
 ) -> None:
     """Write the top tokens of values, with definitions and instructions, for a person to annotate."""
-    named = [options.memory(text, "--memory") for text in memories or []]
     check_writable(out)
     import unembed
     from unembed.results import visible
 
     lm = opening.open(seed)
-    found = unembed.value_concepts(lm, named or None, per_layer=per_layer, seed=seed or 0, top=top, embedding=False)
+    found = unembed.value_concepts(
+        lm, memories or None, per_layer=per_layer, seed=seed or 0, top=top_tokens, embedding=False
+    )
     path = unembed.annotation.export(found, out)
     print(f"wrote {len(found.labels)} vectors to {visible(str(path), prose=True)}", file=sys.stderr)
 
 
-@app.command("import")
-@grouped
+@command("annotate import", "unembed annotate import ann.json ben.json --out patterns.parquet")
 def import_files(
     files: Files,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write every pattern as Parquet.", show_default=False)
-    ] = None,
-    index: Annotated[
-        Path | None,
-        typer.Option("--index", metavar="DIR", help="Append the patterns to this index's labels.", show_default=False),
+    out: Out = None,
+    into: Annotated[
+        Path | None, Option("Append the patterns to the labels of this index.", metavar="DIR", aliases=("--index",))
     ] = None,
     output: Output = Output(),
 ) -> None:
-    """Check filled-in files against the instructions, and show what each annotator found."""
+    """Check filled-in files against the instructions, and show what each annotator found.
+
+    --out writes every pattern as Parquet.
+    """
     if out is not None:
         check_writable(out)
     import unembed
@@ -71,19 +62,17 @@ def import_files(
     read = _annotations(files)
     if out is not None:
         unembed.annotation.patterns_table(read).to_parquet(out)
-    if index is not None:
-        new = unembed.annotation.add_to_index(read, unembed.Index.open(index))
+    if into is not None:
+        new = unembed.annotation.add_to_index(read, unembed.Index.open(into))
         print(f"appended {new} labels", file=sys.stderr)
     output.deliver(unembed.annotation.summary(read))
 
 
-@app.command("agreement")
-@grouped
+@command("annotate agreement", "unembed annotate agreement ann.json ben.json --automatic")
 def agreement(
     files: Files,
     automatic: Annotated[
-        bool,
-        typer.Option("--automatic", help="Include the program's own concepts as one more annotator; loads the model."),
+        bool, Option("Include the program's own concepts as one more annotator; loads the model.")
     ] = False,
     opening: Opening = Opening(),
     output: Output = Output(),
@@ -95,7 +84,7 @@ def agreement(
     provenance = None
     if automatic:
         lm = opening.open()
-        memories = [options.memory(vector, "vector") for vector in read[0].vectors]
+        memories = [read_memory(vector) for vector in read[0].vectors]
         found = unembed.value_concepts(lm, memories, top=max(read[0].n_tokens), embedding=False)
         read.append(unembed.annotation.automatic(found))
         provenance = found.provenance

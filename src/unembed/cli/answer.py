@@ -30,23 +30,31 @@ _STEM = re.compile(r"\b(\w{4,}(?=(?:ing|ous|ive|cate|values)\b)|\w{5,}(?=tion\b)
 """The part of a word before its ending: a heading may break there when a table is wider than the terminal."""
 
 
-def deliver(listing: Listing, lm: Decoder, answer: Any, output: Output) -> None:
+def deliver(listing: Listing, lm: Decoder | None, answer: Any, output: Output) -> None:
     """Write what an analysis returned in the requested forms; the terminal's when none was."""
     from unembed.document import Answer
     from unembed.results import Table
 
     if isinstance(answer, Answer):
         _deliver_sections(listing, lm, answer, output)
+        return
+    table = answer if isinstance(answer, Table) else answer.to_table()
+    if {"prefix", "token", "next_token"} <= set(table.column_names):
+        from unembed.cli.index.view import deliver_passages
+
+        deliver_passages(table, None, output)
     else:
-        output.deliver(answer if isinstance(answer, Table) else answer.to_table())
+        output.deliver(table)
 
 
-def _deliver_sections(listing: Listing, lm: Decoder, answer: Answer, output: Output) -> None:
+def _deliver_sections(listing: Listing, lm: Decoder | None, answer: Answer, output: Output) -> None:
     from unembed.cli.output import show, write_page
     from unembed.document import Report, page
 
     group = listing.name.split()[0]
-    facts = {"model": lm.name, "layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
+    facts = {"model": answer.provenance.model}
+    if lm is not None:
+        facts |= {"layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
     report = Report(group, answer.title, "", listing.source, answer.provenance, answer.sections, facts)
     if output.html is not None:
         write_page(output.html, page(report))

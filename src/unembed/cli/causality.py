@@ -7,11 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
-from unembed.names import MemoryIndex, PatchPoint
+from unembed.cli.option_groups import Opening, Output
+from unembed.names import MemoryAddress, PatchPoint, read_memory
+from unembed.options import (
+    Against,
+    Align,
+    AnySeed,
+    Clean,
+    Corpus,
+    Corrupted,
+    IndexFolder,
+    MaxTokens,
+    Memories,
+    Noising,
+    Option,
+    Token,
+    Top,
+    UnusedSeed,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,47 +45,37 @@ _POINTS: dict[Point, PatchPoint] = {
 }
 _ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
 """What the Compare screen maps; it shows heads and memories cell by cell."""
-Answer = Annotated[
-    str | None,
-    typer.Option(help="The token whose logit is measured; default: the most probable.", show_default=False),
-]
-Against = Annotated[
-    str | None,
-    typer.Option(
-        help="Measure the answer's logit minus this token's. Without --answer: minus that of the corrupted prompt's "
-        "prediction, or of the runner-up.",
-        show_default=False,
-    ),
-]
 
 
-Clean = Annotated[str, typer.Argument(help="The prompt with the behaviour.", show_default=False)]
-Corrupted = Annotated[str, typer.Argument(help="The prompt without the behaviour.", show_default=False)]
-Noising = Annotated[bool, typer.Option("--noising", help="Patch corrupted activations into the clean run instead.")]
-Align = Annotated[bool, typer.Option("--align", help="Find corresponding tokens where the prompts differ in length.")]
-
-
-@grouped
+@command("patch", 'unembed patch "The blue car and the red" "The blue sky and the red" --points heads')
 def patch(
     clean: Clean,
     corrupted: Corrupted,
-    answer: Answer = None,
+    token: Token = None,
     against: Against = None,
-    points: Annotated[Point, typer.Option(help="Which activations to patch, one at a time.")] = "resid_pre",
+    points: Annotated[Point, Option("Which activations to patch, one at a time.")] = "resid_pre",
     noising: Noising = False,
     align: Align = False,
-    top: Annotated[
-        int, typer.Option("--top", "-k", min=1, help="Memories (FFN neurons) patched at each layer and position.")
+    memories: Annotated[
+        int,
+        Option(
+            "Memories (FFN neurons) patched at each layer and position.",
+            low=1,
+            aliases=("--top", "-k"),
+            name="memories-each",
+        ),
     ] = 10,
     edits: EditOptions = EditOptions(),
     opening: Opening = Opening(),
-    seed: options.UnusedSeed = None,
+    seed: UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Patch activations of one prompt into another and measure how much of the answer they restore.
 
     Each cell is the fraction recovered of the difference between the two runs: 0 no effect, 1 all of it. The metric is
-    the logit difference of two tokens after the last token.
+    the logit of --token after the last token, minus that of --against where it is given. Without either it is the logit
+    of the clean prompt's prediction minus that of the corrupted prompt's, or of the runner-up where both predict the
+    same.
     """
     from unembed.cli.output import show
 
@@ -79,10 +85,10 @@ def patch(
         clean,
         corrupted,
         point,
-        _metric(answer, against),
+        _metric(token, against),
         direction="noising" if noising else "denoising",
         alignment="auto" if align else None,
-        top=top,
+        top=memories,
         edits=changes,
     )
     table = found.to_table()
@@ -99,59 +105,61 @@ def patch(
             other=corrupted,
             point=point,
             direction=found.direction,
-            token=answer,
+            token=token,
             against=against,
         )
 
 
-@grouped
+@command(
+    "paths", 'unembed paths "The blue car and the red" "The blue sky and the red" --reader logits --reader "layer 5"'
+)
 def paths(
     clean: Clean,
     corrupted: Corrupted,
-    senders: Annotated[
+    writers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--from",
-            metavar="SENDER",
-            help="Writers: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; "
-            "repeatable. Default: all heads.",
-            show_default=False,
+        Option(
+            "Writers: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; repeatable. "
+            "Default: all heads.",
+            name="writer",
+            metavar="WRITER",
+            aliases=("--from",),
         ),
     ] = None,
-    receivers: Annotated[
+    readers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="RECEIVER",
-            help="Readers: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, "
-            "mlp_out 2, layer 2, logits; repeatable. Default: queries, keys and values of all heads.",
-            show_default=False,
+        Option(
+            "Readers: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, mlp_out 2, "
+            "layer 2, logits; repeatable. Default: queries, keys and values of all heads.",
+            name="reader",
+            metavar="READER",
+            aliases=("--to",),
         ),
     ] = None,
-    answer: Answer = None,
+    token: Token = None,
     against: Against = None,
     noising: Noising = False,
     align: Align = False,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
+    top: Top = 12,
     edits: EditOptions = EditOptions(),
     opening: Opening = Opening(),
-    seed: options.UnusedSeed = None,
+    seed: UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Replace a writer for one reader alone and measure the prediction: path patching.
 
     Everything else below the reader keeps its own activations, and everything above is recomputed. `recovered` is the
-    fraction of the difference between the two runs: 0 no effect, 1 all of it. Between two heads the composition score
-    of their weights is shown with it.
+    fraction of the difference between the two runs: 0 no effect, 1 all of it; the metric is that of `patch`. Between
+    two heads the composition score of their weights is shown with it.
     """
     lm = opening.open(seed)
     changes = edits.edits(lm)
     found = lm.patch(
         clean,
         corrupted,
-        senders or "heads",
-        _metric(answer, against),
-        through=receivers or "heads",
+        writers or "heads",
+        _metric(token, against),
+        through=readers or "heads",
         direction="noising" if noising else "denoising",
         alignment="auto" if align else None,
         edits=changes,
@@ -164,75 +172,55 @@ What = Literal["heads", "components", "layers", "screen"]
 To = Literal["zero", "mean", "position-mean", "resample"]
 
 
-@grouped
+@command("ablate", 'unembed ablate "Once upon a time there was a little" --token " girl" --against " boy"')
 def ablate(
-    prompt: Annotated[
-        str | None, typer.Argument(help="The text to run the model on; none with --corpus.", show_default=False)
-    ] = None,
-    answer: Answer = None,
+    prompt: Annotated[str | None, Option("The text to run the model on; none with --corpus.", argument=True)] = None,
+    token: Token = None,
     against: Against = None,
     what: Annotated[
         What | None,
-        typer.Option(
-            help="heads, components (attention and FFN) or layers, one at a time; screen: heads and memories, "
-            "effects estimated, the largest then measured. Default: heads.",
-            show_default=False,
+        Option(
+            "heads, components (attention and FFN) or layers, one at a time; screen: heads and memories, effects "
+            "estimated, the largest then measured. Default: heads.",
         ),
     ] = None,
-    memory: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MEMORY", help="Ablate this memory; repeatable.", show_default=False),
-    ] = None,
+    memory: Memories = None,
     cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="L.I", help="Ablate all memories in this memory's cluster; repeatable.", show_default=False
-        ),
+        list[MemoryAddress] | None,
+        Option("Ablate all memories in this memory's cluster; repeatable.", metavar="MEMORY", parse=read_memory),
     ] = None,
     concept: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Ablate all memories with this label in the index; repeatable."),
+        list[str] | None, Option("Ablate all memories with this label in the index; repeatable.", metavar="NAME")
     ] = None,
     to: Annotated[
-        To,
-        typer.Option(
-            help="zero, the mean over a corpus (of all positions, or of each), or other segments' activations."
-        ),
+        To, Option("zero, the mean over a corpus (of all positions, or of each), or other segments' activations.")
     ] = "zero",
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="The loss over a corpus: a file, folder, pattern, or shipped. With a prompt: the corpus of the means.",
-            show_default=False,
-        ),
-    ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens of the corpus to run.")] = 4000,
-    by_token: Annotated[
-        bool, typer.Option("--by-token", help="With --corpus: list the tokens whose loss one ablation changes most.")
-    ] = False,
-    index: options.IndexFolder = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Rows shown.")] = 12,
+    corpus: Corpus = None,
+    max_tokens: MaxTokens = 4000,
+    by_token: Annotated[bool, Option("With --corpus: list the tokens whose loss one ablation changes most.")] = False,
+    index: IndexFolder = None,
+    top: Top = 12,
     edits: EditOptions = EditOptions(),
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
     """Ablate heads, components, layers or memories (FFN neurons) one at a time and measure the prediction.
 
-    On a prompt, the effect is the drop in the metric: the total effect of the part, later layers included. Over a
-    corpus it is the rise in loss, in nats a token, with a 95 % interval.
+    On a prompt, the effect is the drop in the metric, the total effect of the part with later layers included: the
+    logit of --token, minus that of --against where it is given. Over a corpus, without a prompt, it is the rise in
+    loss, in nats a token, with a 95 % interval; with a prompt, the corpus gives the means.
     """
-    pairs = [options.memory(text, "--memory") for text in memory or []]
-    nearby = [options.memory(text, "--cluster") for text in cluster or []]
-    _check_ablation(prompt, corpus, what, to, by_token, answer)
-    metric = _metric(answer, against)
+    _check_ablation(prompt, corpus, what, to, by_token, token)
+    metric = _metric(token, against)
     import unembed
 
     lm = opening.open(seed)
     changes = edits.edits(lm)
-    groups: dict[str, list[tuple[int, int]]] = {lm.memory_name(*lm.memory(n, i)): [lm.memory(n, i)] for n, i in pairs}
-    groups |= _clusters(lm, nearby) | _concepts(lm, concept or [], index)
+    groups: dict[str, list[tuple[int, int]]] = {
+        lm.memory_name(*lm.memory(n, i)): [lm.memory(n, i)] for n, i in memory or []
+    }
+    groups |= _clusters(lm, cluster or []) | _concepts(lm, concept or [], index)
     chosen: dict[str, Any] = {"memories": groups} if groups else {what or "heads": "all"}
     if groups and what is not None:
         chosen[what] = "all"
@@ -244,7 +232,7 @@ def ablate(
             **chosen,
             to=into,
             by_position=by_position,
-            n_tokens=tokens,
+            n_tokens=max_tokens,
             seed=seed or 0,
             edits=changes,
         )
@@ -263,13 +251,13 @@ def ablate(
 
 
 def _check_ablation(
-    prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, answer: str | None
+    prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, token: str | None
 ) -> None:
     """Refuse options that do not go together, before a model is opened."""
     if prompt is None and corpus is None:
         raise typer.BadParameter("give a prompt, or --corpus", param_hint="PROMPT")
-    if prompt is None and (what == "screen" or answer is not None):
-        raise typer.BadParameter("needs a prompt", param_hint="--answer" if answer is not None else "--what screen")
+    if prompt is None and (what == "screen" or token is not None):
+        raise typer.BadParameter("needs a prompt", param_hint="--token" if token is not None else "--what screen")
     if prompt is not None and by_token:
         raise typer.BadParameter(
             "the loss by token is measured over a corpus: leave the prompt out", param_hint="--by-token"
@@ -280,7 +268,7 @@ def _check_ablation(
         raise typer.BadParameter("give a prompt or a corpus; both only with --to mean", param_hint="--corpus")
 
 
-def _clusters(lm: LanguageModel, memories: list[tuple[int, MemoryIndex]]) -> dict[str, list[tuple[int, int]]]:
+def _clusters(lm: LanguageModel, memories: list[MemoryAddress]) -> dict[str, list[tuple[int, int]]]:
     """The clusters that some memories' values are in, cut as `unembed clusters` does."""
     if not memories:
         return {}
@@ -315,14 +303,14 @@ def _concepts(lm: LanguageModel, names: list[str], folder: Path | None) -> dict[
     return {name: sorted(set(members)) for name, members in found.items()}
 
 
-def _metric(answer: str | None, against: str | None) -> Metric | None:
+def _metric(token: str | None, against: str | None) -> Metric | None:
     import unembed
 
-    if answer is None:
+    if token is None:
         if against is not None:
-            raise typer.BadParameter("give --answer too", param_hint="--against")
+            raise typer.BadParameter("give --token too", param_hint="--against")
         return None
-    return unembed.logit_difference(answer, against)
+    return unembed.logit_difference(token, None if against == "none" else against)
 
 
 def _with_characters(table: Table, found: Patching) -> Table:

@@ -2,56 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
+from unembed.options import Clusters, Layers, Memories, Option, Out, Tokens, Top, UnusedSeed
 from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
 
-@grouped
+@command("clusters", "unembed clusters --clusters 600 --top 20")
 def clusters(
-    n_clusters: Annotated[
-        int | None,
-        typer.Option("--clusters", "-n", min=1, help="Number of clusters; by default a tenth of the values."),
-    ] = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Clusters to show, largest first.")] = 20,
-    tokens: Annotated[int, typer.Option(min=1, help="Top tokens of each centre.")] = 10,
-    layer: Annotated[
-        list[int] | None, typer.Option("--layer", "-l", help="Only values of this layer; repeatable.")
-    ] = None,
+    n_clusters: Clusters = None,
+    top: Top = 20,
+    tokens: Tokens = 10,
+    layers: Layers = None,
     linkage: Annotated[
-        Literal["average", "complete"], typer.Option(help="average, or complete as in LM-Debugger (for small models).")
+        Literal["average", "complete"], Option("average, or complete as in LM-Debugger (for small models).")
     ] = "average",
-    memory: Annotated[
-        str | None, typer.Option("--memory", metavar="MEMORY", help="Show only the cluster of this memory.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the cluster of every value as Parquet.")
-    ] = None,
+    memories: Memories = None,
+    out: Out = None,
     opening: Opening = Opening(),
-    seed: options.UnusedSeed = None,
+    seed: UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
-    """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters."""
-    target = None if memory is None else options.memory(memory, "--memory")
+    """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters.
+
+    There are a tenth as many clusters as values unless --clusters says otherwise. With --memory, the clusters of those
+    memories are shown. --out writes the cluster of every value as Parquet.
+    """
     if out is not None:
         check_writable(out)
     import unembed
 
     lm = opening.open(seed)
-    if target is not None:
-        lm.memory(*target)
-    n_values = sum(lm.n_memories_of(lm.layer(n)) for n in layer) if layer else lm.n_memories
-    found = unembed.cluster_values(lm, n_clusters or max(1, n_values // 10), layers=layer or None, linkage=linkage)
-    numbers = None if target is None else [found.of(*target)]
+    named = [lm.memory(*memory) for memory in memories or ()]
+    n_values = sum(lm.n_memories_of(lm.layer(n)) for n in layers) if layers else lm.n_memories
+    found = unembed.cluster_values(lm, n_clusters or max(1, n_values // 10), layers=layers or None, linkage=linkage)
+    numbers = [found.of(*memory) for memory in named] or None
     if out is not None:
         found.to_table().to_parquet(out)
     cards = found.cards(top, tokens=tokens, numbers=numbers)
@@ -59,8 +50,8 @@ def clusters(
         cards = _for_terminal(cards)
     output.deliver(cards)
     if output.for_terminal:
-        named = None if target is None else lm.memory_name(*lm.memory(*target))
-        print_explorer_link(opening, "atlas" if named is None else "memory", memory=named)
+        first = lm.memory_name(*named[0]) if named else None
+        print_explorer_link(opening, "memory" if first else "atlas", memory=first)
 
 
 def _for_terminal(cards: Table) -> Table:

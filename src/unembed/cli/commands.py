@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import importlib
 import json
 import sys
 from typing import Annotated, Any, NoReturn
@@ -11,29 +12,10 @@ import typer
 from typer.core import TyperGroup
 
 from unembed import __version__
-from unembed.cli import (
-    annotate,
-    causality,
-    clusters,
-    concepts,
-    doctor,
-    early_exit,
-    explain,
-    help_text,
-    memories,
-    models,
-    report,
-    serve,
-    steer,
-    toxicity,
-    train,
-    value,
-)
-from unembed.cli.analysis import add_analyses
-from unembed.cli.circuits import app as circuits_app
-from unembed.cli.index.command import app as index_app
-from unembed.cli.trace.command import trace
-from unembed.cli.trace.lens import lens
+from unembed.analyses import listings
+from unembed.cli import help_text
+from unembed.cli.analysis import command_of
+from unembed.cli.command import COMMANDS, add_command
 from unembed.errors import OutOfMemory, UnembedError, first_sentence
 from unembed.results import visible
 
@@ -132,27 +114,37 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-app.command("trace")(trace)
-app.command("lens")(lens)
-app.command("explain")(explain.explain)
-app.command("patch")(causality.patch)
-app.command("paths")(causality.paths)
-app.command("ablate")(causality.ablate)
-app.command("value")(value.value)
-app.command("memories")(memories.memories)
-app.command("clusters")(clusters.clusters)
-app.command("concepts")(concepts.concepts)
-app.command("models")(models.models)
-app.command("train")(train.train)
-app.command("doctor")(doctor.doctor)
-app.command("serve")(serve.serve)
-app.command("steer")(steer.steer)
-app.command("report")(report.report)
-app.add_typer(annotate.app)
-app.add_typer(index_app)
-app.add_typer(circuits_app)
-app.add_typer(toxicity.app, name="toxicity")
-app.add_typer(early_exit.app, name="early-exit")
-add_analyses(
-    app, {"circuits": circuits_app, "index": index_app, "early-exit": early_exit.app, "toxicity": toxicity.app}
+_GROUPS = {
+    "annotate": "Collect people's names for the concepts of memories (FFN neurons), and measure agreement.",
+    "index": "Build, query and check an index: every key's triggers over a corpus, and every value's top tokens.",
+    "circuits": "Analyse attention heads as circuits: what they match, what they move, how they compose.",
+    "toxicity": "Select values of memories (FFN neurons) that suppress toxic text, and evaluate them.",
+    "early-exit": "Fit rules for early exit, evaluate them, and generate with them.",
+}
+_HANDWRITTEN = (
+    *("trace.command", "trace.lens", "explain", "causality", "value", "memories", "clusters", "concepts", "models"),
+    *("train", "doctor", "serve", "steer", "report", "annotate", "index.build", "index.command", "toxicity"),
+    "early_exit",
 )
+"""The modules that declare commands, in the order of the help; those of the analyses follow."""
+
+
+def _group(name: str) -> typer.Typer:
+    group = typer.Typer(name=name, no_args_is_help=True, help=_GROUPS.get(name, "Analyses of other packages."))
+    app.add_typer(group)
+    return group
+
+
+def _fill() -> None:
+    """Add the handwritten commands, then those of the analyses."""
+    groups: dict[str, typer.Typer] = {name: _group(name) for name in _GROUPS}
+    for module in _HANDWRITTEN:
+        importlib.import_module(f"unembed.cli.{module}")
+    for one in (*COMMANDS, *map(command_of, listings())):
+        *group, name = one.words.split()
+        if group and group[0] not in groups:
+            groups[group[0]] = _group(group[0])
+        add_command(groups[group[0]] if group else app, name, one)
+
+
+_fill()

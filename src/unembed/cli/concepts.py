@@ -5,65 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
+from unembed.names import MemoryAddress, read_memory
+from unembed.options import AnySeed, Layers, Option, PerLayer, TopTokens, ValueBasis
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
 
-@grouped
+@command("concepts", "unembed concepts L3M17 L4M200")
 def concepts(
     memories: Annotated[
-        list[str] | None, typer.Argument(metavar="MEMORY", help="Memories, such as L5M278; by default a random sample.")
-    ] = None,
-    per_layer: Annotated[int, typer.Option(min=1, help="Memories drawn from each layer.")] = 10,
-    layer: Annotated[
-        list[int] | None, typer.Option("--layer", "-l", help="Sample only from this layer; repeatable.")
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List every concept of the sample instead of shares by layer.")
-    ] = False,
-    top: Annotated[int, typer.Option("--top", "-k", min=4, help="Top tokens of each value.")] = 30,
-    basis: Annotated[
-        options.ValueBasis,
-        typer.Option(help="raw: the unembedding alone, as in the papers; final: with the final norm."),
-    ] = "raw",
-    embedding: Annotated[
-        bool | None,
-        typer.Option(
-            "--embedding/--no-embedding",
-            help="Include neighbours in the embedding; by default for vocabularies up to 20,000.",
+        list[MemoryAddress] | None,
+        Option(
+            "Memories, such as L5M278; by default a random sample.", parse=read_memory, metavar="MEMORY", argument=True
         ),
     ] = None,
+    per_layer: PerLayer = 10,
+    layers: Layers = None,
+    listed: Annotated[
+        bool, Option("List every concept of the sample instead of shares by layer.", name="list")
+    ] = False,
+    top_tokens: TopTokens = 30,
+    basis: ValueBasis = "raw",
+    embedding: Annotated[
+        bool | None,
+        Option("Include neighbours in the embedding; by default for vocabularies up to 20,000.", off="--no-embedding"),
+    ] = None,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
     """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens."""
-    named = [options.memory(text, "MEMORY") for text in memories or []]
     import unembed
 
     lm = opening.open(seed)
     found = unembed.value_concepts(
         lm,
-        named or None,
+        memories or None,
         per_layer=per_layer,
-        layers=layer or None,
+        layers=layers or None,
         seed=seed or 0,
-        top=top,
+        top=top_tokens,
         basis=basis,
         embedding=embedding,
     )
-    table = found.to_table() if named or listed else found.by_layer()
+    table = found.to_table() if memories or listed else found.by_layer()
     if output.for_terminal:
         table = _for_terminal(table, found.labels)
     output.deliver(table)
     if output.for_terminal:
-        first = lm.memory_name(*lm.memory(*named[0])) if named else None
+        first = lm.memory_name(*lm.memory(*memories[0])) if memories else None
         print_explorer_link(opening, "atlas" if first is None else "memory", memory=first)
 
 

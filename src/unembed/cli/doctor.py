@@ -9,13 +9,15 @@ from typing import Any
 
 import typer
 
-from unembed.cli import options
+from unembed.cli.command import command
+from unembed.cli.option_groups import Json, Plain
 
 _SIGNS = {"ok": "✓", "absent": "·", "missing": "✗", "too old or new": "✗"}
 _STYLES = {"ok": "green", "absent": "dim", "missing": "bold red", "too old or new": "bold red"}
 
 
-def doctor(as_json: options.Json = False, plain: options.Plain = False) -> None:
+@command("doctor", "unembed doctor")
+def doctor(as_json: Json = False, plain: Plain = False) -> None:
     """Examine the environment; exit status 1 if something needed is missing or has the wrong version."""
     import unembed
 

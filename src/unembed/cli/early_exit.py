@@ -9,65 +9,54 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, TextOutput, grouped
+from unembed.cli.option_groups import Opening, Output, TextOutput
+from unembed.options import OUT, AnySeed, Clusters, Corpus, NewTokens, Option, Prompt
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
-app = typer.Typer(no_args_is_help=True, help="Fit rules for early exit, evaluate them, and generate with them.")
-
-_Corpus = Annotated[
-    str | None,
-    typer.Option("--corpus", help="File, folder or pattern; default: the shipped WikiText.", show_default=False),
-]
-_Examples = Annotated[int, typer.Option("--examples", "-n", min=20, help="Number of examples, one from each sentence.")]
-_Rule = Annotated[Path, typer.Argument(help="A rule that `fit` saved.", show_default=False)]
+Examples = Annotated[int, Option("Number of examples, one from each sentence.", "n", low=20)]
+Rule = Annotated[Path, Option("A rule that `fit` saved.")]
 
 
-@app.command("fit")
-@grouped
+@command("early-exit fit", "unembed early-exit fit --out rule.npz --examples 5000")
 def fit(
-    out: Annotated[Path, typer.Option("--out", help="Where to save the rule.")],
+    *,
+    out: Annotated[Path, OUT],
     method: Annotated[
         Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
-        typer.Option(
-            help="Basis of the decision: dominant sub-updates; a classifier on the stream; the model's confidence."
-        ),
+        Option("The method; each is described above."),
     ] = "sub_updates",
-    corpus: _Corpus = None,
-    examples: _Examples = 5000,
+    corpus: Corpus = None,
+    examples: Examples = 5000,
     disagreement: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest expected share of changed tokens, by risk control, such as 0.05.", show_default=False
-        ),
+        float | None, Option("Largest expected share of changed tokens, by risk control, such as 0.05.")
     ] = None,
     threshold: Annotated[
         str | None,
-        typer.Option(
-            help="A number; or precision or f1, which set one per layer. Default: depends on the method.",
-            show_default=False,
-        ),
+        Option("A number; or precision or f1, which set one per layer. Default: depends on the method."),
     ] = None,
     decision: Annotated[
         str | None,
-        typer.Option(
-            help="Cost of a decision in blocks, such as 0.1, or: measured. Decide only where an exit saves more.",
-            show_default=False,
-        ),
+        Option("Cost of a decision in blocks, such as 0.1, or: measured. Decide only where an exit saves more."),
     ] = None,
-    clusters: Annotated[int, typer.Option(min=2, help="For sub_updates: number of clusters of values.")] = 200,
+    clusters: Clusters = None,
     similarity: Annotated[
         Literal["ordered", "set"],
-        typer.Option(help="For sub_updates: ordered as in the released code, or set as in the paper."),
+        Option("For sub_updates: ordered as in the released code, or set as in the paper."),
     ] = "ordered",
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: TextOutput = TextOutput(),
 ) -> None:
-    """Fit a rule on random prefixes of sentences, choose its thresholds on others, and save it."""
+    """Fit a rule on random prefixes of sentences, choose its thresholds on others, and save it.
+
+    Methods: sub_updates decides by the dominant sub-updates, in 200 clusters of values unless --clusters says
+    otherwise; representation, update and both by a classifier on the stream; margin, entropy and agreement by the
+    model's confidence.
+    """
     level = _number_or_word(threshold, "--threshold", "precision", "f1")
     cost = _number_or_word(decision, "--decision", "measured")
     from unembed.results import check_writable
@@ -76,7 +65,7 @@ def fit(
     lm = opening.open(seed)
     from unembed import early_exit
 
-    own: dict[str, Any] = {"clusters": clusters, "similarity": similarity} if method == "sub_updates" else {}
+    own: dict[str, Any] = {"clusters": clusters or 200, "similarity": similarity} if method == "sub_updates" else {}
     found = early_exit.examples(lm, corpus, examples, seed=38 if seed is None else seed, progress=_progress)
     rule = early_exit.fit(
         lm,
@@ -111,17 +100,14 @@ def _progress(done: int, total: int) -> None:
         print(f"\rexample {done} of {total}", end="\n" if done >= total else "", file=sys.stderr)
 
 
-@app.command("evaluate")
-@grouped
+@command("early-exit evaluate", "unembed early-exit evaluate rule.npz --tradeoff")
 def evaluate(
-    rule: _Rule,
-    corpus: _Corpus = None,
-    examples: _Examples = 1000,
-    tradeoff: Annotated[
-        bool, typer.Option("--tradeoff", help="List disagreement and layers saved for all thresholds.")
-    ] = False,
+    rule: Rule,
+    corpus: Corpus = None,
+    examples: Examples = 1000,
+    tradeoff: Annotated[bool, Option("List disagreement and layers saved for all thresholds.")] = False,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
     """Evaluate a rule's accuracy and saved layers on other examples."""
@@ -154,14 +140,13 @@ def _with_units(table: Table, n_layers: int) -> Table:
     return Table(table.title, columns, table.provenance)
 
 
-@app.command("generate")
-@grouped
+@command("early-exit generate", 'unembed early-exit generate rule.npz "Once upon a time" --new-tokens 40')
 def generate(
-    rule: _Rule,
-    prompt: options.Prompt,
-    new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Number of tokens to generate.")] = 20,
+    rule: Rule,
+    prompt: Prompt,
+    new_tokens: NewTokens = 20,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: TextOutput = TextOutput(),
 ) -> None:
     """Continue a prompt with early exit; greedy without --seed."""

@@ -6,13 +6,13 @@ import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from unembed.cli import options
 from unembed.errors import InvalidInput
 from unembed.names import MemoryIndex, parse_memory
+from unembed.options import Option
 
 if TYPE_CHECKING:
     from unembed import Edit, LanguageModel
@@ -22,6 +22,17 @@ _VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{_NUMBER})")
 _HEAD = re.compile(r"L(\d+)H(\d+)")
 _PART = re.compile(r"(attention|ffn) ?(\d+)")
 _VECTOR = re.compile(rf"L?(?P<layer>\d+)\s*=\s*(?:(?P<factor>{_NUMBER})\s*\*\s*)?(?P<source>.+)", re.DOTALL)
+
+
+Sets = Annotated[
+    list[str] | None,
+    Option(
+        "Set the coefficient of a memory (FFN neuron; L5M278=0) at every position; repeatable.",
+        metavar="MEMORY=VALUE",
+        name="set",
+    ),
+]
+EditFiles = Annotated[list[Path] | None, Option("A file of saved edits; repeatable.", metavar="FILE", name="edits")]
 
 
 @dataclass(frozen=True)
@@ -87,12 +98,33 @@ def vector_source(text: str, option: str) -> VectorSource:
 class EditOptions:
     """Changes made while the model runs."""
 
-    set_: options.Sets = None
-    scale: options.Scales = None
-    add: options.Adds = None
-    add_vector: options.AddedVectors = None
-    replace_stream: options.ReplacedStreams = None
-    edits_file: options.EditsFile = None
+    PANEL: ClassVar[str] = "Edits"
+    set_: Sets = None
+    scale: Annotated[
+        list[str] | None,
+        Option(
+            "Scale a memory (L5M278=2), a head (L1H5=0), or a layer's part (ffn3=0, attention2=0.5); repeatable.",
+            metavar="TARGET=FACTOR",
+        ),
+    ] = None
+    add: Annotated[list[str] | None, Option("Add to a memory's coefficient; repeatable.", metavar="MEMORY=VALUE")] = (
+        None
+    )
+    add_vector: Annotated[
+        list[str] | None,
+        Option(
+            "Add a vector to the stream after a layer, at every position: a .npy or JSON file (3=v.npy), or the "
+            "difference of two prompts, with a factor ('3=2*I love this|I hate this'); repeatable.",
+            metavar="LAYER=VECTOR",
+        ),
+    ] = None
+    replace_stream: Annotated[
+        list[str] | None,
+        Option(
+            "Replace the stream after a layer with a vector, at the last position; repeatable.", metavar="LAYER=VECTOR"
+        ),
+    ] = None
+    edits_file: EditFiles = None
 
     def __post_init__(self) -> None:
         """Read what needs no model.
@@ -122,8 +154,8 @@ class EditOptions:
         import unembed
 
         found: list[Edit] = []
-        if self.edits_file is not None:
-            found += unembed.steering.load_edits(self.edits_file, model=lm.name)
+        for path in self.edits_file or ():
+            found += unembed.steering.load_edits(path, model=lm.name)
         found += [unembed.set_coefficient(*memory_edit(text, "--set")) for text in self.set_ or ()]
         found += [_scaled(*scaling(text)) for text in self.scale or ()]
         found += [unembed.add_to_coefficient(*memory_edit(text, "--add")) for text in self.add or ()]

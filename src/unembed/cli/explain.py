@@ -4,43 +4,41 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link, question_in_address
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
+from unembed.cli.trace.command import compared_with
 from unembed.names import By
+from unembed.options import (
+    Against,
+    IndexFolder,
+    Option,
+    Position,
+    Prompt,
+    ReadingBasis,
+    ShowUnlearned,
+    Token,
+    Top,
+    UnusedSeed,
+)
 
 
-@grouped
+@command("explain", 'unembed explain "He was born in the United" --token " States" --against " Kingdom"')
 def explain(
-    prompt: options.Prompt,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            "-t",
-            help="The token to explain, its leading space included; default: the predicted one.",
-            show_default=False,
-        ),
-    ] = None,
-    against: options.Against = None,
-    by: Annotated[
-        By | None,
-        typer.Option(help="Split the logit this way only; default: component, head and memory.", show_default=False),
-    ] = None,
-    effects: Annotated[
-        bool, typer.Option("--effects", help="List direct and total effects of the writers (each ablated alone).")
-    ] = False,
-    position: options.Position = -1,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Writers listed per attribution.")] = 12,
+    prompt: Prompt,
+    token: Token = None,
+    against: Against = None,
+    by: Annotated[By | None, Option("Split the logit this way only; default: component, head and memory.")] = None,
+    effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
+    position: Position = -1,
+    top: Top = 12,
     edits: EditOptions = EditOptions(),
-    basis: options.BasisOption = "final",
-    show_unlearned: options.ShowUnlearned = False,
-    index: options.IndexFolder = None,
+    basis: ReadingBasis = "final",
+    show_unlearned: ShowUnlearned = False,
+    index: IndexFolder = None,
     opening: Opening = Opening(),
-    seed: options.UnusedSeed = None,
+    seed: UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Explain why a token is predicted rather than another: the difference of their logits as a sum.
@@ -57,7 +55,7 @@ def explain(
     from unembed.cli.trace.terminal import draw_explanation
     from unembed.trace import TraceSettings, explain_view
 
-    other, alone = options.compared_with(against)
+    other, alone = compared_with(against)
     state = {"by": by, **question_in_address(lm, prompt, position, token, other, alone=alone)}
     if effects:
         trace = lm.trace(prompt, edits=changes)

@@ -11,51 +11,6 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperOption
 
-from unembed.analyses import listings
-
-EXAMPLES = {
-    "trace": 'unembed trace "The war lasted from 1861" --hide-unlearned',
-    "lens": 'unembed lens "The war lasted from 1861" "He was born in the United" --csv',
-    "explain": 'unembed explain "He was born in the United" --token " States" --against " Kingdom"',
-    "patch": 'unembed patch "The blue car and the red" "The blue sky and the red" --points heads',
-    "paths": 'unembed paths "The blue car and the red" "The blue sky and the red" --to logits --to "layer 5"',
-    "ablate": 'unembed ablate "Once upon a time there was a little" --answer " girl" --against " boy"',
-    "value": "unembed value L7M985 --top 5",
-    "memories": "unembed memories --top 20 --html gallery.html",
-    "clusters": "unembed clusters --clusters 600 --top 20",
-    "concepts": "unembed concepts L3M17 L4M200",
-    "models": "unembed models",
-    "train": "unembed train dictionary --features 64 --active 8 --steps 20",
-    "doctor": "unembed doctor",
-    "serve": "unembed serve --model wren --port 8000",
-    "steer": 'unembed steer "The men were very" --promote "happy, proud" --seed 1',
-    "report": "unembed report geva2021 --corpus shipped --out report",
-    "annotate export": "unembed annotate export sheet.json --per-layer 10 --seed 1",
-    "annotate import": "unembed annotate import ann.json ben.json --out patterns.parquet",
-    "annotate agreement": "unembed annotate agreement ann.json ben.json --automatic",
-    "index build": "unembed index build --corpus mine.jsonl --out mine.index",
-    "index status": "unembed index status mine.index",
-    "index triggers": "unembed index triggers mine.index L4M571 --top 5",
-    "index search": "unembed index search mine.index 'river \"the bridge\" flood*'",
-    "index promoting": 'unembed index promoting mine.index " river"',
-    "index firing": 'unembed index firing mine.index "The river rose over its"',
-    "index similar": "unembed index similar mine.index L4M571 --among keys",
-    "index sql": 'unembed index sql mine.index "SELECT * FROM triggers WHERE layer = 4 LIMIT 5"',
-    "index verify": "unembed index verify mine.index",
-    "index export": "unembed index export mine.index triggers.parquet --layer 4",
-    "toxicity select": "unembed toxicity select --values 10 --seed 0 --save values.json",
-    "toxicity evaluate": "unembed toxicity evaluate --prompts prompts.jsonl --edits values.json --cache runs",
-    "early-exit fit": "unembed early-exit fit --out rule.npz --examples 5000",
-    "early-exit evaluate": "unembed early-exit evaluate rule.npz --tradeoff",
-    "early-exit generate": 'unembed early-exit generate rule.npz "Once upon a time" --new-tokens 40',
-}
-"""A line to try, by handwritten command; an analysis declares its own. A test reads each as the command line would."""
-
-
-def examples() -> dict[str, str]:
-    """A line to try, by command."""
-    return EXAMPLES | {listing.name: listing.example for listing in listings() if listing.example}
-
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """Every command below a group with its words, such as "index build"; groups themselves too."""
@@ -67,11 +22,8 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tidy(group: Any) -> None:
-    """Give every command its example, and every parameter the same kind of word for its value."""
-    lines = examples()
-    for words, command in [("", group), *commands(group)]:
-        if words in lines:
-            command.epilog = f"Try: `{lines[words]}`"
+    """Give every parameter the same kind of word for its value."""
+    for _, command in [("", group), *commands(group)]:
         command.format_help = _without_trailing_spaces(command.format_help)
         shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
         for parameter in [shown, *command.params]:

@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
 from unembed.cli.output import terminal_width
+from unembed.options import AnySeed, IndexFolder, Layers, Option, ShowUnlearned, Top
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
@@ -27,21 +26,16 @@ LAYER_POOL = 50
 """Memories that are ranked where layers are given."""
 
 
-@grouped
+@command("memories", "unembed memories --top 20 --html gallery.html")
 def memories(
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Memories to show.")] = 20,
-    layer: Annotated[list[int] | None, typer.Option("--layer", "-l", help="Only this layer; repeatable.")] = None,
-    index: Annotated[
-        Path | None,
-        typer.Option(
-            "--index", metavar="DIR", help="An index of the model; default: its ready index.", show_default=False
-        ),
-    ] = None,
-    by_score: Annotated[bool, typer.Option("--by-score", help="List by score alone, however many are alike.")] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Rank anew, even where a ranking is saved.")] = False,
-    show_unlearned: options.ShowUnlearned = False,
+    top: Top = 20,
+    layers: Layers = None,
+    index: IndexFolder = None,
+    by_score: Annotated[bool, Option("List by score alone, however many are alike.")] = False,
+    recompute: Annotated[bool, Option("Rank anew, even where a ranking is saved.")] = False,
+    show_unlearned: ShowUnlearned = False,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
     """Rank memories (FFN neurons) by the evidence that they do something a person can name, and describe them.
@@ -50,12 +44,12 @@ def memories(
     tokens with what follows the triggers, and the effect of removing the memory there. The score is the mean size of
     those with a p-value of at most 0.01. Without an index only the concept can be judged.
 
-    A saved ranking is shown where there is one: with the index, or with the embedded model. --layer, --seed,
+    A saved ranking is shown where there is one: with the index, or with the embedded model. --layers, --seed,
     --show-unlearned and --recompute rank anew. Different ones are listed first: best first, none with the concept, the
     trigger pattern or three of the top tokens of one above it; then the others. --by-score lists by score alone. All
     forms of output have the same list; a terminal of fewer than 110 columns leaves out the five ingredients.
     """
-    anew = recompute or bool(layer) or show_unlearned or seed is not None or not opening.is_default
+    anew = recompute or bool(layers) or show_unlearned or seed is not None or not opening.is_default
     gallery, lm, damaged = (None, None, False) if anew else _saved(opening, index, top)
     if gallery is None:
         gallery = _ranked(
@@ -63,7 +57,7 @@ def memories(
             lm or opening.open(seed),
             index,
             top,
-            layers=layer or None,
+            layers=layers or None,
             show_unlearned=show_unlearned,
             seed=seed or 0,
             recompute=recompute or damaged,

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from unembed.cli import options
+from unembed.cli.command import command
+from unembed.cli.option_groups import Json
 
 
-def models(as_json: options.Json = False) -> None:
+@command("models", "unembed models")
+def models(as_json: Json = False) -> None:
     """List the shipped models, their sizes, and the paths of their model cards."""
     # Plain files are read, so that the answer comes without torch.
     from unembed.models import SHIPPED, shipped_folder

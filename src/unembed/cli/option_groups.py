@@ -1,64 +1,36 @@
-"""Options that many commands share, each group defined once and written into a command by `grouped`."""
+"""Options that many commands share, in groups: which model, and in which form the result is written."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from unembed.cli import options
+from unembed.options import Option
 from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
     from unembed.results import Table
 
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each group among its parameters replaced by the group's fields.
-
-    A parameter is a group if its default is an instance of one; that instance gives the defaults.
-    """
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, Any] = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        default = parameter.default
-        if not is_dataclass(default):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[parameter.name] = type(default)
-        hints = get_type_hints(type(default), include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(default, f.name), annotation=hints[f.name]
-            )
-            for f in fields(default)
-        ]
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        whole = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
-        command(**given, **whole)
-
-    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+Model = Annotated[str, Option("Name of a shipped model, Hugging Face id, or folder.", "m")]
+Json = Annotated[bool, Option("JSON on stdout, with a stable schema.", name="json")]
+Plain = Annotated[bool, Option("No colour, bars or signs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
     """Which model, and how it is opened."""
 
-    model: options.Model = "wren"
-    revision: options.Revision = None
-    tokenizer: options.Tokenizer = None
-    offline: options.Offline = False
-    dtype: options.DType = None
-    device: options.Device = None
+    PANEL: ClassVar[str] = "Model"
+    model: Model = "wren"
+    revision: Annotated[str | None, Option("Commit, tag or branch of a hub model.")] = None
+    tokenizer: Annotated[str | None, Option("Tokenizer folder or hub id, if the model has none.")] = None
+    offline: Annotated[bool, Option("Use only what is on this machine.")] = False
+    dtype: Annotated[str | None, Option("float32, bfloat16, float16; default: as saved.")] = None
+    device: Annotated[str | None, Option("cpu, cuda, cuda:1, ...; auto: over all GPUs, then memory, then disk.")] = None
 
     @property
     def is_default(self) -> bool:
@@ -85,13 +57,29 @@ class Opening:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextOutput:
+    """In which form a result that is not one table is written."""
+
+    PANEL: ClassVar[str] = "Output"
+    as_json: Json = False
+    plain: Plain = False
+
+    def deliver(self, table: Table) -> None:
+        """Write a table."""
+        from unembed.cli.output import deliver_table
+
+        deliver_table(table, as_json=self.as_json, csv=False, plain=self.plain, html=None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """In which form the result is written."""
 
-    as_json: options.Json = False
-    csv: options.Csv = False
-    plain: options.Plain = False
-    html: options.Html = None
+    PANEL: ClassVar[str] = "Output"
+    as_json: Json = False
+    csv: Annotated[bool, Option("One table as CSV on stdout.")] = False
+    plain: Plain = False
+    html: Annotated[Path | None, Option("Write a self-contained page.", metavar="FILE")] = None
 
     def __post_init__(self) -> None:
         """Check the forms before anything costs time.
@@ -115,17 +103,3 @@ class Output:
         from unembed.cli.output import deliver_table
 
         deliver_table(table, as_json=self.as_json, csv=self.csv, plain=self.plain, html=self.html)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextOutput:
-    """In which form a result that is not one table is written."""
-
-    as_json: options.Json = False
-    plain: options.Plain = False
-
-    def deliver(self, table: Table) -> None:
-        """Write a table."""
-        from unembed.cli.output import deliver_table
-
-        deliver_table(table, as_json=self.as_json, csv=False, plain=self.plain, html=None)

@@ -10,66 +10,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unembed.cli import options
-from unembed.cli.option_groups import Opening, TextOutput, grouped
+from unembed.cli.command import command
+from unembed.cli.option_groups import Opening, TextOutput
+from unembed.options import AnySeed, Corpus, IndexFolder, Option, Out
 
 if TYPE_CHECKING:
     from unembed.reports import Report
 
 
-@grouped
+@command("report", "unembed report geva2021 --corpus shipped --out report")
 def report(
-    name: Annotated[str, typer.Argument(help="geva2021, geva2022 or elhage2021.", show_default=False)],
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            "--corpus", "-c", help="Text file or folder, or `shipped` for the WikiText sample.", show_default=False
-        ),
-    ] = None,
-    index: Annotated[
-        Path | None,
-        typer.Option(
-            "--index", metavar="DIR", help="Take triggers from this index of the same model.", show_default=False
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the page, tables and figures.")
-    ] = Path("report"),
+    name: Annotated[str, Option("geva2021, geva2022 or elhage2021.")],
+    corpus: Corpus = None,
+    index: IndexFolder = None,
+    out: Out = Path("report"),
     trigger_corpus: Annotated[
-        str | None,
-        typer.Option(help="Take triggers from this text, examples from --corpus (geva2021).", show_default=False),
+        str | None, Option("Take triggers from this text, examples from --corpus (geva2021).")
     ] = None,
-    detokenize: Annotated[
-        bool | None,
-        typer.Option(
-            "--detokenize/--as-written",
-            help="Undo WikiText's spacing; default: in the shipped text, for models of ordinary text.",
-            show_default=False,
-        ),
-    ] = None,
+    detokenize: Annotated[bool | None, Option("Undo WikiText's spacing.", off="--as-written")] = None,
     moses: Annotated[
-        bool,
-        typer.Option(
-            "--moses", help="Split words as Moses does, as the papers' code did for WikiLM (needs sacremoses)."
-        ),
+        bool, Option("Split words as Moses does, as the papers' code did for WikiLM (needs sacremoses).")
     ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="An option of the study; repeatable.", show_default=False),
-    ] = None,
-    render: Annotated[
-        bool, typer.Option("--render", help="Only redraw the page from the saved tables, without a model.")
-    ] = False,
+    option: Annotated[list[str] | None, Option("An option of the study; repeatable.", metavar="NAME=VALUE")] = None,
+    render: Annotated[bool, Option("Only redraw the page from the saved tables, without a model.")] = False,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: TextOutput = TextOutput(),
 ) -> None:
     """Run a paper's experiments on a model; write a page with every table and figure next to the published numbers.
 
+    Triggers are taken from --index where it is given, else found in the text. WikiText's spacing is undone in the
+    shipped text for models of ordinary text, unless an option says otherwise.
     Writes report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). An interrupted run
     resumes where it stopped. Findings go to the terminal.
     """
     chosen = _chosen(option)
+    out = Path("report") if out is None else out
     import json as json_text
 
     from unembed.cli.output import show

@@ -8,34 +8,22 @@ from urllib.parse import urlencode
 
 import typer
 
-from unembed.cli.option_groups import Opening, grouped
+from unembed.cli.command import command
+from unembed.cli.option_groups import Opening
+from unembed.options import IndexFolder, Option
 
 
-@grouped
+@command("serve", "unembed serve --model wren --port 8000")
 def serve(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="The text to trace first; default: an example.", show_default=False),
-    ] = None,
+    prompt: Annotated[str | None, Option("The text to trace first; default: an example.", argument=True)] = None,
     view: Annotated[
         str | None,
-        typer.Option(
-            metavar="VIEW",
-            help="Open on this view: what follows #/ in the page's address, such as heads?head=L1H0.",
-            show_default=False,
-        ),
+        Option("Open on this view: what follows #/ in the page's address, such as heads?head=L1H0.", metavar="VIEW"),
     ] = None,
-    index: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="An index of the model, for triggers, search and labels; default: its ready index.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine only.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 7333,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
+    index: IndexFolder = None,
+    host: Annotated[str, Option("Address to listen on; default: this machine only.")] = "127.0.0.1",
+    port: Annotated[int, Option("Port to listen on; 0: any free one.", low=0, high=65535)] = 7333,
+    browser: Annotated[bool, Option("Open the page at once.")] = True,
     opening: Opening = Opening(),
 ) -> None:
     """Open the explorer, in a browser on this machine: analyse a prediction, edit the model, label its parts."""

@@ -10,54 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, TextOutput, grouped
+from unembed.cli.option_groups import Opening, TextOutput
+from unembed.options import AnySeed, Coefficient, NewTokens, Option, Prompt, Samples, Tokens
 
 if TYPE_CHECKING:
     from unembed.results import Table
     from unembed.steering import SteeringResult
 
-_STEERING = "Steering"
 
-
-@grouped
+@command("steer", 'unembed steer "The men were very" --promote "happy, proud" --seed 1')
 def steer(
-    prompt: options.Prompt,
+    prompt: Prompt,
     edits: EditOptions = EditOptions(),
-    promote: Annotated[
-        str | None,
-        typer.Option(help='Words to promote, such as "safe, thank".', rich_help_panel=_STEERING, show_default=False),
-    ] = None,
-    suppress: Annotated[
-        str | None, typer.Option(help="Words to suppress.", rich_help_panel=_STEERING, show_default=False)
-    ] = None,
-    values: Annotated[int, typer.Option(min=1, help="Number of values for each word.", rich_help_panel=_STEERING)] = 2,
-    coefficient: Annotated[
-        float, typer.Option(help="Coefficient of values to promote.", rich_help_panel=_STEERING)
-    ] = 3.0,
-    factor: Annotated[
-        float,
-        typer.Option(
-            help="Factor for the coefficients of values to suppress; 0 silences them.", rich_help_panel=_STEERING
-        ),
-    ] = 0.0,
-    save: Annotated[
-        Path | None, typer.Option(help="Save the edits to this file.", rich_help_panel=_STEERING, show_default=False)
-    ] = None,
-    triggers: Annotated[
-        bool,
-        typer.Option("--triggers", help="Show the texts on which these values fire most.", rich_help_panel=_STEERING),
-    ] = False,
-    new_tokens: Annotated[int, typer.Option("--new-tokens", "-n", min=1, help="Tokens to generate.")] = 20,
-    samples: Annotated[
-        int, typer.Option(min=1, help="Continuations with and without edits; more than one needs --seed.")
-    ] = 1,
-    top: options.Top = 8,
-    cost_tokens: Annotated[int, typer.Option(min=0, help="Tokens for the perplexity cost; 0: do not measure.")] = 4096,
+    promote: Annotated[str | None, Option('Words to promote, such as "safe, thank".')] = None,
+    suppress: Annotated[str | None, Option("Words to suppress.")] = None,
+    per_word: Annotated[int, Option("Number of values for each word.", low=1, aliases=("--values",))] = 2,
+    coefficient: Coefficient = 3.0,
+    factor: Annotated[float, Option("Factor for the coefficients of values to suppress; 0 silences them.")] = 0.0,
+    save: Annotated[Path | None, Option("Save the edits to this file.")] = None,
+    triggers: Annotated[bool, Option("Show the texts on which these values fire most.")] = False,
+    new_tokens: NewTokens = 20,
+    samples: Samples = 1,
+    tokens: Tokens = 8,
+    cost_tokens: Annotated[int, Option("Tokens for the perplexity cost; 0: do not measure.", low=0)] = 4096,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: TextOutput = TextOutput(),
 ) -> None:
     """Continue a prompt with and without edits to memories (FFN neurons), heads, layers or the stream.
@@ -78,8 +58,8 @@ def steer(
 
     changes = edits.edits(lm)
     text = steering.default_text() if cost_tokens or triggers else None
-    up = steering.promoting(lm, steering.words_of(promote), values) if promote else []
-    down = steering.promoting(lm, steering.words_of(suppress), values) if suppress else []
+    up = steering.promoting(lm, steering.words_of(promote), per_word) if promote else []
+    down = steering.promoting(lm, steering.words_of(suppress), per_word) if suppress else []
     if triggers and text is not None and (ranked := up + down):
         lines = [line for line in text.splitlines() if len(line) > 40][:64]
         fires = steering.firing(lm, [(p.layer, p.index) for p in ranked], lines)
@@ -92,7 +72,7 @@ def steer(
         max_new_tokens=new_tokens,
         seed=seed,
         samples=samples,
-        top=top,
+        top=tokens,
         cost_text=text if cost_tokens else None,
         cost_tokens=cost_tokens,
     )

@@ -11,60 +11,44 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unembed.cli import options
-from unembed.cli.edit_options import memory_edit
+from unembed.cli.command import command
+from unembed.cli.edit_options import EditFiles, Sets, memory_edit
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
+from unembed.options import AnySeed, Coefficient, MaxTokens, NewTokens, Option, Samples
 
 if TYPE_CHECKING:
     from unembed.toxicity import Evaluation, Prompt
 
-app = typer.Typer(
-    no_args_is_help=True, help="Select values of memories (FFN neurons) that suppress toxic text, and evaluate them."
-)
-
-_Scorer = Annotated[
-    str, typer.Option(help="linear (ships), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")
-]
+_Scorer = Annotated[str, Option("linear (ships), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")]
 
 
-@app.command("select")
-@grouped
+@command("toxicity select", "unembed toxicity select --values 10 --seed 0 --save values.json")
 def select(
-    method: Annotated[
-        Literal["scorer", "greedy", "paper"],
-        typer.Option(
-            help="scorer: random values whose top tokens score low; greedy: within a perplexity budget; "
-            "paper: the ten of gpt2-medium."
-        ),
-    ] = "scorer",
+    method: Annotated[Literal["scorer", "greedy", "paper"], Option("The method; each is described above.")] = "scorer",
     scorer: _Scorer = "linear",
-    comments: Annotated[
-        Path | None,
-        typer.Option(help="For greedy: CSV of comment and label (1 = toxic), no header.", show_default=False),
-    ] = None,
-    values: Annotated[int, typer.Option("--values", "-n", min=1, help="Number of values.")] = 10,
-    below: Annotated[float, typer.Option(help="For scorer: select values whose tokens score below this.")] = 0.1,
-    lowest: Annotated[
-        bool, typer.Option("--lowest", help="For scorer: select the least toxic values instead of random ones.")
-    ] = False,
-    coefficient: Annotated[
-        float, typer.Option(help="The coefficient; greedy also tries twice and four times it.")
-    ] = 3.0,
+    comments: Annotated[Path | None, Option("For greedy: CSV of comment and label (1 = toxic), no header.")] = None,
+    values: Annotated[int, Option("Number of values.", "n", low=1)] = 10,
+    below: Annotated[float, Option("For scorer: select values whose tokens score below this.")] = 0.1,
+    lowest: Annotated[bool, Option("For scorer: select the least toxic values instead of random ones.")] = False,
+    coefficient: Coefficient = 3.0,
     budget: Annotated[
-        float, typer.Option(min=0.0, help="For greedy: largest relative increase of perplexity, such as 0.17.")
+        float, Option("For greedy: largest relative increase of perplexity, such as 0.17.", low=0.0)
     ] = 0.17,
     reverse: Annotated[
-        bool,
-        typer.Option("--reverse", help="For greedy: also try negative coefficients, which suppress a value's tokens."),
+        bool, Option("For greedy: also try negative coefficients, which suppress a value's tokens.")
     ] = False,
-    tokens: Annotated[int, typer.Option(min=256, help="For greedy: tokens of each kind of text.")] = 2048,
-    save: Annotated[Path | None, typer.Option(help="Save the edits to this file.", show_default=False)] = None,
+    max_tokens: MaxTokens = 2048,
+    save: Annotated[Path | None, Option("Save the edits to this file.")] = None,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
-    """Select values to turn on, and save them as edits."""
+    """Select values to turn on, and save them as edits.
+
+    Methods: scorer, random values whose top tokens score low; greedy, within a perplexity budget, which also tries
+    twice and four times the coefficient and needs --comments; paper, the ten of gpt2-medium.
+    """
     if method == "greedy" and comments is None:
         raise typer.BadParameter("greedy needs labelled text; give --comments FILE")
     if method != "greedy" and comments is not None:
@@ -87,8 +71,8 @@ def select(
         texts, labels = labelled
         order = random.Random(seed or 0).sample(range(len(texts)), len(texts))
         kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]
-        unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=tokens) for text in kinds)
-        clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=tokens)
+        unwanted, wanted = (steering.windows(lm, text, window=128, max_tokens=max_tokens) for text in kinds)
+        clean = steering.windows(lm, steering.default_text(), window=128, max_tokens=max_tokens)
         show: Callable[[int, int], None] = lambda done, total: _progress("value", done, total)  # noqa: E731
         strengths = tuple(sign * times * coefficient for sign in ((1, -1) if reverse else (1,)) for times in (1, 2, 4))
         chosen = toxicity.greedy(
@@ -106,43 +90,35 @@ def _progress(what: str, done: int, total: int) -> None:
         print(f"\r{what} {done} of {total}", end="\n" if done == total else "", file=sys.stderr)
 
 
-@app.command("evaluate")
-@grouped
+@command("toxicity evaluate", "unembed toxicity evaluate --prompts prompts.jsonl --edits values.json --cache runs")
 def evaluate(
-    prompts: Annotated[Path, typer.Option(help="JSON lines as in RealToxicityPrompts, or one prompt a line (.txt).")],
-    edits: Annotated[
-        list[Path] | None, typer.Option("--edits", help="A file of edits; adds an arm; repeatable.", show_default=False)
-    ] = None,
-    set_: options.Sets = None,
-    words: Annotated[
-        Path | None, typer.Option(help="Banned words, one on each line: adds the word filter.", show_default=False)
-    ] = None,
-    self_debiasing: Annotated[bool, typer.Option("--self-debiasing", help="Add the self-debiasing arm.")] = False,
+    *,
+    prompts: Annotated[Path, Option("A file with a prompt on each line.")],
+    edits: EditFiles = None,
+    set_: Sets = None,
+    words: Annotated[Path | None, Option("Banned words, one on each line: adds the word filter.")] = None,
+    self_debiasing: Annotated[bool, Option("Add the self-debiasing arm.")] = False,
     scorer: _Scorer = "linear",
-    challenging: Annotated[bool, typer.Option("--challenging", help="Only prompts marked challenging.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.", show_default=False)] = None,
-    new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Length of the continuations.")] = 20,
-    samples: Annotated[int, typer.Option(min=1, help="Continuations of each prompt; several need --seed.")] = 1,
-    beams: Annotated[int, typer.Option(min=1, help="Beams; the paper used 3.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts per batch.")] = 32,
-    clean_tokens: Annotated[int, typer.Option(min=0, help="WikiText tokens for perplexity; 0: none.")] = 16_384,
+    challenging: Annotated[bool, Option("Only prompts marked challenging.")] = False,
+    limit: Annotated[int | None, Option("Only the first N prompts.", low=1)] = None,
+    new_tokens: NewTokens = 20,
+    samples: Samples = 1,
+    beams: Annotated[int, Option("Beams; the paper used 3.", low=1)] = 1,
+    batch: Annotated[int, Option("Prompts per batch.", low=1)] = 32,
+    clean_tokens: Annotated[int, Option("WikiText tokens for perplexity; 0: none.", low=0)] = 16_384,
     cache: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder that stores continuations, so that an interrupted run continues.",
-            show_default=False,
-        ),
+        Option("Folder that stores continuations, so that an interrupted run continues.", metavar="DIR"),
     ] = None,
-    save_texts: Annotated[
-        Path | None,
-        typer.Option("--save-texts", help="Write the continuations as JSON lines.", show_default=False),
-    ] = None,
+    save_texts: Annotated[Path | None, Option("Write the continuations as JSON lines.")] = None,
     opening: Opening = Opening(),
-    seed: options.Seed = None,
+    seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
-    """Evaluate toxicity and perplexity: the plain model, values turned on, and the baselines."""
+    """Evaluate toxicity and perplexity: the plain model, values turned on, and the baselines.
+
+    Each file of --edits is one arm. Prompts may also be JSON lines as in RealToxicityPrompts.
+    """
     numbers = [memory_edit(text, "--set") for text in set_ or []]
     import unembed
     from unembed import steering, toxicity

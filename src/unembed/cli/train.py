@@ -7,27 +7,31 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
+from unembed.cli.option_groups import Json, Model
 from unembed.errors import InvalidInput
 from unembed.names import Point
+from unembed.options import Corpus, Layer, Option, Out, Seed
 
 
+@command("train", "unembed train dictionary --layer 4 --out models")
 def train(
-    name: Annotated[str, typer.Argument(help="What to train: dictionary.", show_default=False)],
-    corpus: Annotated[str | None, typer.Option(help="Text to train on; the shipped sample if not given.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the dictionary's folder.")] = Path("models"),
-    steps: Annotated[int, typer.Option(min=1, help="Number of updates.")] = 2000,
-    model: Annotated[str, typer.Option("--model", "-m", help="Model whose activations are trained on.")] = "wren",
-    layer: Annotated[int | None, typer.Option(help="Layer that is read; default: the middle one.")] = None,
-    point: Annotated[Point, typer.Option(help="Capture point that is read.")] = "resid_post",
-    features: Annotated[int, typer.Option(min=1, help="Number of features.")] = 2048,
-    active: Annotated[int, typer.Option(min=1, help="Features that are active per position.")] = 32,
-    seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = 0,
-    as_json: options.Json = False,
+    name: Annotated[str, Option("What to train: dictionary.")],
+    corpus: Corpus = None,
+    out: Out = Path("models"),
+    steps: Annotated[int, Option("Number of updates.", low=1)] = 2000,
+    model: Model = "wren",
+    layer: Layer = None,
+    point: Annotated[Point, Option("Capture point that is read.")] = "resid_post",
+    features: Annotated[int, Option("Number of features.", low=1)] = 2048,
+    active: Annotated[int, Option("Features that are active per position.", low=1)] = 32,
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
-    """Train a dictionary and write a folder that `lm.attach` opens."""
+    """Train a dictionary and write a folder that `lm.attach` opens.
+
+    It reads the middle layer unless --layer names another.
+    """
     if name != "dictionary":
         raise InvalidInput(
             f"training {name!r}",
@@ -42,7 +46,7 @@ def train(
 
     lm = opened(model)
     at = lm.n_layers // 2 if layer is None else lm.layer(layer)
-    folder = out / f"dictionary-{lm.name.replace('/', '-')}-{point}-{at}"
+    folder = (out or Path()) / f"dictionary-{lm.name.replace('/', '-')}-{point}-{at}"
     unembed.train_dictionary(
         lm,
         unembed.open_corpus(corpus),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
+from unembed.options import IndexFolder, Memory, ShowUnlearned, Tokens, UnusedSeed, ValueBasis
 from unembed.results import Table
 from unembed.version import __version__
 
@@ -25,36 +24,31 @@ if TYPE_CHECKING:
 _TRIGGERS = 5
 
 
-@grouped
+@command("value", "unembed value L7M985 --tokens 5")
 def value(
-    memory: options.Memory,
-    number: options.MemoryNumber = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Tokens promoted, and as many suppressed.")] = 10,
-    basis: Annotated[
-        options.ValueBasis,
-        typer.Option(
-            help="raw: the unembedding alone, as in the papers; final: with the final norm (promoted tokens only)."
-        ),
-    ] = "raw",
-    show_unlearned: options.ShowUnlearned = False,
-    index: options.IndexFolder = None,
+    memory: Memory,
+    tokens: Tokens = 10,
+    basis: ValueBasis = "raw",
+    show_unlearned: ShowUnlearned = False,
+    index: IndexFolder = None,
     opening: Opening = Opening(),
-    seed: options.UnusedSeed = None,
+    seed: UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
     An index answers alone, without the model: only --basis final, --show-unlearned, and more tokens than the index
-    holds read the weights. A description is shown where a gallery has one (see `unembed memories`). --json, --csv and
+    holds read the weights. As many suppressed tokens are listed as promoted ones; through the final norm, only the
+    promoted ones. A description is shown where a gallery has one (see `unembed memories`). --json, --csv and
     --html hold the tokens.
     """
-    layer, column = options.memory_and_number(memory, number)
+    layer, column = memory
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
 
     stored = stored_index(opening, index) if basis == "raw" and not show_unlearned else None
-    table = None if stored is None else _stored_tokens(stored[0], layer, column, top, seed)
+    table = None if stored is None else _stored_tokens(stored[0], layer, column, tokens, seed)
     if stored is not None and table is not None:
         opened, known = stored
         described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
@@ -64,7 +58,7 @@ def value(
         lm = opening.open(seed)
         place = lm.memory(layer, column)
         name = lm.memory_name(*place)
-        table = _tokens(lm, *place, top, basis, show_unlearned, seed)
+        table = _tokens(lm, *place, tokens, basis, show_unlearned, seed)
         if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
         described = memory_descriptions(lm, None if opened is None else opened.path)
@@ -103,7 +97,7 @@ def _tokens(
     layer: int,
     column: int,
     top: int,
-    basis: options.ValueBasis,
+    basis: ValueBasis,
     show_unlearned: bool,
     seed: int | None,
 ) -> Table:

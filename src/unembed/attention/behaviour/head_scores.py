@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Seed
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.behaviour.repeated_pattern import Length, Sequences, repeated_tokens
 from unembed.attention.weights.by_layer import by_layer, number_or_none
 from unembed.attention.weights.copying import copying, matching
@@ -32,6 +32,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Seed
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch, directions, mixing_points
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs, Option, Without
-from unembed.analyses import Corpus as CorpusName
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, SOURCE
@@ -27,6 +26,8 @@ from unembed.document.intervals import mean_of
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.options import Corpus as CorpusName
+from unembed.options import Option, Without
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.interventions import scale_head
@@ -297,12 +298,15 @@ def in_context_answer(
     corpus: CorpusName = None,
     early: Annotated[int | None, Option("Early position; default: at a tenth of the window.", low=0)] = None,
     late: Annotated[int | None, Option("Late position; default: near the end of the window.", low=0)] = None,
-    window: Annotated[int | None, Option("Tokens per window; default: the context, at most 512.", low=32)] = None,
-    windows: Annotated[int, Option("Number of windows.", low=1)] = 64,
+    window: Annotated[int | None, Option("Tokens in a window.", low=32)] = None,
+    max_windows: Annotated[int, Option("Number of windows.", low=1, aliases=("--windows",))] = 64,
 ) -> Answer:
-    """Measure the loss by position, late minus early, with all heads and without some (Olsson et al. 2022)."""
+    """Measure the loss by position, late minus early, with all heads and without some (Olsson et al. 2022).
+
+    A window is as long as the context, at most 512 tokens, unless `--window` says otherwise.
+    """
     lm = circuits.lm
-    measured = partial(in_context, lm, corpus, early=early, late=late, window=window, max_windows=windows)
+    measured = partial(in_context, lm, corpus, early=early, late=late, window=window, max_windows=max_windows)
     whole, ablated = measured(), measured(without) if without else None
     provenance = lm.provenance(corpus=corpus or SAMPLE)
     made = in_context_section(whole, ablated, None, provenance)

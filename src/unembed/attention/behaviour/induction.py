@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Seed, Top
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.behaviour.head_scores import HeadScores, head_scores
 from unembed.attention.behaviour.in_context import TextScores
 from unembed.attention.behaviour.repeated_pattern import Length, Sequences
@@ -33,6 +33,7 @@ from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Seed, Top
 from unembed.results import Provenance, Records, Table
 
 

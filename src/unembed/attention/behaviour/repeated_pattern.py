@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unembed.analyses import Option
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.options import Option
 from unembed.results.lists import lower_triangle
 from unembed.stream.run import run
 from unembed.validation import as_int, positive_int, valid_seed

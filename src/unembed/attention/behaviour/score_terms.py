@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Head, Needs, Position, Prompt
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composed_weights import is_composed, read_in_run
 from unembed.attention.weights.folded_weights import QKNorm
 from unembed.attention.weights.paper import SOURCE
@@ -26,6 +26,7 @@ from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE
+from unembed.options import Head, Position, Prompt
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import tolerance
 from unembed.stream.run import Tokens, position_of, run

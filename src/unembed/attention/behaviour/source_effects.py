@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Head, Needs, Position, Prompt, Token
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.paper import NO_NUMBERS, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.models.decoder import Decoder
+from unembed.options import Head, Position, Prompt, Token
 from unembed.results import Displayed, Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of, run
 

@@ -18,13 +18,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs, Option, Position, Prompt, Token, Top
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfMemory
 from unembed.models.decoder import Decoder
+from unembed.options import Option, Position, Prompt, Token, Top
 from unembed.results import Displayed, Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of
 from unembed.validation import positive_int

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-from unembed.analyses import Analysis, CircuitBasis, Corpus, Cost, Needs, Option, Top
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, MemoryManagement, memory_management
 from unembed.attention.paths.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
 from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, SOURCE
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.options import CircuitBasis, Corpus, Option, Top
 from unembed.results import Provenance, Table
 
 

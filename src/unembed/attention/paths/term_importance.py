@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, MaxTokens, Needs, Option
-from unembed.analyses import Corpus as CorpusName
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.folded_weights import require_heads
@@ -27,6 +26,8 @@ from unembed.corpus.windows import windows_of
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.options import Corpus as CorpusName
+from unembed.options import MaxTokens, Option
 from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Option, Position, Seed, Top
-from unembed.analyses import Head as HeadName
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.copying import OwnToken, Spectra, own_token_of
 from unembed.attention.weights.low_rank import LowRank
@@ -25,6 +24,8 @@ from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Option, Position, Seed, Top
+from unembed.options import Head as HeadName
 from unembed.results import Provenance, Table
 from unembed.stream.run import Tokens, position_of, run
 from unembed.validation import as_pair

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Option, Top
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.geometry import NO_MATRICES, keys_of, up_projection_of, values_of
 from unembed.attention.weights.folded_weights import (
     at_least_float32,
@@ -36,6 +36,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Option, Top
 from unembed.results import Provenance, Records, Table
 from unembed.validation import as_str, positive_int
 

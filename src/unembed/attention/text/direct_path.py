@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, MaxTokens, Needs, Option
-from unembed.analyses import Corpus as CorpusName
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.folded_weights import embedding
@@ -26,6 +25,8 @@ from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
+from unembed.options import Corpus as CorpusName
+from unembed.options import MaxTokens, Option
 from unembed.results import Displayed, Provenance, Table
 
 

@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Head, Needs, Option, Top
-from unembed.analyses import Corpus as CorpusName
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.low_rank import LowRank
@@ -30,6 +29,8 @@ from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Head, Option, Top
+from unembed.options import Corpus as CorpusName
 from unembed.results import Displayed, Provenance, Records, Table
 from unembed.validation import positive_int, valid_seed
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Head, Needs, Option
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composed_weights import require_qk
 from unembed.attention.weights.folded_weights import mean_embedding, require_heads
 from unembed.attention.weights.low_rank import LowRank
@@ -26,6 +26,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Head, Option
 from unembed.results import Provenance, Table
 from unembed.validation import positive_int
 

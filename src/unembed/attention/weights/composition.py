@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Needs, Option, Seed, Top
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composed_weights import require_ov
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words, missing_circuits
@@ -28,6 +28,7 @@ from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode
+from unembed.options import CircuitBasis, Option, Seed, Top
 from unembed.results import Provenance, Records, Table
 from unembed.validation import valid_seed
 

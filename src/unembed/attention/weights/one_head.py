@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from unembed.analyses import Analysis, CircuitBasis, Cost, Head, Needs, Option, Seed, Top
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composition import MODES, partners
 from unembed.attention.weights.copying import copying, eigenvalue_section, matching, own_token
 from unembed.attention.weights.low_rank import LowRank
@@ -19,6 +19,7 @@ from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.options import CircuitBasis, Head, Option, Seed, Top
 from unembed.results import Provenance, Table
 
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from unembed.cli import options
+from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.option_groups import Opening, Output, grouped
+from unembed.cli.option_groups import Opening, Output
 from unembed.cli.trace.prompts import Cut, Prompts, PromptsFile, prompts_of
+from unembed.options import Layer, Option, Position, ReadingBasis, ReadPoint, ShowUnlearned, Tokens
 
 if TYPE_CHECKING:
     from unembed.results import Table
 
 
-@grouped
+@command("lens", 'unembed lens "The war lasted from 1861" "He was born in the United" --csv')
 def lens(
     prompts: Prompts = None,
     file: PromptsFile = None,
     cut: Cut = Cut(),
-    layer: options.Layer = None,
-    position: options.Position = -1,
-    all_positions: Annotated[
-        bool, typer.Option("--all-positions", help="Read every position of every prompt, not only --position.")
-    ] = False,
-    top: options.Top = 1,
+    layer: Layer = None,
+    position: Position = -1,
+    all_positions: Annotated[bool, Option("Read every position of every prompt, not only --position.")] = False,
+    tokens: Tokens = 1,
     edits: EditOptions = EditOptions(),
-    point: options.PointOption = "resid_post",
-    basis: options.BasisOption = "final",
-    show_unlearned: options.ShowUnlearned = False,
+    point: ReadPoint = "resid_post",
+    basis: ReadingBasis = "final",
+    show_unlearned: ShowUnlearned = False,
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
@@ -42,7 +39,7 @@ def lens(
         lm,
         [piece.text if piece.tokens is None else piece.tokens for piece in cut.pieces(lm, texts)],
         point=point,
-        top=top,
+        top=tokens,
         basis=basis,
         layer=layer,
         position=None if all_positions else position,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from unembed.errors import InvalidInput
+from unembed.options import Option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,29 +19,9 @@ if TYPE_CHECKING:
 
 Prompts = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="PROMPT", help="Texts to run the model on; -: the lines of standard input.", show_default=False
-    ),
+    Option("Texts to run the model on; -: the lines of standard input.", metavar="PROMPT", argument=True),
 ]
-PromptsFile = Annotated[
-    Path | None,
-    typer.Option("--prompts", metavar="FILE", help="A file with a prompt on each line.", show_default=False),
-]
-Last = Annotated[
-    int | None,
-    typer.Option("--last", min=1, metavar="NUMBER", help="Only the last N tokens of each prompt.", show_default=False),
-]
-
-Windows = Annotated[
-    int | None,
-    typer.Option(
-        "--windows",
-        min=1,
-        metavar="NUMBER",
-        help="Cut each prompt into windows of N tokens, each of which becomes a prompt.",
-        show_default=False,
-    ),
-]
+PromptsFile = Annotated[Path | None, Option("A file with a prompt on each line.", name="prompts")]
 
 
 def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
@@ -68,8 +49,11 @@ def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
 class Cut:
     """Which part of a prompt longer than the context is used."""
 
-    last: Last = None
-    windows: Windows = None
+    PANEL: ClassVar[str | None] = None
+    last: Annotated[int | None, Option("Only the last N tokens of each prompt.", low=1)] = None
+    windows: Annotated[
+        int | None, Option("Cut each prompt into windows of N tokens, each of which becomes a prompt.", low=1)
+    ] = None
 
     def __post_init__(self) -> None:
         """Check that at most one is given.

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from unembed.analyses import Cost, Listing, Needs, Parameter, listings
+from unembed.analyses import Cost, Listing, Needs, listings
 from unembed.document import Answer
+from unembed.options import Parameter
 from unembed.results import Table
 from unembed.server import requests as r
 from unembed.server.routing import Routes

@@ -1,0 +1,174 @@
+"""A command made from an annotated function: its options, its help, and how its words are read."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, cast, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from unembed.errors import InvalidInput
+from unembed.options import Parameter, parameter_of
+
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool, "path": Path, "text": str}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command before it is one of typer's.
+
+    Attributes:
+        words: that call it, such as "index build".
+        function: called with a value for each slot.
+        slots: by name, a parameter, or a group of options with its defaults.
+        help: what `--help` says of it.
+        example: a line to try.
+    """
+
+    words: str
+    function: Callable[..., None]
+    slots: Mapping[str, Any]
+    help: str
+    example: str
+
+
+COMMANDS: list[Command] = []
+"""Those that `command` declared, in the order of their modules' imports."""
+
+
+def command(words: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare a function a command, with a line to try; a parameter with a group as default stands for its options."""
+
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        given = inspect.signature(function).parameters.values()
+        slots = {p.name: p.default if is_dataclass(p.default) else parameter_of(p, function) for p in given}
+        COMMANDS.append(Command(words, function, slots, inspect.getdoc(function) or "", example))
+        return function
+
+    return declare
+
+
+def add_command(app: typer.Typer, name: str, given: Command) -> None:
+    """Add a command to a group, under the last of its words."""
+    owned = {key: fields_of(slot) for key, slot in given.slots.items() if not isinstance(slot, Parameter)}
+    parameters = [p for key, slot in given.slots.items() for p in owned.get(key, [slot])]
+
+    def run(**texts: Any) -> None:
+        read = values(parameters, texts)
+        chosen = {
+            key: type(slot)(**{p.name: read[p.name] for p in owned[key]}) if key in owned else read[key]
+            for key, slot in given.slots.items()
+        }
+        given.function(**chosen)
+
+    panels = {p.name: given.slots[key].PANEL for key, own in owned.items() for p in own}
+    signature = inspect.Signature([_as_typer(p, panels.get(p.name)) for p in parameters])
+    run.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    end = f"Try: `{given.example}`" if given.example else None
+    app.command(name, cls=_class(parameters), help=given.help, epilog=end)(run)
+
+
+def spellings(parameter: Parameter) -> tuple[str, ...]:
+    """How an option is written: `--top` and `-k`; a switch that is on has its opposite too."""
+    option = parameter.option
+    long = "--" + (option.name or parameter.name).strip("_").replace("_", "-")
+    if option.off or (parameter.kind == "bool" and parameter.default):
+        long = f"{long}/{option.off or f'--no-{long[2:]}'}"
+    return (long, f"-{option.letter}") if option.letter else (long,)
+
+
+def values(parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the function takes: texts read by their parser, the rest as it is.
+
+    Raises:
+        typer.BadParameter: a text is not of the form.
+    """
+    found: dict[str, Any] = {}
+    for parameter in parameters:
+        value, read = cast(Any, given[parameter.name]), parameter.option.parse
+        if (parameter.repeated and not value) or (value is None and not parameter.required):
+            value = parameter.default
+        elif read is not None:
+            try:
+                value = [read(text) for text in value] if parameter.repeated else read(value)
+            except InvalidInput as error:
+                word = parameter.option.metavar or parameter.name
+                raise typer.BadParameter(
+                    error.what, param_hint=word.upper() if parameter.argument else spellings(parameter)[0]
+                ) from None
+        found[parameter.name] = value
+    return found
+
+
+def fields_of(group: Any) -> list[Parameter]:
+    """The options of a group, with the instance's values as defaults."""
+    of = cast(type[Any], type(group))
+    hints, kind = get_type_hints(of, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    given = [
+        inspect.Parameter(f.name, kind, default=getattr(group, f.name), annotation=hints[f.name]) for f in fields(group)
+    ]
+    return [parameter_of(one, of) for one in given]
+
+
+def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
+    """The parameter from which typer makes the option or argument."""
+    option, kind = parameter.option, _TYPES[parameter.kind]
+    kind = Literal[*parameter.choices] if parameter.choices else kind
+    kind = list[kind] if parameter.repeated else kind
+    default = None if parameter.kind == "text" or parameter.repeated else parameter.default
+    ends = [end if end is None or parameter.kind == "float" else int(end) for end in (option.low, option.high)]
+    shared: dict[str, Any] = {"metavar": option.metavar or None, "help": option.help, "hidden": option.hidden}
+    annotation = Annotated[
+        kind if parameter.required or default is not None else Optional[kind],  # noqa: UP045  # kind is a value
+        typer.Argument(show_default=False, **shared)
+        if parameter.argument
+        else typer.Option(
+            *spellings(parameter),
+            min=ends[0],
+            max=ends[1],
+            rich_help_panel=panel,
+            show_default=default not in (None, "", False),
+            **shared,
+        ),
+    ]
+    empty = inspect.Parameter.empty
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=empty if parameter.required else default,
+        annotation=annotation,
+    )
+
+
+def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
+    """The class of a command that understands former spellings, and a part as two numbers (`1 5` for `L1H5`)."""
+    former = {alias: spellings(parameter)[0] for parameter in parameters for alias in parameter.option.aliases}
+    names_part = any(parameter.argument and parameter.kind == "text" for parameter in parameters)
+
+    class Command(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            own = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
+            words = [word if word.partition("=")[0] in own else _renamed(word, former) for word in args]
+            return super().parse_args(ctx, _joined(words) if names_part else words)
+
+    return Command
+
+
+def _renamed(word: str, former: Mapping[str, str]) -> str:
+    name, equals, value = word.partition("=")
+    return f"{former[name]}{equals}{value}" if name in former else word
+
+
+def _joined(words: list[str]) -> list[str]:
+    """The words with the first two whole numbers in a row made one: `1.5`, which names a part of layer 1."""
+    for i in range(len(words) - 1):
+        is_value = i > 0 and words[i - 1].startswith("-")
+        if not is_value and all(re.fullmatch(r"\d{1,9}", word) for word in words[i : i + 2]):
+            return [*words[:i], f"{words[i]}.{words[i + 1]}", *words[i + 2 :]]
+    return words

@@ -1,0 +1,82 @@
+"""The questions to an index that need no more than the index: declared for every surface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.names import Among, FiredBy, PromotedBy
+from unembed.options import Context, Memory, Option, Side, Top
+from unembed.results import Table
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+
+_SORT = "What rows are sorted by; strength: the coefficient relative to the key's largest."
+
+
+def search(
+    index: Index,
+    words: Annotated[str, Option('Words, all required; "a phrase"; begin*.', metavar="TEXT")],
+    *,
+    top: Top = 20,
+    pole: Side = "positive",
+    context: Context = None,
+) -> Table:
+    """Find triggers by their text, the strongest first."""
+    return index.search(words, top, pole=pole, context=context)
+
+
+def promoting(
+    index: Index,
+    promoted: Annotated[str, Option("One token, its leading space included.", metavar="TOKEN")],
+    *,
+    top: Top = 20,
+    sort: Annotated[PromotedBy, Option(_SORT, aliases=("--by",))] = "score",
+) -> Table:
+    """Find the values that promote a token."""
+    return index.promoting(promoted, top, by=sort)
+
+
+def firing(
+    index: Index,
+    text: Annotated[str, Option("Any text; the model is run on it.")],
+    *,
+    top: Top = 20,
+    sort: Annotated[FiredBy, Option(_SORT, aliases=("--by",))] = "strength",
+) -> Table:
+    """Find the keys that fire most on a text."""
+    return index.firing_on(text, top, by=sort)
+
+
+def similar(
+    index: Index,
+    memory: Memory,
+    *,
+    top: Top = 20,
+    among: Annotated[Among, Option("Compare values or keys.")] = "values",
+) -> Table:
+    """Find the memories (FFN neurons) whose values, or keys, point the same way."""
+    return index.similar(*memory, top, among=among)
+
+
+def sql(
+    index: Index,
+    query: Annotated[str, Option("One SELECT over triggers, values, statistics, vocabulary, documents, labels.")],
+    *,
+    timeout: Annotated[float, Option("Seconds after which the query is stopped.", low=0.1)] = 60.0,
+) -> Table:
+    """Run one SELECT statement, read-only and restricted to the index."""
+    return index.sql(query, timeout=timeout)
+
+
+ANALYSES = tuple(
+    Analysis(f"index {function.__name__}", function, Needs.INDEX, cost, example)
+    for function, cost, example in (
+        (search, Cost.INSTANT, "unembed index search mine.index 'river \"the bridge\" flood*'"),
+        (promoting, Cost.INSTANT, 'unembed index promoting mine.index " river"'),
+        (firing, Cost.SECONDS, 'unembed index firing mine.index "The river rose over its"'),
+        (similar, Cost.SECONDS, "unembed index similar mine.index L4M571 --among keys"),
+        (sql, Cost.SECONDS, 'unembed index sql mine.index "SELECT * FROM triggers WHERE layer = 4 LIMIT 5"'),
+    )
+)

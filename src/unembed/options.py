@@ -1,0 +1,172 @@
+"""Options of analyses and commands: one meaning, one type and one help text for each name.
+
+A parameter is declared by its annotation, `Annotated[int, Option("What it means.")]`. Those that several functions
+have are types here: `top: Top = 20`. From the signature a surface learns what it needs (`parameter_of`): the command
+line makes options of it, the explorer's API the fields of a request.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from unembed.names import (
+    Basis,
+    HeadAddress,
+    HeadBasis,
+    MemoryAddress,
+    Pole,
+    StreamPoint,
+    parse_head,
+    parse_heads,
+    read_memory,
+)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What surfaces say about a parameter.
+
+    Attributes:
+        help: what it means, in one sentence.
+        letter: the short option, such as "k" for `-k`.
+        low: the smallest number allowed.
+        high: the largest number allowed.
+        metavar: the word for its value in help texts; chosen by type when empty.
+        argument: an argument of a command though it has a default.
+        parse: reads the value from text; raises `InvalidInput` where the text is not of the form.
+        aliases: former spellings, such as "--answer", that are still understood but shown nowhere.
+        name: the name of the option where the parameter's own is none: "json" for `as_json`.
+        off: the opposite of a switch, such as "--as-written"; by default, of one that is on, "--no-" and its name.
+        hidden: understood, but shown nowhere.
+    """
+
+    help: str
+    letter: str = ""
+    low: int | float | None = None
+    high: int | float | None = None
+    metavar: str = ""
+    argument: bool = False
+    parse: Callable[[str], Any] | None = None
+    aliases: tuple[str, ...] = ()
+    name: str = ""
+    off: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One option of a function, read from its signature.
+
+    Attributes:
+        kind: "int", "float", "str", "bool", "path", "text" for what `Option.parse` reads, or "edits".
+        required: there is no default.
+        repeated: takes a list of values.
+        argument: a command takes it by its place, not by its name.
+    """
+
+    name: str
+    kind: str
+    option: Option
+    required: bool = False
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    repeated: bool = False
+    argument: bool = False
+
+
+_KINDS = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
+EDITS = Option("Changes made while the model runs.")
+
+Prompt = Annotated[str, Option("The text to run the model on.")]
+Top = Annotated[int, Option("Rows listed.", "k", low=1)]
+Tokens = Annotated[int, Option("Tokens listed of each reading.", low=1, aliases=("--top", "-k"))]
+TokensOrFew = Annotated[int | None, Option("Tokens listed of each reading.", low=1, aliases=("--top", "-k"))]
+TopTokens = Annotated[int, Option("Top tokens of each value.", low=1, aliases=("--top", "-k"))]
+Position = Annotated[int, Option("Token position, from 0; negative from the end.", "p")]
+Layer = Annotated[int | None, Option("Only this layer, from 0.", "l")]
+Layers = Annotated[list[int] | None, Option("Only this layer, from 0; repeatable.", "l", aliases=("--layer",))]
+Token = Annotated[
+    str | None,
+    Option("The token to explain, its leading space included; default: the predicted one.", "t", aliases=("--answer",)),
+]
+Against = Annotated[str | None, Option("Subtract this token's logit; none: the logit of --token alone.")]
+Corpus = Annotated[
+    str | None,
+    Option(
+        "Text: a file, folder or pattern; shipped: the WikiText sample, the default of commands that need a text.", "c"
+    ),
+]
+MaxTokens = Annotated[int, Option("Largest number of tokens to run.", low=1, aliases=("--tokens",))]
+Seed = Annotated[int, Option("Seed of all random choices.")]
+AnySeed = Annotated[int | None, Option("Seed of all random choices.")]
+UnusedSeed = Annotated[int | None, Option("Seed of all random choices.", hidden=True)]
+"""Understood everywhere; hidden where no choice is random. The result's provenance records it."""
+_HOW_NORMS = (
+    "How norms are treated. raw: the unembedding or the weights alone, as in the papers; final: through the final "
+    "norm; frozen: through it, at the scale of the run; folded: with norm gains, the default where there are norms."
+)
+ReadingBasis = Annotated[Basis, Option(_HOW_NORMS)]
+ValueBasis = Annotated[Literal["raw", "final"], Option(_HOW_NORMS)]
+"""A value has no run whose scale could be frozen."""
+CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
+ReadPoint = Annotated[StreamPoint, Option("Capture point that is read.")]
+Head = Annotated[HeadAddress, Option("A head, such as L0H3 or 0.3.", parse=parse_head)]
+Without = Annotated[Sequence[HeadAddress], Option('Heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
+Memory = Annotated[MemoryAddress, Option("A memory (FFN neuron), such as L5M278.", parse=read_memory)]
+Memories = Annotated[
+    list[MemoryAddress] | None,
+    Option("A memory (FFN neuron), such as L5M278; repeatable.", parse=read_memory, name="memory", metavar="MEMORY"),
+]
+ShowUnlearned = Annotated[
+    bool,
+    Option(
+        "Include tokens that the model never learned (by training counts or by the embedding).", off="--hide-unlearned"
+    ),
+]
+Side = Annotated[Pole, Option("Largest or lowest coefficients (an index of gated layers has both).")]
+Context = Annotated[int | None, Option("Tokens shown of each prefix; default: as many as fit.", low=0)]
+IndexFolder = Annotated[Path | None, Option("An index of the model; default: its ready index.", metavar="DIR")]
+OUT = Option("The file or folder to write.", "o")
+Out = Annotated[Path | None, OUT]
+PerLayer = Annotated[int, Option("Memories drawn from each layer.", low=1)]
+Samples = Annotated[int, Option("Continuations of each prompt; more than one needs --seed.", low=1)]
+Clusters = Annotated[int | None, Option("Number of clusters of values.", low=1, name="clusters")]
+NewTokens = Annotated[int, Option("Tokens to generate.", "n", low=1)]
+Coefficient = Annotated[float, Option("Coefficient of the values to turn on.")]
+Clean = Annotated[str, Option("The prompt with the behaviour.")]
+Corrupted = Annotated[str, Option("The prompt without the behaviour.")]
+Noising = Annotated[bool, Option("Patch corrupted activations into the clean run instead.")]
+Align = Annotated[bool, Option("Find corresponding tokens where the prompts differ in length.")]
+Edits = Annotated[Sequence[Any], EDITS]
+
+
+def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
+    """A parameter of a function, with what its annotation says.
+
+    Raises:
+        TypeError: the annotation has no `Option`, or its type is none that a surface can read.
+    """
+    hint: Any = given.annotation  # text where the function's module postpones annotations
+    hint = eval(hint, inspect.unwrap(function).__globals__) if isinstance(hint, str) else hint
+    kind, option = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    if not isinstance(option, Option):
+        raise TypeError(f"parameter {given.name!r} has no help: annotate it with Annotated[..., Option(...)]")
+    required = given.default is inspect.Parameter.empty
+    default = None if required else str(given.default) if isinstance(given.default, Path) else given.default
+    if option is EDITS:
+        return Parameter(given.name, "edits", option)
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (part for part in get_args(kind) if part is not type(None))
+    if repeated := get_origin(kind) is list:
+        (kind,) = get_args(kind)
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if option.parse is None and not choices and kind not in _KINDS:
+        raise TypeError(f"parameter {given.name!r} is {kind}: give Option a function that reads it from text, parse=")
+    word = "text" if option.parse is not None else _KINDS.get(kind, "str")
+    argument = option.argument or (required and given.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return Parameter(given.name, word, option, required, default, choices, repeated, argument)
