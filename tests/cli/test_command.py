@@ -168,6 +168,12 @@ FORMER = [
     "circuits head 1 0 --offset 2",
 ]
 """Command lines as the documentation of earlier versions had them."""
+MEANT = {
+    "index build --layer 20 --layer 21 --top 5": {"layers": [20, 21], "triggers": 5, "top_tokens": 30},
+    "circuits direct-path --tokens 5": {"compared": 5, "max_tokens": 400_000},
+    "clusters --clusters 600 --layer 3 --layer 4": {"n_clusters": 600, "layers": [3, 4]},
+    "steer x --promote happy --values 3 --top 4 -n 5": {"per_word": 3, "tokens": 4, "new_tokens": 5},
+}
 
 
 @pytest.mark.parametrize("line", FORMER)
@@ -178,4 +184,6 @@ def test_a_command_line_of_earlier_versions_is_understood(line: str) -> None:
 
     known, words = dict(all_commands(get_command(commands.app))), shlex.split(line)
     n = 2 if " ".join(words[:2]) in known else 1
-    known[" ".join(words[:n])].make_context(line, words[n:])
+    given = known[" ".join(words[:n])].make_context(line, words[n:]).params
+    for name, value in MEANT.get(line, {}).items():
+        assert given[name] == value

@@ -32,7 +32,7 @@ def test_every_edit_of_the_library_can_be_written(gpt2_folder: Path, tmp_path: P
         add=["L1M5=1"],
         add_vector=[f"1=-2*{tmp_path / 'v.npy'}", f"L0={tmp_path / 'v.json'}"],
         replace_stream=[f"1=2*{tmp_path / 'v.npy'}"],
-        edits_file=saved,
+        edits_file=[saved],
     )
     assert given.edits(lm) == [
         package.scale_head(0, 1, 3.0),

@@ -59,7 +59,7 @@ def add_command(app: typer.Typer, name: str, given: Command) -> None:
     parameters = [p for key, slot in given.slots.items() for p in owned.get(key, [slot])]
 
     def run(**texts: Any) -> None:
-        read = values(parameters, texts)
+        read = {p.name: value_of(p, texts[p.name]) for p in parameters}
         chosen = {
             key: type(slot)(**{p.name: read[p.name] for p in owned[key]}) if key in owned else read[key]
             for key, slot in given.slots.items()
@@ -83,27 +83,23 @@ def spellings(parameter: Parameter) -> tuple[str, ...]:
     return (long, f"-{option.letter}") if option.letter else (long,)
 
 
-def values(parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the function takes: texts read by their parser, the rest as it is.
+def value_of(parameter: Parameter, given: Any) -> Any:
+    """What the function takes for what typer read: the default where nothing was given, a text as its parser reads it.
 
     Raises:
         typer.BadParameter: a text is not of the form.
     """
-    found: dict[str, Any] = {}
-    for parameter in parameters:
-        value, read = cast(Any, given[parameter.name]), parameter.option.parse
-        if (parameter.repeated and not value) or (value is None and not parameter.required):
-            value = parameter.default
-        elif read is not None:
-            try:
-                value = [read(text) for text in value] if parameter.repeated else read(value)
-            except InvalidInput as error:
-                word = parameter.option.metavar or parameter.name
-                raise typer.BadParameter(
-                    error.what, param_hint=word.upper() if parameter.argument else spellings(parameter)[0]
-                ) from None
-        found[parameter.name] = value
-    return found
+    read = parameter.option.parse
+    if given is None or (parameter.repeated and not given):
+        return parameter.default
+    if read is None:
+        return given
+    try:
+        return [read(text) for text in given] if parameter.repeated else read(given)
+    except InvalidInput as error:
+        word = (parameter.option.metavar or parameter.name).upper()
+        hint = word if parameter.argument else spellings(parameter)[0]
+        raise typer.BadParameter(error.what, param_hint=hint) from None
 
 
 def fields_of(group: Any) -> list[Parameter]:
@@ -148,7 +144,10 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
 
 def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
     """The class of a command that understands former spellings, and a part as two numbers (`1 5` for `L1H5`)."""
-    former = {alias: spellings(parameter)[0] for parameter in parameters for alias in parameter.option.aliases}
+    former: dict[str, str] = {}
+    for parameter in parameters:  # a former spelling of two options is that of the first
+        for alias in parameter.option.aliases:
+            former.setdefault(alias, spellings(parameter)[0])
     names_part = any(parameter.argument and parameter.kind == "text" for parameter in parameters)
 
     class Command(TyperCommand):

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import unembed
 from tests.server.conftest import TOKEN
 from unembed import analyses
-from unembed.analyses import Analysis, Cost, Needs, Option, Prompt, Top
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.options import Option, Prompt, Top
 from unembed.results import Table
 from unembed.server.app import create
 from unembed.server.state import ServerState

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Json, Opening
-from unembed.options import Corpus, Layers, Option, Out, TopTokens
+from unembed.options import Corpus, Layers, Option, Out
 
 
 @command("index build", "unembed index build --corpus mine.jsonl --out mine.index")
@@ -27,7 +27,7 @@ def build(
     triggers: Annotated[
         int, Option("Triggers of each key.", low=1, aliases=("--top", "-k"), name="triggers-per-key")
     ] = 25,
-    top_tokens: TopTokens = 30,
+    top_tokens: Annotated[int, Option("Top tokens of each value.", low=1)] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
         Option("Signs of coefficients: positive, or both; auto: both in gated layers."),
