@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import json
 import os
@@ -31,6 +32,13 @@ def test_a_browser_that_connects_before_the_server_is_ready_is_not_refused() -> 
             pass
         with pytest.raises(InvalidInput, match=rf"cannot listen on port {address[1]} of 127.0.0.1: .*another --port"):
             listening_socket(*address)
+
+
+def test_imports_are_frozen_only_while_serving() -> None:
+    before = gc.get_freeze_count()
+    with running._imports_frozen():
+        assert gc.get_freeze_count() > before
+    assert not gc.get_freeze_count()
 
 
 def test_an_address_of_no_machine_here_is_refused() -> None:

@@ -11,7 +11,7 @@ from unembed.attention import HEAD_SCORES
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories import memory_view
 from unembed.names import Mode
-from unembed.notebook.drawings import Card
+from unembed.notebook.drawings import Card, table
 from unembed.notebook.result_drawings import heat
 from unembed.results import numbers, numbers_or_none, visible_html
 from unembed.validation import positive_int
@@ -41,7 +41,7 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
     pairs = zip(view.promoted, view.suppressed, strict=True)
     rows = [[c for s in pair for c in (visible_html(s.token), f"{s.score:+.4g}")] for pair in pairs]
     head = ("promotes", "score", "suppresses", "score")
-    return Card(asdict(view), _table(f"Layer {view.layer}, memory {view.index}", head, rows))
+    return Card(asdict(view), table(f"Layer {view.layer}, memory {view.index}", head, rows))
 
 
 def pattern_card(trace: Trace, layer: int, head: int) -> Card:
@@ -61,7 +61,7 @@ def pattern_card(trace: Trace, layer: int, head: int) -> Card:
         for dst, row in enumerate(weights)
     ]
     names = ["", *(visible_html(token) for token in tokens)]
-    return Card(data, _table(f"Attention of layer {layer}, head {head}", names, rows))
+    return Card(data, table(f"Attention of layer {layer}, head {head}", names, rows))
 
 
 def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
@@ -81,7 +81,7 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     data = {"schema": "unembed.heads/2", "scores": found, "definition": HEAD_SCORES[kind], "note": note}
     rows = [[str(n), *("" if x is None else f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
     names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
-    return Card(data, _table(html.escape(note), names, rows))
+    return Card(data, table(html.escape(note), names, rows))
 
 
 def ranks_card(
@@ -113,7 +113,7 @@ def ranks_card(
     note = f"Rank at {point} of every layer, after token {position % len(trace)} of the prompt"
     data = {"schema": "unembed.ranks/1", "series": series, "layers": layers, "size": lm.d_vocab, "note": note}
     rows = [[layer, *(f"{one['ranks'][n]:,}" for one in series)] for n, layer in enumerate(layers)]
-    return Card(data, _table(html.escape(note), ["layer", *(visible_html(name) for name in names)], rows))
+    return Card(data, table(html.escape(note), ["layer", *(visible_html(name) for name in names)], rows))
 
 
 def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Card:
@@ -152,10 +152,4 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
             "note": note,
         }
     rows = [[a, b, f"{value:.4g}"] for a, b, value in best]
-    return Card(data, _table(html.escape(note), ["writing head", "reading head", "composition"], rows))
-
-
-def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    names = "".join(f"<th>{name}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><caption>{caption}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+    return Card(data, table(html.escape(note), ["writing head", "reading head", "composition"], rows))

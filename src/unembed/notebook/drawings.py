@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +61,16 @@ def card_of(result: Displayed) -> Card | None:
 def _trace_card(trace: Trace) -> Card:
     view = emergence(trace.lm, trace, "".join(trace.token_strings))
     stage = view.stages[-1]
-    head = "".join(f"<th>{visible_html(token.token)}</th>" for token in view.tokens)
-    rows: list[str] = []
+    rows: list[list[str]] = []
     for layer in reversed(range(len(stage.ids))):
         cells = zip(stage.ids[layer], stage.probabilities[layer], strict=True)
-        body = "".join(f"<td>{visible_html(view.texts[ids[0]])} {p[0]:.0%}</td>" for ids, p in cells)
-        rows.append(f"<tr><th>{layer}</th>{body}</tr>")
+        rows.append([str(layer), *(f"{visible_html(view.texts[ids[0]])} {p[0]:.0%}" for ids, p in cells)])
     caption = f"Most likely next token after every layer of {html.escape(view.model)}"
-    table = (
-        f"<table><caption>{caption}</caption><thead><tr><th>layer</th>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
-    return Card(asdict(view), table)
+    return Card(asdict(view), table(caption, ["layer", *(visible_html(token.token) for token in view.tokens)], rows))
+
+
+def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts, already escaped, as an HTML table."""
+    names = "".join(f"<th>{name}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{caption}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"

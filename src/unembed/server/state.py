@@ -18,7 +18,6 @@ import torch
 import unembed
 from unembed.errors import IndexFault, InvalidInput
 from unembed.server.clusters import ClusterStore
-from unembed.server.memory import release_freed_memory
 from unembed.server.model_queue import ModelQueue, superseded
 from unembed.server.responses import Cache, to_json
 from unembed.server.store import SavedAddresses, SavedPresets, TemporaryPresets
@@ -42,8 +41,6 @@ MAX_TRACE_TOKENS = 4096
 """Tokens of all cached traces together: a trace holds the residual stream of each."""
 MAX_RUNS = 64
 MAX_ADDRESS_BYTES = 8 * 1024 * 1024
-_TRACES_PER_RELEASE = 16
-"""Traces after which freed memory is returned to the system."""
 
 
 class ServerState:
@@ -86,7 +83,6 @@ class ServerState:
         self._prompts: OrderedDict[str, tuple[str, Sequence[Edit]]] = OrderedDict()
         self._newest: dict[tuple[str, str], object] = {}
         self._lock = threading.Lock()
-        self._traces_made = 0
         if own_thread:
             self.queue.start()
 
@@ -136,9 +132,6 @@ class ServerState:
             self._traces.move_to_end(key)
             return self._traces[key]
         trace = self._traces[key] = self.lm.trace(prompt, edits=edits)
-        self._traces_made += 1
-        if self._traces_made % _TRACES_PER_RELEASE == 0:
-            release_freed_memory()
         while len(self._traces) > MAX_TRACES or (
             len(self._traces) > 1 and sum(len(one) for one in self._traces.values()) > MAX_TRACE_TOKENS
         ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Path, Query, Response
@@ -80,22 +79,18 @@ async def get_concepts(state: r.State) -> dict[str, Any]:
 
 
 @routes.post("/concepts")
-async def post_concept(state: r.State, query: r.ConceptRequest) -> ConceptAdded:
+def post_concept(state: r.State, query: r.ConceptRequest) -> ConceptAdded:
     """Give memories a name, one label each. All of them must exist."""
     corpus = state.require_index()
-
-    def work() -> ConceptAdded:
-        members = dict.fromkeys((member.layer, member.index) for member in query.members)
-        for layer, index in members:
-            corpus.memory(layer, index)
-        known = memories_named(corpus.labels().rows(), query.name, query.author)
-        new = [member for member in members if member not in known]
-        name, author = query.name.strip(), query.author
-        ids = corpus.add_labels(Label(layer, index, name, author) for layer, index in new)
-        state.label_version += bool(ids)
-        return ConceptAdded(ids=ids, known=len(members) - len(ids))
-
-    return await state.run_in_pool(work, "files")
+    members = dict.fromkeys((member.layer, member.index) for member in query.members)
+    for layer, index in members:
+        corpus.memory(layer, index)
+    known = memories_named(corpus.labels().rows(), query.name, query.author)
+    new = [member for member in members if member not in known]
+    name, author = query.name.strip(), query.author
+    ids = corpus.add_labels(Label(layer, index, name, author) for layer, index in new)
+    state.label_version += bool(ids)
+    return ConceptAdded(ids=ids, known=len(members) - len(ids))
 
 
 @routes.get("/concepts/{name:path}", responses={200: {"model": Concept}})
@@ -106,7 +101,7 @@ async def get_concept(state: r.State, name: Annotated[str, Path(max_length=2000)
 
 
 @routes.get("/annotations/queue")
-async def get_queue(
+def get_queue(
     state: r.State,
     what: What = "value",
     seed: r.Seed = 0,
@@ -116,21 +111,15 @@ async def get_queue(
 ) -> dict[str, Any]:
     """The length of the queue, the items that this author has done, and the rules. It does not reveal the items."""
     corpus = state.require_index()
-
-    def work() -> dict[str, Any]:
-        found = _items(state, what, seed, per_layer, random_per_layer)
-        labelled = {
-            (row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author
-        }
-        done = [item.number for item in found if (item.what, item.layer, item.index) in labelled]
-        return {
-            "what": what,
-            "items": len(found),
-            "done": done,
-            "rules": dataclasses.asdict(annotation.RULES[what]),
-        }
-
-    return await state.run_in_pool(work, "files")
+    found = _items(state, what, seed, per_layer, random_per_layer)
+    labelled = {(row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author}
+    done = [item.number for item in found if (item.what, item.layer, item.index) in labelled]
+    return {
+        "what": what,
+        "items": len(found),
+        "done": done,
+        "rules": dataclasses.asdict(annotation.RULES[what]),
+    }
 
 
 def _is_word(text: str) -> bool:
@@ -143,7 +132,7 @@ def _is_word(text: str) -> bool:
 
 
 @routes.get("/annotations/queue/{number}")
-async def get_item(
+def get_item(
     state: r.State,
     number: r.Index,
     what: What = "value",
@@ -153,54 +142,40 @@ async def get_item(
 ) -> dict[str, Any]:
     """The content of one item: 25 trigger prefixes of a key, or 30 tokens of a value with definitions."""
     corpus = state.require_index()
-
-    def work() -> dict[str, Any]:
-        item = _item(_items(state, what, seed, per_layer, random_per_layer), number)
-        if what == "key":
-            table = corpus.triggers(item.layer, item.index, annotation.RULES["key"].shown, context=40)
-            columns = ("prefix", "token", "next_token")
-            return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-        texts = state.lm.token_strings(annotation.item_tokens(state.lm, item, seed))
-        tokens = [
-            {"token": text, "description": definition if _is_word(text) else None}
-            for text, definition in zip(texts, annotation.definitions(texts), strict=True)
-        ]
-        return {"number": number, "tokens": tokens}
-
-    return await state.run_in_pool(work, "files")
+    item = _item(_items(state, what, seed, per_layer, random_per_layer), number)
+    if what == "key":
+        table = corpus.triggers(item.layer, item.index, annotation.RULES["key"].shown, context=40)
+        columns = ("prefix", "token", "next_token")
+        return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
+    texts = state.lm.token_strings(annotation.item_tokens(state.lm, item, seed))
+    tokens = [
+        {"token": text, "description": definition if _is_word(text) else None}
+        for text, definition in zip(texts, annotation.definitions(texts), strict=True)
+    ]
+    return {"number": number, "tokens": tokens}
 
 
 @routes.post("/annotations")
-async def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
+def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
     """Store an annotator's patterns of an item: one label for each, or one that records that there is none."""
     corpus = state.require_index()
-
-    def work() -> dict[str, Any]:
-        item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
-        patterns = query.patterns or [r.PatternRequest(label=annotation.NONE, kind="")]
-        notes = [annotation.pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
-        common = {"seed": query.seed, "item": query.number}
-        ids = corpus.add_labels(
-            Label(
-                item.layer, item.index, one.label, query.author, item.what, {**note, **common, **one.confidence_note()}
-            )
-            for one, note in zip(patterns, notes, strict=True)
-        )
-        state.label_version += 1
-        return {"ids": ids}
-
-    return await state.run_in_pool(work, "files")
+    item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
+    patterns = query.patterns or [r.PatternRequest(label=annotation.NONE, kind="")]
+    notes = [annotation.pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
+    common = {"seed": query.seed, "item": query.number}
+    ids = corpus.add_labels(
+        Label(item.layer, item.index, one.label, query.author, item.what, {**note, **common, **one.confidence_note()})
+        for one, note in zip(patterns, notes, strict=True)
+    )
+    state.label_version += 1
+    return {"ids": ids}
 
 
 @routes.get("/annotations/agreement")
-async def get_agreement(state: r.State) -> dict[str, Any]:
+def get_agreement(state: r.State) -> dict[str, Any]:
     """Cohen's and Fleiss' kappa over all items that several people annotated."""
     corpus = state.require_index()
-
-    def work() -> dict[str, Any]:
-        return {"questions": [dataclasses.asdict(one) for one in annotation.label_agreement(corpus.labels().rows())]}
-
-    return await state.run_in_pool(work, "files")
+    return {"questions": [dataclasses.asdict(one) for one in annotation.label_agreement(corpus.labels().rows())]}
 
 
 @routes.get("/annotations/export")
@@ -213,15 +188,11 @@ async def get_export(state: r.State) -> Response:
 
 
 @routes.post("/annotations/import")
-async def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
+def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
     """Append labels that an export wrote, all or none, except those whose author, time and text are known here."""
-    return await state.run_in_pool(partial(_import, state, query.jsonl), "files")
-
-
-def _import(state: ServerState, jsonl: str) -> dict[str, Any]:
     corpus = state.require_index()
     known = {_identity(row) for row in corpus.labels(of="all").rows()}
-    rows = [_parse(number, line) for number, line in enumerate(jsonl.splitlines(), 1) if line.strip()]
+    rows = [_parse(number, line) for number, line in enumerate(query.jsonl.splitlines(), 1) if line.strip()]
     new = {key: row for row in rows if (key := _identity(row)) not in known}
     corpus.add_labels(
         Label(

@@ -6,7 +6,6 @@ With an index they are saved in its folder, as labels are; without one they last
 from __future__ import annotations
 
 import json
-from functools import partial
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -34,23 +33,23 @@ class Presets(BaseModel):
 
 
 @routes.get("/presets")
-async def get_presets(state: r.State) -> Presets:
+def get_presets(state: r.State) -> Presets:
     """All presets, by name."""
-    found = await state.run_in_pool(state.presets.all, "files")
+    found = state.presets.all()
     presets = [Preset(**{**one, "edits": json.loads(one["edits"])}) for one in found]
     return Presets(presets=presets, persistent=state.index is not None)
 
 
 @routes.post("/presets")
-async def post_preset(state: r.State, query: r.PresetRequest) -> dict[str, int]:
+def post_preset(state: r.State, query: r.PresetRequest) -> dict[str, int]:
     """Save edits under a name, replacing those of the same name."""
     lm = state.lm
     model = lm.name + (f"@{lm.revision[:8]}" if lm.revision else "")
     edits = [edit.model_dump() for edit in query.edits]
-    return {"id": await state.run_in_pool(partial(state.presets.put, query.name.strip(), edits, model), "files")}
+    return {"id": state.presets.put(query.name.strip(), edits, model)}
 
 
 @routes.delete("/presets/{number}")
-async def delete_preset(state: r.State, number: r.Index) -> dict[str, bool]:
+def delete_preset(state: r.State, number: r.Index) -> dict[str, bool]:
     """Delete a preset."""
-    return {"removed": await state.run_in_pool(partial(state.presets.remove, number), "files")}
+    return {"removed": state.presets.remove(number)}
