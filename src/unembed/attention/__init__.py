@@ -1,7 +1,8 @@
 """Attention heads as circuits: what a head matches (QK), what it moves (OV), and how heads compose.
 
-Owns matrices as factors (`LowRank`), the two circuits of a head, copying and matching scores, composition, virtual
-heads, skip-trigrams, path expansion, head scores on text, induction and the geometry of the stream.
+Four rooms, each of which uses those before it: `weights` (matrices as factors, the two circuits of a head, copying,
+composition), `paths` (virtual weights and heads, path expansion, the geometry of the stream), `behaviour` (head scores,
+induction, heads on a prompt) and `text` (skip-trigrams, the direct path, examples from a corpus).
 
 Public names: `circuits` (as `unembed.circuits`), `Circuits`, `LowRank`.
 """
@@ -16,13 +17,10 @@ if TYPE_CHECKING:
     from unembed.attention.behaviour.repeated_pattern import InductionView as InductionView
     from unembed.attention.behaviour.repeated_pattern import induction_view as induction_view
     from unembed.attention.circuits import Circuits as Circuits
-    from unembed.attention.paths.geometry import subspaces as subspaces
     from unembed.attention.paths.geometry import virtual_weights as virtual_weights
     from unembed.attention.text.head_examples import HeadExamples as HeadExamples
     from unembed.attention.text.head_examples import Progress as Progress
     from unembed.attention.text.head_examples import examples_of_heads as examples_of_heads
-    from unembed.attention.text.skip_trigrams import count_in_corpus as count_in_corpus
-    from unembed.attention.text.skip_trigrams import frequent_tokens as frequent_tokens
     from unembed.attention.views import HEAD_SCORES as HEAD_SCORES
     from unembed.attention.views import ConnectionsView as ConnectionsView
     from unembed.attention.views import HeadsView as HeadsView
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
     from unembed.attention.views import head_view as head_view
     from unembed.attention.views import heads_view as heads_view
     from unembed.attention.weights.low_rank import LowRank as LowRank
-    from unembed.attention.weights.paper import SOURCE as SOURCE
-    from unembed.attention.weights.rotation import random_rotation as random_rotation
-    from unembed.attention.weights.rotation import rotate_stream as rotate_stream
     from unembed.attention.weights.rotation import rotated as rotated
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
@@ -41,12 +36,10 @@ else:
         {
             "behaviour.repeated_pattern": "InductionView induction_view",
             "circuits": "Circuits",
-            "paths.geometry": "subspaces virtual_weights",
+            "paths.geometry": "virtual_weights",
             "text.head_examples": "HeadExamples Progress examples_of_heads",
-            "text.skip_trigrams": "count_in_corpus frequent_tokens",
             "views": "HEAD_SCORES ConnectionsView HeadsView HeadView connections_view head_view heads_view",
             "weights.low_rank": "LowRank",
-            "weights.paper": "SOURCE",
-            "weights.rotation": "random_rotation rotate_stream rotated",
+            "weights.rotation": "rotated",
         },
     )

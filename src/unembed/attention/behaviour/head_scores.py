@@ -18,13 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.behaviour.repeated_pattern import Length, Sequences, repeated_tokens
 from unembed.attention.weights.by_layer import by_layer, number_or_none
 from unembed.attention.weights.copying import copying, matching
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words
-from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER, SOURCE
+from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.document.numbers import as_written
@@ -405,13 +404,4 @@ def heads_answer(
     return Answer(f"Heads of {lm.name}", (heads_section(circuits, scores, chosen, provenance),), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits heads",
-    heads_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits heads --model wren",
-    model="attn-2l",
-    source=SOURCE,
-    screen="heads",
-)
+ANALYSIS = of_circuits("heads", heads_answer, "heads --model wren", screen="heads")

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
+from unembed.analyses import Cost
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
-from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, SOURCE
+from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
@@ -313,12 +313,4 @@ def in_context_answer(
     return Answer(f"In-context learning of {lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits in-context",
-    in_context_answer,
-    Needs.CIRCUITS,
-    Cost.MINUTES,
-    example="unembed circuits in-context --without L1H0,L1H6",
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("in-context", in_context_answer, "in-context --without L1H0,L1H6", Cost.MINUTES)

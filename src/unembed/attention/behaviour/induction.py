@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.behaviour.head_scores import HeadScores, head_scores
 from unembed.attention.behaviour.in_context import TextScores
 from unembed.attention.behaviour.repeated_pattern import Length, Sequences
@@ -27,7 +26,7 @@ from unembed.attention.weights.copying import Spectra, copying_scores
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.low_rank import by_modulus
 from unembed.attention.weights.missing_circuits import missing_circuits
-from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
+from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
@@ -256,12 +255,4 @@ def induction_answer(
     return Answer(f"Induction heads of {circuits.lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits induction",
-    induction_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits induction --model attn-2l",
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("induction", induction_answer, "induction --model attn-2l")

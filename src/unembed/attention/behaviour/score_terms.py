@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
+from unembed.analyses import Cost
 from unembed.attention.weights.composed_weights import is_composed, read_in_run
 from unembed.attention.weights.folded_weights import QKNorm
-from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
@@ -233,12 +233,4 @@ def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, positio
     return Answer(f"Attention scores of head {head} of {circuits.lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits scores",
-    scores_answer,
-    Needs.CIRCUITS,
-    Cost.INSTANT,
-    example='unembed circuits scores L0H0 "The first month of the year"',
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("scores", scores_answer, 'scores L0H0 "The first month of the year"', Cost.INSTANT)

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
+from unembed.analyses import Cost
 from unembed.attention.paths.linearized import frozen_run
-from unembed.attention.weights.paper import NO_NUMBERS, SOURCE
+from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.models.decoder import Decoder
@@ -171,13 +171,10 @@ def look_answer(
     return Answer(f"Head {head} of {circuits.lm.name} at one position", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits look",
+ANALYSIS = of_circuits(
+    "look",
     look_answer,
-    Needs.CIRCUITS,
+    'look L1H0 "The first month of the first" --html look.html',
     Cost.INSTANT,
-    example='unembed circuits look L1H0 "The first month of the first" --html look.html',
-    model="attn-2l",
-    source=SOURCE,
     screen="heads?prompt={prompt}&position={position}&head={head}&token={token}",
 )

@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
-from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
+from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfMemory
@@ -291,12 +290,4 @@ def expansion_answer(
     return Answer(f"Path expansion in {lm.name}", (made,), provenance, "expansion_terms")
 
 
-ANALYSIS = Analysis(
-    "circuits expand",
-    expansion_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example='unembed circuits expand "The first month of the" --order 2',
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("expand", expansion_answer, 'expand "The first month of the" --order 2')

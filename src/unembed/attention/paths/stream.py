@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, MemoryManagement, memory_management
 from unembed.attention.paths.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
-from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, SOURCE
+from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.options import CircuitBasis, Corpus, Option, Top
@@ -161,11 +160,4 @@ def stream_answer(
     return Answer(f"The stream of {lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits stream",
-    stream_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits stream --model wren --verify",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("stream", stream_answer, "stream --model wren --verify", model="wren")

@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
+from unembed.analyses import Cost
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.folded_weights import require_heads
-from unembed.attention.weights.paper import NO_NUMBERS, SAMPLE, SOURCE
+from unembed.attention.weights.paper import NO_NUMBERS, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
@@ -292,12 +292,4 @@ def term_importance_answer(
     return Answer(f"Term importance in {lm.name}", (importance_section(found, provenance),), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits term-importance",
-    term_importance_answer,
-    Needs.CIRCUITS,
-    Cost.MINUTES,
-    example="unembed circuits term-importance --max-tokens 5000",
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("term-importance", term_importance_answer, "term-importance --max-tokens 5000", Cost.MINUTES)

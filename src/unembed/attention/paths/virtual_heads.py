@@ -13,12 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.copying import OwnToken, Spectra, own_token_of
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.one_head import shown_entries
-from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices, full_ov
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
@@ -209,12 +208,4 @@ def virtual_head_answer(
     return Answer(f"{pair.label} of {lm.name}", tuple(made), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits virtual-head",
-    virtual_head_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits virtual-head L0H0 L1H0",
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("virtual-head", virtual_head_answer, "virtual-head L0H0 L1H0")

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.paths.geometry import NO_MATRICES, keys_of, up_projection_of, values_of
 from unembed.attention.weights.folded_weights import (
     at_least_float32,
@@ -28,7 +27,7 @@ from unembed.attention.weights.folded_weights import (
     without_channel_mean,
     writing_weights,
 )
-from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput, Unsupported
@@ -387,11 +386,4 @@ def virtual_weights_answer(
     return Answer(f"Virtual weights of {part} of {circuits.lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits virtual-weights",
-    virtual_weights_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits virtual-weights L5M278 --model wren",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("virtual-weights", virtual_weights_answer, "virtual-weights L5M278 --model wren", model="wren")

@@ -39,7 +39,10 @@ class Bigrams:
 
     def table(self, first: Int[Tensor, " row"], second: Int[Tensor, " column"]) -> Int[Tensor, "row column"]:
         """How often each of some tokens follows each of some others."""
-        wanted = first[:, None] * self.d_vocab + second  # (row, column)
+        return self._count_of(first[:, None] * self.d_vocab + second)
+
+    def _count_of(self, wanted: Int[Tensor, "*pair"]) -> Int[Tensor, "*pair"]:
+        """How often pairs occur, each given as one number."""
         codes = self.first * self.d_vocab + self.second
         at = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
         return torch.where(codes[at] == wanted, self.count[at], 0)
@@ -65,9 +68,7 @@ class Bigrams:
         unigram /= unigram.sum()
         total = torch.zeros(self.d_vocab, dtype=torch.float64).index_add_(0, self.first, self.count.double())
         kinds = torch.zeros_like(total).index_add_(0, self.first, torch.ones_like(self.first, dtype=torch.float64))
-        codes, wanted = self.first * self.d_vocab + self.second, other.first * self.d_vocab + other.second
-        at = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
-        known = torch.where(codes[at] == wanted, self.count[at].double(), torch.zeros(1, dtype=torch.float64))
+        known = self._count_of(other.first * self.d_vocab + other.second).double()
         n = total[other.first].clamp_min(1)
         spare = torch.where(total[other.first] > 0, _DISCOUNT * kinds[other.first] / n, torch.ones_like(n))
         p = (known - _DISCOUNT).clamp_min(0) / n + spare * unigram[other.second]

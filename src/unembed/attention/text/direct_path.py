@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
+from unembed.analyses import Cost
 from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.folded_weights import embedding
-from unembed.attention.weights.paper import SAMPLE, SOURCE
+from unembed.attention.weights.paper import SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
@@ -246,12 +246,4 @@ def direct_path_answer(
     return Answer(f"The direct path of {lm.name}", (direct_path_section(lm, found, provenance),), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits direct-path",
-    direct_path_answer,
-    Needs.CIRCUITS,
-    Cost.MINUTES,
-    example="unembed circuits direct-path --model attn-0l",
-    model="attn-0l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("direct-path", direct_path_answer, "direct-path --model attn-0l", Cost.MINUTES, model="attn-0l")

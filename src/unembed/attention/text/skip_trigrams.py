@@ -17,11 +17,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.low_rank import LowRank
-from unembed.attention.weights.paper import SAMPLE, SOURCE
+from unembed.attention.weights.paper import SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
@@ -418,12 +417,4 @@ def skip_trigrams_answer(
     return Answer(f"Skip-trigrams of head {head} of {lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits skip-trigrams",
-    skip_trigrams_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits skip-trigrams L0H3 --check",
-    model="attn-1l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("skip-trigrams", skip_trigrams_answer, "skip-trigrams L0H3 --check", model="attn-1l")

@@ -17,11 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composed_weights import require_qk
 from unembed.attention.weights.folded_weights import mean_embedding, require_heads
 from unembed.attention.weights.low_rank import LowRank
-from unembed.attention.weights.paper import NOT_IN_PAPER, SOURCE
+from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import Unsupported
@@ -243,12 +242,4 @@ def offsets_answer(
     return Answer(f"Head {head} of {circuits.lm.name} by offset", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits offsets",
-    offsets_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits offsets L0H0 --farthest 12",
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("offsets", offsets_answer, "offsets L0H0 --farthest 12")

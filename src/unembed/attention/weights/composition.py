@@ -18,11 +18,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composed_weights import require_ov
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words, missing_circuits
-from unembed.attention.weights.paper import NO_NUMBERS, SOURCE
+from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
@@ -382,12 +381,4 @@ def composition_answer(
     return Answer(f"Composition in {circuits.lm.name}", (made,), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits composition",
-    composition_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits composition --kind k",
-    model="attn-2l",
-    source=SOURCE,
-)
+ANALYSIS = of_circuits("composition", composition_answer, "composition --kind k")

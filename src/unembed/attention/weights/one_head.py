@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from unembed.analyses import Analysis, Cost, Needs
 from unembed.attention.weights.composition import MODES, partners
 from unembed.attention.weights.copying import copying, eigenvalue_section, matching, own_token
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.low_rank_topk import Entries
 from unembed.attention.weights.missing_circuits import missing_circuits
-from unembed.attention.weights.paper import SOURCE
+from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import Unsupported
@@ -156,13 +155,4 @@ def head_answer(
     return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance)
 
 
-ANALYSIS = Analysis(
-    "circuits head",
-    head_answer,
-    Needs.CIRCUITS,
-    Cost.SECONDS,
-    example="unembed circuits head L1H0 --html head.html",
-    model="attn-2l",
-    source=SOURCE,
-    screen="heads?head={head}",
-)
+ANALYSIS = of_circuits("head", head_answer, "head L1H0 --html head.html", screen="heads?head={head}")
