@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from unembed.gallery.ranking import rank_memories as rank_memories
     from unembed.index.default_index import cached_index as cached_index
     from unembed.index.index import Index as Index
+    from unembed.jacobian.lens import open_lens as open_lens
     from unembed.language_model import LanguageModel as LanguageModel
     from unembed.language_model import load as load
     from unembed.logit_attribution import Attribution as Attribution
@@ -75,6 +76,7 @@ else:
             "gallery.ranking": "rank_memories",
             "index.default_index": "cached_index",
             "index.index": "Index",
+            "jacobian.lens": "open_lens",
             "language_model": "LanguageModel load",
             "logit_attribution": "Attribution",
             "memories.clustering.value_clusters": "cluster cluster_values",

@@ -74,6 +74,7 @@ MODULES = (
     "unembed.attention.paths.term_importance",
     "unembed.attention.behaviour.in_context",
     "unembed.index.analyses",
+    "unembed.jacobian.fit_answer",
 )
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from unembed.dictionaries.attachment import AttachedDictionary
     from unembed.dictionaries.dictionary import Dictionary
     from unembed.index import Index
+    from unembed.jacobian.lens import JacobianLens
     from unembed.logit_attribution import Attribution
     from unembed.reports import Report
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     "name revision hf tokenizer weights device dtype n_layers n_heads n_kv_heads n_memories d_model d_head d_mlp "
     "d_vocab encode decode token_strings single_token run generate edited windows trace attribute patch ablate "
     "attribution_patching steer attach train_dictionary sweep index report values value_concepts event_sample "
-    "sub_update_effects rank_memories circuits"
+    "sub_update_effects rank_memories circuits fit_lens use_lens lens"
 )
 class LanguageModel(Decoder):
     """A decoder with everything that can be done with it; the methods are the rooms' own functions.
@@ -66,7 +67,10 @@ class LanguageModel(Decoder):
         d_model: width of the residual stream.
         d_head: width of a head.
         d_vocab: tokens of the vocabulary.
+        lens: the fitted lens that `use_lens` set; None where there is none.
     """
+
+    lens: JacobianLens | None = None
 
     run = run
     generate = generate
@@ -126,6 +130,23 @@ class LanguageModel(Decoder):
     def values(self) -> Values:
         """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
         return Values(self)
+
+    def fit_lens(
+        self, corpus: CorpusSource = None, contexts: int = 64, length: int = 64, **options: Any
+    ) -> JacobianLens:
+        """Fit a Jacobian lens on text, and use it; see `unembed.jacobian.fit.fit_lens`."""
+        from unembed.jacobian.fit import fit_lens
+
+        return self.use_lens(fit_lens(self, corpus, contexts, length, **options))
+
+    def use_lens(self, lens: JacobianLens) -> JacobianLens:
+        """Use a lens that was fitted on this model: it becomes `lm.lens`.
+
+        Raises:
+            InvalidInput: it was fitted on other weights.
+        """
+        self.lens = lens.bound_to(self)
+        return self.lens
 
     @cached_property
     def circuits(self) -> Circuits:

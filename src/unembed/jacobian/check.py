@@ -1,0 +1,66 @@
+"""How well a lens predicts what the model predicts, layer by layer on held-out text, beside the logit lens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.lens import logits_of
+from unembed.stream.run import run
+
+if TYPE_CHECKING:
+    from unembed.jacobian.lens import JacobianLens
+
+_ROWS = 128
+"""Positions whose scores over the vocabulary are held at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class LensCheck:
+    """Readings of resid_post on held-out text against the model's own prediction at the same position."""
+
+    kl: Float[Tensor, " layer"]
+    """Median KL divergence of the affine reading from the model's prediction, in nats."""
+    agreement: Float[Tensor, " layer"]
+    """Share of positions at which the affine reading's first token is the model's."""
+    logit_lens_kl: Float[Tensor, " layer"]
+    logit_lens_agreement: Float[Tensor, " layer"]
+    positions: int
+
+
+@torch.no_grad()
+def check_lens(lens: JacobianLens, windows: Sequence[Int[Tensor, " pos"]], skipped: int) -> LensCheck:
+    """Compare the lens, and the logit lens, with the model's prediction at every position of some windows.
+
+    Args:
+        lens: one that reads for a model.
+        windows: text that it was not fitted on.
+        skipped: first positions of each window that are left out.
+
+    Memory: `_ROWS` * d_vocab scores, four times.
+    """
+    lm = lens.lm
+    assert lm is not None
+    runs = [run(lm, window, "resid_post") for window in windows]
+    logits = torch.cat([found.logits[0, skipped:] for found in runs])
+    by_layer: list[tuple[float, float, float, float]] = []
+    for layer in range(lm.n_layers):
+        stream = torch.cat([found.at("resid_post", layer)[0, skipped:] for found in runs])
+        kept: list[list[Tensor]] = [[], [], [], []]
+        for rows in torch.arange(len(stream)).split(_ROWS):
+            own = logits[rows].float().log_softmax(dim=-1)
+            for n, read in enumerate((lens.read(stream[rows], layer), logits_of(lm, stream[rows]).float())):
+                scores = read.log_softmax(dim=-1)
+                kept[2 * n].append((own.exp() * (own - scores)).sum(dim=-1))
+                kept[2 * n + 1].append((own.argmax(dim=-1) == scores.argmax(dim=-1)).float())
+        kl, agreement, plain_kl, plain_agreement = (torch.cat(part) for part in kept)
+        by_layer.append((
+            float(kl.median()), float(agreement.mean()), float(plain_kl.median()), float(plain_agreement.mean()),
+        ))  # fmt: skip
+    columns = torch.tensor(by_layer).T
+    return LensCheck(columns[0], columns[1], columns[2], columns[3], len(logits))

@@ -1,0 +1,43 @@
+"""`unembed fit-lens`: fit a Jacobian lens, write it to a file, and show how far it can be trusted, layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.jacobian.fit import fit_lens
+from unembed.models.decoder import Decoder
+from unembed.options import Corpus, Option
+from unembed.results import Table, check_writable
+
+
+def fit_lens_answer(
+    lm: Decoder,
+    *,
+    out: Annotated[Path | None, Option("The file to write the lens to; default: only the check is shown.")] = None,
+    corpus: Corpus = None,
+    contexts: Annotated[int, Option("Stretches of text that the lens is fitted on.", low=2)] = 64,
+    context_length: Annotated[int, Option("Tokens of such a stretch.", low=6)] = 64,
+) -> Table:
+    """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
+
+    The lens carries a stream, or a part of it, through the layers that follow by their mean derivative on text. Beside
+    it stands the logit lens, which takes these layers for the identity.
+    """
+    if out is not None:
+        check_writable(out)
+    lens = fit_lens(lm, corpus, contexts, context_length)
+    if out is not None:
+        lens.save(out)
+    return lens.to_table()
+
+
+ANALYSIS = Analysis(
+    "fit-lens",
+    fit_lens_answer,
+    Needs.MODEL,
+    Cost.MINUTES,
+    example="unembed fit-lens --out wren.lens",
+    source="Gurnee et al. 2026, the Jacobian lens",
+)
