@@ -70,7 +70,6 @@ SCORE_BASES: tuple[str, ...] = get_args(ScoreBasis)
 BY: tuple[str, ...] = get_args(By)
 PATCH_POINTS: tuple[str, ...] = get_args(PatchPoint)
 
-
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative error of a sum of writers against the tensor it decomposes, by the model's dtype."""
 
@@ -82,6 +81,9 @@ MemoryAddress = tuple[int, MemoryIndex]
 """Layer and index of a memory; written L5M278."""
 
 _MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,9}))")
+
+
+_HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})")
 
 
 def memory_name(layer: int, number: int, experts: tuple[int, int] | None = None) -> str:
@@ -130,6 +132,12 @@ class HeadAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"L{self.layer}H{self.head}"
+
+
+def head_named(text: str) -> HeadAddress | None:
+    """The head of a name (L0H3); None for any other text."""
+    match = _HEAD.fullmatch(text.strip())
+    return None if match is None else HeadAddress(int(match[1]), int(match[2]))
 
 
 def parse_head(text: str) -> HeadAddress:

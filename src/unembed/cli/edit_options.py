@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from unembed.errors import InvalidInput
-from unembed.names import MemoryIndex, parse_memory
+from unembed.names import MemoryIndex, head_named, parse_memory
 from unembed.options import Option
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{_NUMBER})")
-_HEAD = re.compile(r"L(\d+)H(\d+)")
 _PART = re.compile(r"(attention|ffn) ?(\d+)")
 _VECTOR = re.compile(rf"L?(?P<layer>\d+)\s*=\s*(?:(?P<factor>{_NUMBER})\s*\*\s*)?(?P<source>.+)", re.DOTALL)
 
@@ -71,8 +70,8 @@ def scaling(text: str) -> tuple[str, int, MemoryIndex | None, float]:
     """
     if match := _VALUE.fullmatch(text.strip()):
         target, factor = match["target"].strip(), float(match["value"])
-        if head := _HEAD.fullmatch(target):
-            return "head", int(head[1]), int(head[2]), factor
+        if head := head_named(target):
+            return "head", head.layer, head.head, factor
         if part := _PART.fullmatch(target):
             return part[1], int(part[2]), None, factor
         if (named := parse_memory(target)) is not None:

@@ -10,7 +10,6 @@ Source: Elhage et al. 2021, "Virtual weights and the residual stream as a commun
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
@@ -34,12 +33,11 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_named, parse_memory
 from unembed.options import CircuitBasis, Option, Top
 from unembed.results import Provenance, Records, Table
 from unembed.validation import as_str, positive_int
 
-_NAME = re.compile(r"L(\d+)([HM])(\d+)")
 Input = Literal["Q", "K", "V", "key", "up"]
 _OF_HEADS: dict[Input, str] = {"Q": "q", "K": "k", "V": "v"}
 
@@ -60,13 +58,11 @@ class Part:
             InvalidInput: the name is of neither form.
             OutOfRange: the model has no such part.
         """
-        match = _NAME.fullmatch(as_str("part", name).strip())
-        if match is None:
-            raise InvalidInput(f"part {name!r:.40}", why="a head is written L0H3, a memory L5M278")
-        layer, index = int(match[1]), int(match[3])
-        if match[2] == "H":
-            return cls("head", *lm.layer_and_head(layer, index))
-        return cls("memory", *lm.memory(layer, index))
+        if head := head_named(as_str("part", name)):
+            return cls("head", *lm.layer_and_head(*head))
+        if memory := parse_memory(name):
+            return cls("memory", *lm.memory(*memory))
+        raise InvalidInput(f"part {name!r:.40}", why="a head is written L0H3, a memory L5M278")
 
     @property
     def name(self) -> str:
