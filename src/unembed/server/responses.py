@@ -88,7 +88,8 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in _PLACES)
+        place, *names = first["loc"]
+        where = ".".join(map(str, names if place in _PLACES else first["loc"]))
         detail = [{"where": ".".join(str(p) for p in e["loc"]), "why": e["msg"]} for e in error.errors()[:20]]
         body = Problem(
             code="invalid",

@@ -75,3 +75,8 @@ def test_an_analysis_of_another_package_has_a_route(wren, monkeypatch) -> None:
     refused = page.post("/api/v1/analyses/text-ends", json={"prompt": "a", "folder": "/etc"})
     assert refused.status_code == 422, "a page opens no files"
     state.close()
+
+
+def test_a_missing_option_is_named_in_the_error(client) -> None:
+    found = client.post("/api/v1/analyses/index-sql", json={})
+    assert (found.status_code, found.json()["message"]) == (422, "query is not valid")
