@@ -7,29 +7,23 @@ are percentile bootstraps over segments (sentences or windows), which are what w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from unembed.causality.ablation_sources import Source, up_to
 from unembed.causality.ablation_targets import Group
+from unembed.causality.batch_rerun import BatchRerun
 from unembed.causality.corpus_means import corpus_means, first_batches
 from unembed.causality.ranked import ranked
-from unembed.causality.replaced_pass import Changes, record_outputs, replaced_pass
 from unembed.corpus import Corpus
-from unembed.corpus.segments import Batch
-from unembed.errors import InvalidInput, NotFinite, Unsupported
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import AblatedTo
 from unembed.results import Displayed, Provenance, Table
-from unembed.stream.capture_points import ForwardPass
-from unembed.stream.hooks import Callback, memory_guard
-from unembed.stream.interventions import Edits, as_edits
-from unembed.stream.run import forward_arguments
+from unembed.stream.interventions import Edits
 from unembed.sweeps.reducers.reducer import Need
 from unembed.validation import positive_int, valid_seed
 
@@ -155,7 +149,7 @@ def ablate_corpus(
     for batch in first_batches(
         lm, corpus, positive_int("n_tokens", n_tokens), positive_int("tokens", tokens_per_batch)
     ):
-        rerun = _BatchRerun(lm, batch, edits, needs if to == "resample" else ())
+        rerun = BatchRerun(lm, batch, edits, needs if to == "resample" else ())
         if not rerun.n_predicted:
             continue
         sources: list[Source] | None = None
@@ -189,78 +183,6 @@ def ablate_corpus(
         dict(zip(ids, lm.token_strings(ids), strict=True)),
         lm.provenance(corpus=corpus.name, seed=seed, notes=notes),
     )
-
-
-class _BatchRerun:
-    """An unchanged run of a padded batch, and reruns of it under ablations that start at the first layer changed."""
-
-    def __init__(self, lm: Decoder, batch: Batch, edits: Edits, needs: Sequence[Need]) -> None:
-        """Run the batch once; store the stream entering every block, and the activations of `needs`."""
-        self.lm, self.batch, self.edits = lm, batch, as_edits(edits)
-        self.tokens = batch.tokens.to(lm.device)
-        wanted = batch.counted & (batch.next_tokens >= 0)
-        self._wanted = wanted.to(lm.device)
-        self.predicted = batch.next_tokens[wanted]
-        self.segments = batch.segments[:, None].expand(batch.shape)[wanted]
-        self.n_predicted = int(wanted.sum())
-        self.captured: dict[Need, Tensor] = {}
-        self._skips = True
-
-        def capture_at(need: Need) -> Callback:
-            return lambda t: self.captured.__setitem__(need, t.clone())
-
-        entering = [("resid_pre", n) for n in range(lm.n_layers)]
-        captures = {need: capture_at(need) for need in dict.fromkeys([*entering, *needs])}
-        self._needs = tuple(needs)
-        with replaced_pass(lm, (), self.edits, captures) as current, ExitStack() as stack:
-            self._outputs = record_outputs(stack, lm)
-            self.loss = self._loss(current)
-        self._skips = self._can_skip()
-
-    def _can_skip(self) -> bool:
-        """Whether starting at the last layer gives the same losses."""
-        if self.lm.structure.streams is not None:
-            return False  # the captured tensor is the sum of the streams, not what passes from block to block
-        if self.lm.n_layers == 1 or not self.n_predicted:
-            return True
-        found = self._changed(self.lm.n_layers - 1, ())
-        return float((found - self.loss).abs().max()) <= 1e-5 * max(1.0, float(self.loss.abs().max()))
-
-    def _changed(self, start: int, changes: Changes) -> Float[Tensor, " prediction"]:
-        """The losses of a pass with replacements from one layer on."""
-        start = start if self._skips else 0
-        entering = (lambda _t: self.captured["resid_pre", start].clone()) if start else None
-        passes = replaced_pass(self.lm, changes, self.edits, skipped=self._outputs[:start], entering=entering)
-        with passes as current:
-            return self._loss(current)
-
-    def _loss(self, current: ForwardPass) -> Float[Tensor, " prediction"]:
-        """The loss of every prediction, in float64 on the CPU."""
-        mask = self.batch.mask.to(self.tokens)
-        with memory_guard(f"a batch of {self.tokens.numel()} tokens"):
-            logits = self.lm.hf(self.tokens, **forward_arguments(self.lm, mask), **current.arguments).logits
-        targets = self.batch.next_tokens.to(logits.device)
-        rows = [
-            cross_entropy(one[chosen].double(), target[chosen], reduction="none")
-            for one, target, chosen in zip(logits, targets, self._wanted, strict=True)
-            if bool(chosen.any())
-        ]
-        loss = torch.cat(rows).cpu() if rows else torch.zeros(0, dtype=torch.float64)
-        if not bool(loss.isfinite().all()):
-            raise NotFinite(f"the loss of {self.lm.name}", why="its logits hold NaN or infinity under an ablation")
-        return loss
-
-    def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
-        """The losses without a group, each row with its own source."""
-        changes = [(i, one.replacement(target)) for target in group.targets for i, one in enumerate(sources)]
-        return self._changed(group.start, changes)
-
-    def rows(self) -> list[dict[Need, Tensor]]:
-        """The captured activations of each segment, without padding."""
-        return [
-            {need: self.captured[need][i, :length] for need in self._needs}
-            for i, length in enumerate(self.batch.lengths.tolist())
-        ]
 
 
 def _resampled(pool: Sequence[dict[Need, Tensor]], n_rows: int, n_pos: int, generator: torch.Generator) -> list[Source]:
