@@ -93,8 +93,8 @@ else:
         modules="annotation early_exit steering toxicity",
         offered="Edit GaussianNoise Index LanguageModel UnembedError add_to_coefficient add_vector annotation "
         "check_environment cluster early_exit kl_divergence load log_probability logit_difference open_corpus "
-        "open_dictionary open_result probability replace_stream scale_attention scale_coefficient scale_ffn scale_head "
-        "set_coefficient steering toxicity",
+        "open_dictionary open_lens open_result probability replace_stream scale_attention scale_coefficient scale_ffn "
+        "scale_head set_coefficient steering toxicity",
     )
     _RENAMED = {
         "examine": "unembed.environment:check_environment",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tools.python_reference import SPELLINGS
 
 import unembed
 from tests.conftest import tiny
@@ -39,7 +40,8 @@ WITH_K = {"value_readings", "attention.LowRank.top", "attention.LowRank.top_of_r
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every public function and every public method of a public class, with the classes that they return."""
-    names = {name: getattr(unembed, name) for name in unembed.__all__ if not name.startswith("__")}
+    spellings = (written.partition("(")[0] for written in SPELLINGS)
+    names = {name: getattr(unembed, name) for name in (*unembed.__all__, "Trace", "Attribution", *spellings)}
     for room in ROOMS:
         module = importlib.import_module(f"unembed.{room}")
         for name in vars(module).get("__all__", ()):
