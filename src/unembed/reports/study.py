@@ -111,6 +111,8 @@ class Study(Generic[M]):
                 continue
             work.progress(part.name, done, len(parts))
             sections += cached_sections(work, part.name, make)
+        if work is not None and any(part.name for part in parts):
+            work.progress("done", len(parts), len(parts))
         if any(quantity.origins for part in parts for quantity in part.quantities):
             origins = (*(origin for quantity in self.quantities for origin in quantity.origins), *self.origins)
             sections.append(published_section(origins, provenance, *self.notes))
