@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.jacobian.fit import fit_lens
 from unembed.models.decoder import Decoder
-from unembed.options import Corpus, Option
+from unembed.options import Corpus, Option, Out
 from unembed.results import Table, check_writable
 
 
 def fit_lens_answer(
     lm: Decoder,
     *,
-    out: Annotated[Path | None, Option("The file to write the lens to; default: only the check is shown.")] = None,
+    out: Out = None,
     corpus: Corpus = None,
     contexts: Annotated[int, Option("Stretches of text that the lens is fitted on.", low=2)] = 64,
     context_length: Annotated[int, Option("Tokens of such a stretch.", low=6)] = 64,
@@ -23,7 +22,7 @@ def fit_lens_answer(
     """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
 
     The lens carries a stream, or a part of it, through the layers that follow by their mean derivative on text. Beside
-    it stands the logit lens, which takes these layers for the identity.
+    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file.
     """
     if out is not None:
         check_writable(out)
