@@ -22,6 +22,7 @@ from unembed.attention import Circuits, virtual_weights
 from unembed.attention.behaviour.in_context import scores_on_text
 from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import Gallery
+from unembed.jacobian import fit_lens
 from unembed.memories.value_map import value_map
 from unembed.results import Displayed
 from unembed.toxicity.prompts import Prompt
@@ -98,6 +99,7 @@ RESULTS: dict[str, Callable[[Given], Any]] = {
     "scores on text": lambda x: scores_on_text(x.small, TEXTS, window=32, max_windows=2),
     "memory management": lambda x: unembed.circuits(x.lm).memory_management(top=3),
     "virtual weights": lambda x: virtual_weights(x.small),
+    "lens": lambda x: fit_lens(x.small, TEXTS, contexts=4, length=8),
     "patching": lambda x: x.lm.patch(*PAIR, "coefficients", top=2),
     "patching of pairs": lambda x: x.lm.patch([PAIR[0]], [PAIR[1]], "z"),
     "ablation": lambda x: x.lm.ablate(PROMPT, heads=[(0, 1), (1, 2)]),

@@ -57,6 +57,10 @@ class JacobianLens(Displayed):
     lm: Decoder | None = field(default=None, metadata={"saved": False})
     """The model that it reads for; `lm.use_lens` sets it. Not saved."""
 
+    def __getstate__(self) -> dict[str, object]:
+        """The pickled state: everything but the live model."""
+        return {**vars(self), "lm": None}
+
     def __repr__(self) -> str:
         return (
             f"JacobianLens({self.provenance.model}: {len(self.before)} layers, "

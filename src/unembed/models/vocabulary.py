@@ -67,7 +67,7 @@ class Vocabulary:
                 "the model continues the text"
             )
             ids = ids[: -len(closing)]
-        begin = self._tokenizer.bos_token_id
+        begin: int | None = self._tokenizer.bos_token_id  # pyright: ignore[reportAssignmentType]
         if begin is not None and ids[:2] == [begin, begin] and plain[:1] == [begin]:
             self._say_once(f"the text begins with {self.strings([begin])[0]}, so the tokenizer's own is left out")
             ids = ids[1:]

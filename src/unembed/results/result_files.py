@@ -125,7 +125,7 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if "dict" in value:
         return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
     if "class" in value:
-        module, _, name = _MOVED.get(value["class"], value["class"]).partition(":")
+        module, _, name = _MOVED.get(str(value["class"]), str(value["class"])).partition(":")
         ours = module.startswith("unembed.") and "__main__" not in module
         kind = getattr(importlib.import_module(module), name) if ours else None
         if not isinstance(kind, type) or not is_dataclass(kind):
