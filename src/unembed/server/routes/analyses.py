@@ -13,7 +13,7 @@ from unembed.document import Answer
 from unembed.options import Parameter
 from unembed.results import Table
 from unembed.server import requests as r
-from unembed.server.routing import Routes
+from unembed.server.handlers import Routes
 from unembed.server.state import MAX_PROMPT, Pool, ServerState
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "text": str}

@@ -10,8 +10,8 @@ from fastapi.responses import StreamingResponse
 
 from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.server import requests as r
+from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
-from unembed.server.routing import Routes
 
 routes = Routes("atlas")
 

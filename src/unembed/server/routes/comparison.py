@@ -12,8 +12,8 @@ from fastapi.responses import StreamingResponse
 from unembed import steering
 from unembed.errors import NotFinite
 from unembed.server import requests as r
+from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
-from unembed.server.routing import Routes
 from unembed.server.state import MAX_RUNS, ServerState
 from unembed.stream import generate_steps
 

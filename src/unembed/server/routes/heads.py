@@ -20,8 +20,8 @@ from unembed.attention import (
     induction_view,
 )
 from unembed.server import requests as r
+from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response, to_json
-from unembed.server.routing import Routes
 from unembed.trace import (
     HeadSourcesView,
     PatternsView,

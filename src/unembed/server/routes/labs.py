@@ -13,8 +13,8 @@ from fastapi.responses import StreamingResponse
 from unembed import early_exit, steering, toxicity
 from unembed.results import numbers
 from unembed.server import requests as r
+from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response, to_json
-from unembed.server.routing import Routes
 from unembed.server.state import ServerState
 
 MAX_POSITIONS = 96

@@ -24,8 +24,8 @@ from unembed.index import (
 )
 from unembed.memories import MemoryView, memory_view
 from unembed.server import requests as r
+from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
-from unembed.server.routing import Routes
 from unembed.trace import MemoryOnPrompt, memory_on_prompt
 
 routes = Routes("memories")

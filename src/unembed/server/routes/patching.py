@@ -10,8 +10,8 @@ from fastapi.responses import StreamingResponse
 import unembed
 from unembed.causality import continue_patched
 from unembed.server import requests as r
+from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
-from unembed.server.routing import Routes
 from unembed.stream import generate_steps
 from unembed.trace import (
     ComparisonView,

@@ -14,8 +14,8 @@ from fastapi.responses import StreamingResponse
 
 from unembed.results import numbers
 from unembed.server import requests as r
+from unembed.server.handlers import Routes, cache_key
 from unembed.server.responses import json_response, ndjson_response, to_json
-from unembed.server.routing import Routes, cache_key
 from unembed.server.state import MAX_PROMPT, ServerState
 from unembed.trace import (
     Emergence,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from unembed.server import requests as r
+from unembed.server.handlers import Routes, cache_key
 from unembed.server.routes.heads import get_pattern, post_patterns
-from unembed.server.routing import Routes, cache_key
 
 
 def test_equal_requests_have_one_key_and_different_ones_have_others() -> None:
