@@ -10,11 +10,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "unembed"
 FILE_NAMES = {  # nouns of the field, or of a part of the package, that end in -ing or -ed
-    "copying", "encoding", "formatting", "layer_skipping", "linearized", "loading", "model_loading", "patching",
-    "prefix_sampling", "published", "quantized", "ranking", "screening", "self_debiasing", "steering", "token_cleaning",
+    "copying", "deprecated", "fitting", "layer_skipping", "linearized", "loading", "model_loading", "patching",
+    "prefix_sampling", "published", "quantized", "ranked", "ranking", "self_debiasing", "token_cleaning",
     "token_ranking",
 }  # fmt: skip
-PUBLIC_NAMES = {"Document.is_held_back", "Split.held_back", "is_held_back", "Text.held_back"}  # held-back text
+PUBLIC_NAMES: set[str] = set()
 PERSONIFIED = re.compile(r"\b(asked|told|said|heard|owes|speaks|so many)\b", re.IGNORECASE)
 DIALECT = re.compile(r"\b(asked|told|said|kept|held|beside|none of)\b")
 

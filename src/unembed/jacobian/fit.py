@@ -1,7 +1,7 @@
 """Fitting a Jacobian lens: the mean, over contexts of a text, of the last stream's derivative at one position.
 
 For each context the model reads all tokens but the last once. The last token is then run in many copies at once, each
-with a graph, and copy k is asked for the gradient of channel k of its last stream: one backward pass gives as many rows
+with a graph, and copy k gives the gradient of channel k of its last stream: one backward pass gives as many rows
 of every layer's Jacobian as there are copies. Earlier positions do not depend on this one, so nothing is lost by
 leaving them out of the graph.
 
@@ -108,7 +108,7 @@ def fit_lens(
 
 
 def _whole_windows(lm: Decoder, text: Corpus, length: int) -> Iterator[Int[Tensor, " pos"]]:
-    """The windows of a text that are as long as asked for."""
+    """The windows of a text that have the requested length."""
     for segment in text.segments(lm):
         if len(segment) == length:
             yield segment.tokens.to(lm.device)

@@ -1,6 +1,6 @@
 """A published quantity as one row: what the paper states, what is measured for it here, and the test that judges it.
 
-How to write a study. Its measurements are one object `m` (of any class; `lm`, `seed` and `provenance` are asked for).
+How to write a study. Its measurements are one object `m` (of any class; `lm`, `seed` and `provenance` are read).
 
 1. A measuring function takes `m` to a few `Numbers`. It is marked `@once`, so that the test, the table, the figure and
    the explanation read the same numbers, resampled once:

@@ -309,7 +309,7 @@ def through_unembedding(
 
 
 def vocabulary_blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
-    """The tokens of the vocabulary, so many at once as a product takes."""
+    """The tokens of the vocabulary, in parts that one product can take."""
     return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
 
 
