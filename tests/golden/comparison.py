@@ -19,6 +19,7 @@ _WORDS = [
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+\d\d:\d\d)?"), "<date>"),
     (re.compile(r'("(?:[a-z_]*seconds[a-z_]*|[a-z_]*per_second|version)": )[^,}\n]+'), r"\1<measured>"),
     (re.compile(r"(?<![\w.])\d+(\.\d+)? (ms|s|seconds?|minutes?|min)\b"), "<seconds>"),
+    (re.compile(r" \(<seconds> if the machine stays as busy as now\)"), ""),
     (re.compile(r"[\d,]+ tokens (per second|a second|/s)"), "<speed>"),
     (re.compile(r"(?<=[^0-9a-f])[0-9a-f]{40,64}(?=[^0-9a-f])"), "<hash>"),
 ]
