@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from unembed.causality import deprecated
+from unembed.causality import old_names
 from unembed.causality.ablation import ablate
 from unembed.causality.estimated_effects import attribution_patching
 from unembed.causality.patching import patch
@@ -78,10 +78,10 @@ class LanguageModel(Decoder):
     ablate = ablate
     attribution_patching = attribution_patching
 
-    patch_pairs = deprecated.patch_pairs
-    patch_paths = deprecated.patch_paths
-    ablate_prompts = deprecated.ablate_prompts
-    ablate_over_corpus = deprecated.ablate_over_corpus
+    patch_pairs = old_names.patch_pairs
+    patch_paths = old_names.patch_paths
+    ablate_prompts = old_names.ablate_prompts
+    ablate_over_corpus = old_names.ablate_over_corpus
 
     steer = steer
     sweep = sweep

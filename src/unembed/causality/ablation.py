@@ -13,9 +13,9 @@ from torch import Tensor
 from unembed.causality.ablation_sources import sources_of
 from unembed.causality.ablation_targets import Components, Heads, Layers, Memories, grid_of, groups_of
 from unembed.causality.corpus_ablation import CorpusAblation, ablate_corpus
+from unembed.causality.effect_order import ranked
 from unembed.causality.estimated_effects import EstimatedEffects, attribution_patching
 from unembed.causality.metrics import Metric, MetricFunction, bound, metric_of_each
-from unembed.causality.ranked import ranked
 from unembed.causality.rerun import Rerun, measured_together
 from unembed.corpus import Corpus, CorpusSource
 from unembed.errors import InvalidInput

@@ -17,7 +17,7 @@ from unembed.causality.ablation_sources import Source, up_to
 from unembed.causality.ablation_targets import Group
 from unembed.causality.batch_rerun import BatchRerun
 from unembed.causality.corpus_means import corpus_means, first_batches
-from unembed.causality.ranked import ranked
+from unembed.causality.effect_order import ranked
 from unembed.corpus import Corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder

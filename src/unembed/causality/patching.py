@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.causality.effect_order import ranked
 from unembed.causality.metrics import Metric, MetricFunction, metric_of_each
 from unembed.causality.paths import Paths, patch_paths
 from unembed.causality.prompt_pair import Alignment, Direction, GaussianNoise, PromptPair, prompt_pair, recovered
-from unembed.causality.ranked import ranked
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import layers_with, measured_together, n_heads_of
 from unembed.errors import InvalidInput, Unsupported

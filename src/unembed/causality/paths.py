@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unembed.attention.weights.composition import inner_products, readers, writers
 from unembed.attention.weights.folded_weights import default_basis
+from unembed.causality.effect_order import ranked
 from unembed.causality.metrics import Metric, MetricFunction
 from unembed.causality.path_ends import PARTS, End, reaches, receivers_of, senders_of
 from unembed.causality.prompt_pair import (
@@ -30,7 +31,6 @@ from unembed.causality.prompt_pair import (
     recovered,
     taken_from,
 )
-from unembed.causality.ranked import ranked
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import TOKENS_AT_ONCE
 from unembed.errors import InvalidInput, UnembedError, Unsupported

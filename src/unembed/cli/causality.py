@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -240,10 +240,10 @@ def ablate(
     elif what == "screen":
         table = lm.attribution_patching(prompt, metric, top=top, edits=changes).to_table()
     else:
-        found: Ablation = lm.ablate(
+        found = lm.ablate(
             prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=changes
         )
-        table = found.to_table()
+        table = cast("Ablation", found).to_table()
     output.deliver(table.head(top) if output.for_terminal else table)
     if output.for_terminal and prompt is not None and groups and to == "zero":
         silenced = [unembed.scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]
