@@ -22,6 +22,7 @@ def opened(
     offline: bool = False,
     dtype: str | None = None,
     device: str | None = None,
+    trust_remote_code: bool = False,
     seed: int | None = None,
 ) -> LanguageModel:
     """The opened model. On a terminal, a line on stderr is shown while it opens.
@@ -30,7 +31,7 @@ def opened(
         ModelUnavailable: no such model, folder or network.
     """
     with _line(f"Opening {model} ..."):
-        return _opened(model, tokenizer, revision, offline, dtype, device, seed)
+        return _opened(model, tokenizer, revision, offline, dtype, device, trust_remote_code, seed)
 
 
 @contextmanager
@@ -69,6 +70,7 @@ def _opened(
     offline: bool,
     dtype: str | None,
     device: str | None,
+    trust_remote_code: bool,
     seed: int | None,
 ) -> LanguageModel:
     from unembed.models import SHIPPED, is_local_only
@@ -94,6 +96,7 @@ def _opened(
         dtype=dtype,
         device=None if placed else device,
         device_map=placed,
+        trust_remote_code=trust_remote_code,
     )
 
 

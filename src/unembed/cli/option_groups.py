@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -31,6 +33,9 @@ class Opening:
     offline: Annotated[bool, Option("Use only what is on this machine.")] = False
     dtype: Annotated[str | None, Option("float32, bfloat16, float16; default: as saved.")] = None
     device: Annotated[str | None, Option("cpu, cuda, cuda:1, ...; auto: over all GPUs, then memory, then disk.")] = None
+    trust_remote_code: Annotated[
+        bool, Option("Run the code in the model's repository, which can do anything that you can.")
+    ] = False
 
     @property
     def is_default(self) -> bool:
@@ -52,8 +57,15 @@ class Opening:
             offline=self.offline,
             dtype=self.dtype,
             device=self.device,
+            trust_remote_code=self.trust_remote_code,
             seed=seed,
         )
+
+
+def _data_in_utf8() -> None:
+    """JSON and CSV are UTF-8, whatever the encoding of the terminal (Windows: cp1252)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,11 @@ class TextOutput:
     PANEL: ClassVar[str] = "Output"
     as_json: Json = False
     plain: Plain = False
+
+    def __post_init__(self) -> None:
+        """Prepare stdout for data."""
+        if self.as_json:
+            _data_in_utf8()
 
     def deliver(self, table: Table) -> None:
         """Write a table."""
@@ -92,6 +109,8 @@ class Output:
             raise typer.BadParameter("--json and --csv both write to stdout; choose one")
         if self.html is not None:
             check_writable(self.html)
+        if self.as_json or self.csv:
+            _data_in_utf8()
 
     @property
     def for_terminal(self) -> bool:

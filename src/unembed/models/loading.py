@@ -383,7 +383,7 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
         return ModelUnavailable(
             f"model {name}",
             why="its repository contains code, which runs only if you allow it",
-            instead="Read that code, then pass trust_remote_code=True",
+            instead="Read that code, then allow it: --trust-remote-code, in Python trust_remote_code=True",
         )
     if "model type" in text or "Unrecognized" in text:
         return ModelNotUnderstood(f"model {name}", why=_no_decoder(name))

@@ -1,12 +1,14 @@
-"""What a reader of the numbers should know is one line on stderr, and stdout stays what was asked for."""
+"""Warnings are one line on stderr, data on stdout is UTF-8, and custom code runs only where a command allows it."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
@@ -28,3 +30,32 @@ def test_a_warning_is_one_line_on_stderr(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         f"unembed: the files of {folder} hold weights that its architecture does not use: extra.weight."
     ]
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_data_is_utf8_where_the_terminal_is_not(form: str) -> None:
+    command = [sys.executable, "-m", "unembed", "lens", "The war – né", "--model", "attn-1l", form]
+    here, elsewhere = (
+        subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": name}).stdout
+        for name in ("utf-8", "cp1252")
+    )
+    assert here == elsewhere and "é" in elsewhere.decode("utf-8")
+
+
+def test_custom_code_runs_only_where_the_command_allows_it(tmp_path: Path) -> None:
+    (tmp_path / "modeling_mine.py").write_text(
+        "from transformers import LlamaConfig as Config\nfrom transformers import LlamaForCausalLM as Mine\n"
+    )
+    config = {
+        "model_type": "mine",
+        "architectures": ["Mine"],
+        "auto_map": {"AutoConfig": "modeling_mine.Config", "AutoModelForCausalLM": "modeling_mine.Mine"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "unembed", "trace", "The", "--model", str(tmp_path)]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert refused.returncode == 1 and "allow it: --trust-remote-code" in refused.stderr
+    allowed = subprocess.run([*command, "--trust-remote-code"], capture_output=True, text=True, check=False)
+    assert (
+        allowed.returncode == 1 and "it contains no weights" in allowed.stderr
+    )  # its code ran; the folder has no weights
