@@ -240,10 +240,8 @@ def ablate(
     elif what == "screen":
         table = lm.attribution_patching(prompt, metric, top=top, edits=changes).to_table()
     else:
-        found = lm.ablate(
-            prompt, **chosen, to=into, by_position=by_position, metric=metric, corpus=source, edits=changes
-        )
-        table = cast("Ablation", found).to_table()
+        common: dict[str, Any] = {"to": into, "by_position": by_position, "corpus": source, "edits": changes}
+        table = cast("Ablation", lm.ablate(prompt, **chosen, **common, metric=metric)).to_table()
     output.deliver(table.head(top) if output.for_terminal else table)
     if output.for_terminal and prompt is not None and groups and to == "zero":
         silenced = [unembed.scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]

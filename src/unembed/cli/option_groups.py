@@ -64,8 +64,8 @@ class Opening:
 
 def _data_in_utf8() -> None:
     """JSON and CSV are UTF-8, whatever the encoding of the terminal (Windows: cp1252)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not where a test or a notebook took its place
+        sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportUnknownMemberType]
 
 
 @dataclass(frozen=True, kw_only=True)
