@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 from tests.browser.test_ranges_links_tour import inspector
-from unembed.trace import describe_events
+from unembed.trace.words import describe_events
 
 LITTLE = "Once upon a time there was a little"
 AT_LITTLE = f"#/trace?prompt={LITTLE.replace(' ', '+')}"
