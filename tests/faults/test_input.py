@@ -26,7 +26,7 @@ def test_malformed_command_lines(world: World, monkeypatch: pytest.MonkeyPatch) 
     [
         (["index", "build", "--corpus", "The " * 3000, "--out", "o"], 1, "no file has this name"),
         (["index", "build", "--out", "The " * 3000], 1, "File name too long"),
-        (["circuits", "skip-trigrams", "1", "0", "--source", "\udcff"], 1, "it is not UTF-8: byte 0xFF"),
+        (["circuits", "skip-trigrams", "0", "0", "--source", "\udcff"], 1, "it is not UTF-8: byte 0xFF"),
         (["annotate", "export", "a" * 5000, "--per-layer", "1"], 1, "too long"),
         (["circuits", "heads", "--html", "a" * 5000], 1, "too long"),
         (["explain", "\udcff", "--token", " of"], 1, "it is not UTF-8: byte 0xFF"),
