@@ -203,8 +203,17 @@ def test_a_gain_per_channel_between_a_branch_and_the_stream_is_part_of_what_it_w
         )
     silenced = run(lm, tokens, "attn_out", [unembed.scale_attention(1, 0.0)])
     assert float(silenced.at("attn_out", 1).abs().max()) < 1e-5
-    with pytest.raises(Unsupported, match="its own gain"):
-        lm.patch(tokens[:1], tokens[1:2], "attn_out")
+    own = run(lm, tokens[:1], "attn_out").at("attn_out", 1)
+
+    def put(written: Tensor, layer: int) -> Tensor | None:
+        if layer != 1:
+            return None
+        return torch.cat([written[:, :-1], own[:, -1:]], dim=1)
+
+    found = lm.patch(tokens[:1], tokens[1:2], "attn_out", unembed.logit_difference(11, 5))
+    logits = lm.run(tokens[1:2], hooks={"attn_out": put}).logits[0, -1]
+    assert float(found.values[1, -1]) == pytest.approx(float(logits[11] - logits[5]), rel=1e-4, abs=1e-5)
+    assert float(found.values[1, -1]) != pytest.approx(found.corrupted, rel=1e-3, abs=1e-4)
 
 
 def test_a_convolution_behind_a_branch_refuses_its_heads_and_memories_by_name(tokens: Tensor) -> None:
