@@ -44,9 +44,20 @@ def texts_of(path: Path) -> Iterator[Text]:
             yield Text(
                 "error", f"{name}:{node.lineno}", textwrap.dedent(ast.get_source_segment(source, node.exc) or "")
             )
-        elif isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
-            yield Text("help", f"{name}:{node.value.lineno}", str(node.value.value))
+        elif (text := _help(node)) is not None:
+            yield Text("help", f"{name}:{text.lineno}", str(text.value))
     yield from _comments(name, source)
+
+
+def _help(node: ast.AST) -> ast.Constant | None:
+    """The help text of an option: `help="..."`, or the first argument of `Option`."""
+    if isinstance(node, ast.keyword) and node.arg == "help":
+        text = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Option" and node.args:
+        text = node.args[0]
+    else:
+        return None
+    return text if isinstance(text, ast.Constant) else None
 
 
 def _signed(node: ast.AST, source: str, text: str) -> str:

@@ -20,6 +20,7 @@ def open_door(key: str) -> None:
 
 
 option(help="Which key.")
+Key = Annotated[str, Option("The key to try.", "k")]
 '''
 
 
@@ -44,5 +45,6 @@ def test_texts_are_found_where_they_stand(tmp_path: Path, monkeypatch: pytest.Mo
         ("docstring", "unembed/room.py:4"): "def open_door(key: str) -> None:\nOpen the door.",
         ("error", "unembed/room.py:9"): 'InvalidInput("no key", why="#1")',
         ("help", "unembed/room.py:12"): "Which key.",
+        ("help", "unembed/room.py:13"): "The key to try.",
         ("comment", "unembed/room.py:6"): "# Keys wear out,\n# so a copy is tried too.\nif not key:",
     }

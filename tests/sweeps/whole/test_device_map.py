@@ -165,9 +165,10 @@ def test_the_command_line_lets_accelerate_choose(tmp_path: Path, monkeypatch: py
     expected = CliRunner().invoke(app, command)
     opened: list[PreTrainedModel] = []
 
-    def opening(*given: Any, **options: Any) -> PreTrainedModel:
-        opened.append(real(*given, **options))
-        return opened[-1]
+    def opening(*given: Any, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+        model, info = real(*given, **options)
+        opened.append(model)
+        return model, info
 
     real = AutoModelForCausalLM.from_pretrained
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", opening)
