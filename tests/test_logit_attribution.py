@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import tiny
 from tests.families import FAMILIES, WITH_MEMORIES, build
@@ -12,7 +13,7 @@ from unembed.errors import InvalidInput, NotOneToken, OutOfRange, PointMissing, 
 from unembed.language_model import load
 from unembed.lens import final_scale, logit_direction
 from unembed.logit_attribution import attribution, kinds_of, memory_contributions, points_needed
-from unembed.names import BY
+from unembed.names import BY, SUM_TOLERANCE
 from unembed.stream.decomposition import writers
 from unembed.stream.interventions import scale_ffn, scale_head, set_coefficient
 from unembed.stream.run import run
@@ -151,6 +152,42 @@ def test_what_a_writer_lacks_is_none() -> None:
     assert (head.layer, head.index, head.source) == (1, 2, 0)
     ffn = next(row for row in rows if row.label == "ffn 1")
     assert (ffn.layer, ffn.index, ffn.source) == (1, None, None)
+
+
+@pytest.mark.parametrize(("dtype", "n"), [(torch.float32, 2000), (torch.bfloat16, 120)])
+def test_sources_add_up_where_attention_is_even(dtype: torch.dtype, n: int) -> None:
+    """The largest of n equal parts is 1 / n of the whole: the error is not relative to it."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+    hf = LlamaForCausalLM(LlamaConfig(vocab_size=200, max_position_embeddings=2048, **sizes)).eval().to(dtype)
+    lm, ids = load(hf), torch.randint(0, 200, (1, n))
+    found = lm.trace(ids).attribution(5, by="source")
+    by_head = lm.trace(ids).attribution(5, by="head")
+    for head in range(4):
+        parts = sum(row.contribution for row in found.rows if (row.layer, row.index) == (3, head))
+        whole = next(row.contribution for row in by_head.rows if (row.layer, row.index) == (3, head))
+        assert parts == pytest.approx(whole, abs=SUM_TOLERANCE[str(dtype).removeprefix("torch.")] * abs(found.logit))
+
+
+def test_sources_whose_pattern_is_wrong_are_refused(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    seen = run(lm, tokens[:1], points_needed(lm, "source"))
+    assert attribution(lm, seen, 11, by="source").error < 1e-5
+    seen["pattern"][1, 0, 2] *= 1.01
+    with pytest.raises(SumNotProved, match="the sources of layer 1"):
+        attribution(lm, seen, 11, by="source")
+
+
+@pytest.mark.parametrize("name", [n for n, by in POSSIBLE if by == "source"])
+def test_sources_from_one_row_are_those_from_whole_patterns(name: str, tokens: torch.Tensor) -> None:
+    lm, position = tiny(name), 4
+    whole = attribution(lm, run(lm, tokens[:1], points_needed(lm, "source")), 11, position, by="source")
+    for found in (
+        attribution(lm, tokens[:1], 11, position, by="source"),
+        lm.trace(tokens[:1]).attribution(11, position, by="source"),
+    ):
+        torch.testing.assert_close(found.contribution, whole.contribution, rtol=1e-4, atol=1e-5)
+        assert torch.equal(found.source, whole.source) and found.total == pytest.approx(whole.total, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,19 @@ def test_patterns_are_bit_equal_to_eager_ones(name: str, tokens: torch.Tensor) -
         assert torch.equal(done["pattern"][layer], own.attentions[layer])
 
 
+@pytest.mark.parametrize("name", CALLED)
+def test_one_row_of_the_patterns_is_that_row_of_whole_ones(name: str, tokens: torch.Tensor) -> None:
+    lm = tiny(name)
+    before, whole = lm.hf.config._attn_implementation, run(lm, tokens, ["pattern", "z"])
+    for row in (0, 4, tokens.shape[1] - 1):
+        done = run(lm, tokens, ["pattern", "z"], pattern_row=row)
+        torch.testing.assert_close(done["pattern"], whole["pattern"][..., [row], :], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(done["z"], whole["z"], rtol=1e-4, atol=1e-5)
+    assert lm.hf.config._attn_implementation == before
+    configs = [getattr(b.attention.module, "config", lm.hf.config) for b in lm.structure.blocks]
+    assert all(config is lm.hf.config for config in configs)
+
+
 def test_capturing_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:
     lm = tiny("llama")
     seen: list[object] = []

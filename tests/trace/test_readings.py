@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.conftest import tiny
 from tests.families import WITH_MEMORIES
-from unembed.lens import read
+from unembed.language_model import LanguageModel
+from unembed.lens import Reading, read
+from unembed.names import StreamPoint
 from unembed.stream.run import run
 
 
@@ -86,3 +90,42 @@ def test_ranks_and_probabilities_are_those_among_all_tokens(name: str, tokens: t
     among = trace.ranks_among([listed, listed[::-1]], points, 1, 3)
     for got, ids, point in zip(among.tolist(), (listed, listed[::-1]), points, strict=True):
         assert got == [int(trace.ranks_of(t, point, position=3)[1, 0]) for t in ids]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gptj", "attention-only"])
+def test_one_position_is_read_alone_and_has_the_numbers_it_has_among_all(
+    name: str, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, column = tiny(name), 4
+    whole, one = lm.trace(tokens[:1]), lm.trace(tokens[:1])
+    points: list[StreamPoint] = ["resid_pre", "resid_post"]
+    expected = {p: whole.readings(p) for p in points}
+    moved = whole.rank_changes(position=column)
+    events = [] if name == "attention-only" else [e for e in whole.events() if e.position == column]
+    read_rows: list[int] = []
+
+    def counted(lm: LanguageModel, x: torch.Tensor, *args: Any, **options: Any) -> Reading:
+        read_rows.append(x.shape[:-1].numel())
+        return read(lm, x, *args, **options)
+
+    monkeypatch.setattr("unembed.trace.readings.read", counted)
+    monkeypatch.setattr("unembed.trace.prompt_events.read", counted)
+    for point in points:
+        found = one.readings(point, position=column)
+        torch.testing.assert_close(found.ids, expected[point].ids[:, [column]])
+        torch.testing.assert_close(found.logits, expected[point].logits[:, [column]], rtol=1e-5, atol=1e-5)
+        rows = [row for row in expected[point].to_table().rows() if row["position"] == column]
+        assert [row["token"] for row in found.to_table().rows()] == [row["token"] for row in rows]
+        assert {row["position"] for row in found.to_table().rows()} == {column}
+    if name != "attention-only":
+        assert list(one.events(column)) == events
+    assert list(one.rank_changes(position=column)) == list(moved)
+    assert sum(read_rows) <= 4 * lm.n_layers + 1
+
+
+def test_a_position_that_was_read_among_all_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tiny("llama").trace(torch.tensor([5, 6, 7, 8]))
+    whole = trace.readings()
+    monkeypatch.setattr("unembed.trace.readings.read", None)
+    assert torch.equal(trace.readings(position=2).ids, whole.ids[:, [2]])
+    assert torch.equal(trace.prediction_ranks(position=2), trace.prediction_ranks()[:, [2]])

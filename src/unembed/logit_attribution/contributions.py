@@ -27,13 +27,14 @@ from unembed.stream.decomposition import (
     branch_of_run,
     directions,
     memory_points,
+    prove,
     source_values,
     steps_of,
     tolerance,
     writer_points,
 )
 from unembed.stream.interventions import Edit, Edits, as_edits
-from unembed.stream.run import Run, Tokens, position_of, run
+from unembed.stream.run import Run, Tokens, column_of, position_of, prepare, run
 from unembed.validation import one_of
 
 
@@ -120,7 +121,8 @@ def attribution(
     """The logit of a token at a position (or its difference to another) as the sum of its writers' contributions.
 
     Args:
-        tokens: a prompt, or a run that captured `points_needed(lm, by)` and its logits.
+        tokens: a prompt, or a run that captured `points_needed(lm, by)` and its logits; of patterns it may have the row
+            of this position alone.
         token: the token whose logit is attributed.
         position: the position whose prediction is attributed; the last by default.
         against: with it, the difference of the two logits.
@@ -137,7 +139,7 @@ def attribution(
     one_of("by", by, BY)
     edits = as_edits(edits)
     target, other = pair(lm, token, against)
-    seen = tokens if isinstance(tokens, Run) else run(lm, tokens, points_needed(lm, by, edits), edits)
+    seen = tokens if isinstance(tokens, Run) else _run(lm, tokens, position, by, edits)
     column = position_of(seen, position)
     last = seen.at("resid_post", lm.n_layers - 1)[0, column]
     scale = final_scale(lm, last)
@@ -180,6 +182,13 @@ def attribution(
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
 
+def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:
+    """A run with all that an attribution at one position needs, and of each pattern the row of that position alone."""
+    ids, mask = prepare(lm, tokens)
+    row = column_of(mask, position)
+    return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, pattern_row=row)
+
+
 def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
     """Contribution of a vector along a direction; both have a row for each stream that the writer writes to."""
     return (vector.to(direction.dtype) * direction).sum()
@@ -205,25 +214,25 @@ def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, 
 def _by_source(
     lm: Decoder, seen: Run, layer: int, column: int, read: Float[Tensor, "head d_head"]
 ) -> Float[Tensor, "head src"]:
+    """Each source's part of z along the direction that each head reads.
+
+    Raises:
+        SumNotProved: pattern times values differs from z by more than the tolerance, relative to the size of z.
+    """
     values = source_values(lm, seen, layer, gated=True).to(read.dtype)
-    pattern = seen.at("pattern", layer)[0, :, column].to(read.dtype)  # (head, src)
+    patterns = seen.at("pattern", layer)[0]
+    pattern = patterns[:, column if patterns.shape[1] > 1 else 0].to(read.dtype)  # (head, src)
     z = seen.at("z", layer)[0, column].to(read.dtype)
     source = lm.structure.blocks[layer].attention.values
+    mixed = torch.einsum("hs,hsd->hd", pattern.double(), values.double())
     if source is not None and source.gated:
         # The gate is one factor per channel at this position, so it distributes over the sources.
-        mixed = torch.einsum("hs,hsd->hd", pattern.double(), values.double())
         gate = torch.where(mixed == 0, 0.0, z.double() / mixed)
+        mixed = mixed * gate
         contribution = (pattern * torch.einsum("hsd,hd->hs", values.double(), gate * read.double())).to(read.dtype)
     else:
         contribution = pattern * torch.einsum("hsd,hd->hs", values, read)
-    whole = (z * read).sum(-1)
-    missed = float((contribution.sum(-1) - whole).abs().max() / contribution.abs().max().clamp_min(1e-30))
-    if not missed <= tolerance(lm):
-        raise SumNotProved(
-            f"the sources of layer {layer} of {lm.name}",
-            why=f"pattern times values misses z by {missed:.1e}",
-            instead="Use by='head'",
-        )
+    prove(f"the sources of layer {layer} of {lm.name}", mixed, z.double(), tolerance(lm), instead="Use by='head'")
     return contribution
 
 

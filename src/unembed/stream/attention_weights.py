@@ -2,7 +2,8 @@
 
 Fused kernels never form the weights. Where a family looks its attention function up in its config at every call, only
 the requested layers use the eager function; where it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass
-runs eager.
+runs eager. Where only one destination position is wanted, its row alone is computed by the eager function, beside the
+fused kernel, so that memory grows with the number of tokens and not with its square.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from unembed.errors import PointMissing, Unsupported
 from unembed.models.decoder import Decoder
@@ -29,8 +31,11 @@ def _looks_up_its_function(module: nn.Module) -> bool:
 
 
 @contextmanager
-def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str, Any]]:
+def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = None) -> Iterator[dict[str, Any]]:
     """A context in which the attention modules of these layers return their weights.
+
+    Args:
+        row: only this destination position is wanted. Where the family allows it, the weights have this row alone.
 
     Yields:
         Extra arguments for the model's forward.
@@ -53,11 +58,55 @@ def returning_patterns(lm: Decoder, layers: Sequence[int]) -> Iterator[dict[str,
     elif all(_looks_up_its_function(s.module) for s in sites):
         with ExitStack() as stack:
             for site in sites:
-                stack.enter_context(_eager_module(site.module))
+                one_row = row is not None and _can_return_a_row(lm, site.module)
+                stack.enter_context(_row_module(site.module, row or 0) if one_row else _eager_module(site.module))
             yield {}
     else:
         with eager(lm.hf):
             yield {"output_attentions": True}
+
+
+def _own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
+    """The eager function that the module's forward falls back to; None where its name is not the usual one."""
+    return inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
+
+
+def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
+    """Whether the weights of one position can be computed beside the fused kernel."""
+    return lm.hf.config._attn_implementation == "sdpa" and _own_eager_function(module) is not None
+
+
+@contextmanager
+def _row_module(module: nn.Module, row: int) -> Iterator[None]:
+    """A context in which one attention module also returns the weights of one destination position.
+
+    Its output is that of the fused kernel: only the weights come from the eager function, given one query.
+    """
+    eager_function, fused = _own_eager_function(module), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    assert eager_function is not None
+    config = module.config
+
+    def with_row(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **arguments: Any
+    ) -> tuple[Tensor, Tensor]:
+        out = fused(module, query, key, value, mask, **arguments)[0]
+        if mask is None:
+            mask = (torch.arange(key.shape[2], device=query.device) <= row)[None, None, None]
+        else:
+            mask = mask[:, :, [row]]
+        weights = eager_function(module, query[:, :, [row]], key, value, _additive(mask, query), **arguments)[1]
+        return out, weights
+
+    name = f"one row of {id(module)}"
+    own: Any = copy.copy(config)
+    own._attn_implementation_internal = name
+    ALL_ATTENTION_FUNCTIONS[name] = with_row
+    module.config = own
+    try:
+        yield
+    finally:
+        module.config = config
+        del ALL_ATTENTION_FUNCTIONS[name]
 
 
 def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], None]) -> Callable[..., Any]:

@@ -28,7 +28,10 @@ def tolerance(lm: Decoder) -> float:
     return SUM_TOLERANCE[lm.coarsest_dtype_name]
 
 
-def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
+_PERHAPS = "Load with dtype='float32', remove hooks of your own from lm.hf, or report this model"
+
+
+def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str = _PERHAPS) -> float:
     """The relative error of a sum against the tensor it decomposes.
 
     Raises:
@@ -39,7 +42,7 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float) -> float:
         raise SumNotProved(
             what,
             why=f"its parts differ from it by {error:.1e} of its size, above {limit:.0e}",
-            instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
+            instead=instead,
         )
     return error
 

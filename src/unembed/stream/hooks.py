@@ -39,6 +39,8 @@ def attach_hooks(
     captures: Mapping[tuple[str, int], Callback],
     edits: Edits = (),
     hooks: Mapping[tuple[str, int], Hook] | None = None,
+    *,
+    pattern_row: int | None = None,
 ) -> Iterator[ForwardPass]:
     """A context in which every forward pass of `lm.hf` is edited and calls back with the captured tensors.
 
@@ -49,6 +51,7 @@ def attach_hooks(
             d_head), scores and pattern as (batch, head, dst, src). A callback may raise `Stop`.
         edits: changes to make, in order.
         hooks: for (point, layer), a function that may replace the tensor, after the edits and before the captures.
+        pattern_row: the only destination position of patterns that is read; theirs may then have this row alone.
 
     Yields:
         The pass, whose `arguments` must be given to the model's forward.
@@ -60,7 +63,7 @@ def attach_hooks(
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted)))
+        current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted, pattern_row)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
         # First of all hooks: those on the blocks depend on the state of the pass.
         if lm.structure.blocks:

@@ -16,7 +16,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.families import facts_of
 from unembed.names import Point
 from unembed.results import Displayed, Provenance, Table
-from unembed.stream.capture_points import has_point, require_point
+from unembed.stream.capture_points import OF_WEIGHTS, has_point, require_point
 from unembed.stream.gradients import Graph, on_the_graph
 from unembed.stream.hooks import (
     Callback,
@@ -330,6 +330,7 @@ def run(
     layers: Sequence[int] | None = None,
     hooks: Mapping[str, Hook] | None = None,
     grad: bool = False,
+    pattern_row: int | None = None,
 ) -> Run:
     """One forward pass with captures and edits.
 
@@ -343,6 +344,7 @@ def run(
         hooks: by point, a function of (tensor, layer), called after the edits in every layer that has the point; the
             tensor that it returns replaces the model's, None leaves it unchanged.
         grad: record the graph from the first block's input to the logits, for `Run.gradient`.
+        pattern_row: the destination column of which patterns are kept, as (batch, head, 1, src); all when None.
 
     Raises:
         PointMissing: no layer has a point, or one of the chosen layers does not.
@@ -367,6 +369,8 @@ def run(
 
     def keep(point: str, layer: int) -> Callback:
         def callback(t: Tensor) -> None:
+            if point == "pattern" and pattern_row is not None and t.shape[2] > 1:
+                t = t[:, :, [pattern_row]]
             captured[point].put(layer, t.detach())
             missing.discard((point, layer))
             if not missing and not logits:
@@ -381,9 +385,10 @@ def run(
         (p, n): h for p, h in (hooks or {}).items() for n in _layers_with(lm, p, tuple(range(lm.n_layers)), False)
     }
     out, graph = None, None
+    one_row = None if "scores" in capture or set(OF_WEIGHTS) & set(hooks or ()) else pattern_row
     with ExitStack() as stack:
         stack.enter_context(memory_guard(f"a pass of {ids.numel()} tokens"))
-        current = stack.enter_context(attach_hooks(lm, captures, edits, replacing))
+        current = stack.enter_context(attach_hooks(lm, captures, edits, replacing, pattern_row=one_row))
         if grad:
             graph = Graph(lm, current)
             stack.enter_context(torch.enable_grad())
@@ -425,7 +430,16 @@ def position_of(run: Run, position: int) -> int:
     Raises:
         OutOfRange: the prompt has no such position.
     """
-    real, position = run.attention_mask[0].nonzero()[:, 0], as_int("position", position)
+    return column_of(run.attention_mask, position)
+
+
+def column_of(mask: Int[Tensor, "batch pos"], position: int) -> int:
+    """What `position_of` returns, before the run is made.
+
+    Raises:
+        OutOfRange: the prompt has no such position.
+    """
+    real, position = mask[0].nonzero()[:, 0], as_int("position", position)
     if not -len(real) <= position < len(real):
         raise OutOfRange(f"position {position}", why=f"the prompt has {len(real)} tokens, 0 to {len(real) - 1}")
     return int(real[position])

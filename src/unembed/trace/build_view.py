@@ -172,5 +172,6 @@ def _provenance(at: ShownPosition, settings: TraceSettings) -> Provenance:
 
 
 def _grid(at: ShownPosition, point: StreamPoint, layers: Sequence[int]) -> GridView:
+    at.read_everywhere(point)
     columns = [at.column(point, position=n) for n in range(len(at.trace))]
     return GridView(point, list(layers), [[column[n] for column in columns] for n in layers])

@@ -10,7 +10,7 @@ from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, StreamPoint
 from unembed.results import Table
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Tokens, position_of
+from unembed.stream.run import Tokens
 from unembed.trace.trace import Trace
 from unembed.validation import as_tuple
 
@@ -58,12 +58,11 @@ def logit_lens(
     notes: dict[str, Any] = {}
     for number, prompt in enumerate(prompts):
         trace = Trace(lm, prompt, edits, show_unlearned=show_unlearned)
-        at = None if position is None else position_of(trace.run, position)
         inputs = trace.token_strings
-        readings = trace.readings(point, top, basis)
+        readings = trace.readings(point, top, basis, position)
         notes = {**readings.provenance.notes, "prompts": len(prompts)}
         for row in readings.to_table().rows():
-            if (chosen is None or row["layer"] == chosen) and (at is None or row["position"] == at):
+            if chosen is None or row["layer"] == chosen:
                 row = {**row, "prompt": number, "input": inputs[row["position"]]}
                 for name, values in columns.items():
                     values.append(row[name])

@@ -18,29 +18,41 @@ if TYPE_CHECKING:
     from unembed.trace.readings import PromptReadings
 
 
-def prompt_events(readings: PromptReadings) -> list[Event]:
-    """Saturation and elimination events of every position."""
-    ranks = {point: readings.read(point).tracked_ranks[..., 0].cpu() for point in ("resid_pre", readings.before_ffn)}
+def prompt_events(readings: PromptReadings, column: int | None = None) -> list[Event]:
+    """Saturation and elimination events of every position, or of one, which alone is read."""
+    points: tuple[StreamPoint, ...] = ("resid_pre", readings.before_ffn, "resid_post")
+    read_at = {point: readings.read(point, position=column) for point in points}
+    ranks = {point: reading.tracked_ranks[..., 0].cpu() for point, reading in read_at.items()}
     found = events_of(
-        readings.prediction.cpu(),
+        readings.prediction.cpu()[_columns(column)],
         ranks["resid_pre"],
         ranks[readings.before_ffn],
-        readings.read("resid_post").tracked_ranks[..., 0].cpu(),
-        readings.read(readings.before_ffn).ids[..., 0].cpu(),
-        _candidate_ranks(readings).cpu(),
+        ranks["resid_post"],
+        read_at[readings.before_ffn].ids[..., 0].cpu(),
+        _candidate_ranks(readings, column).cpu(),
     )
-    return named_by_mixer(found, readings.lm.other_mixers)
+    return _placed(named_by_mixer(found, readings.lm.other_mixers), column)
 
 
-def _candidate_ranks(readings: PromptReadings) -> Int[Tensor, "layer pos"]:
+def _columns(column: int | None) -> slice:
+    return slice(None) if column is None else slice(column, column + 1)
+
+
+def _placed(found: list[Event], column: int | None) -> list[Event]:
+    """Events that were found in one column alone, at their position in the prompt."""
+    return found if column is None else [replace(event, position=column) for event in found]
+
+
+def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor, "layer pos"]:
     """The rank after each FFN of the token that was first before it, from the list of top tokens where possible."""
-    first, after = readings.read(readings.before_ffn).ids[..., :1], readings.read("resid_post")
+    first = readings.read(readings.before_ffn, position=column).ids[..., :1]
+    after = readings.read("resid_post", position=column)
     listed = after.ids == first
     own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)
     ranks = (after.logits > own).sum(dim=-1) + 1
     others = ~listed.any(dim=-1)
     if bool(others.any()):
-        x = readings.stream("resid_post")[others]
+        x = readings.stream("resid_post")[:, _columns(column)][others]
         ranks[others] = read(readings.lm, x, 1, track=first[others], hidden=readings.hidden).tracked_ranks[:, 0]
     return ranks
 
@@ -61,14 +73,11 @@ def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int
         halves = [("resid_pre", "resid_post", "attention")]
     points: set[StreamPoint] = {point for before, after, _ in halves for point in (before, after)}
     if token is None:
-        at = slice(None) if column is None else [column]
-        ranks = {point: readings.read(point).tracked_ranks[:, at, 0].cpu() for point in points}
-        tokens = readings.prediction.cpu()[at]
+        ranks = {point: readings.prediction_ranks(point, column).cpu() for point in points}
+        tokens = readings.prediction.cpu()[_columns(column)]
     else:
         ranks = {p: readings.ranks_and_probabilities(token, p, "final", column)[0].cpu() for p in points}
         tokens = torch.full((ranks["resid_post"].shape[1],), token)
     found = [change for a, b, cause in halves for change in rank_changes_of(tokens, ranks[a], ranks[b], cause)]
-    found = named_by_mixer(found, readings.lm.other_mixers)
-    if column is not None:
-        found = [replace(change, position=column) for change in found]
+    found = _placed(named_by_mixer(found, readings.lm.other_mixers), column)
     return sorted(found, key=lambda change: (change.position, change.layer))

@@ -1,9 +1,12 @@
-"""One prompt run once, and its stream read in the vocabulary: the logit lens at every layer and position."""
+"""One prompt run once, and its stream read in the vocabulary: the logit lens at every layer and position.
+
+Reading all positions of a long prompt costs far more than the forward pass, so that only those asked for are read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +17,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import points_needed
+from unembed.memories.events import Event
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, Point, StreamPoint
 from unembed.results import Displayed, Provenance, Table
@@ -40,6 +44,8 @@ class Readings(Displayed):
     prompt: tuple[str, ...]
     """Texts of the prompt's own tokens."""
     provenance: Provenance
+    position: int | None = None
+    """The only position that was read; None where all were."""
 
     def to_table(self) -> Table:
         """One row for each layer, position and rank (from 1): the token, its id, logit and probability."""
@@ -47,7 +53,7 @@ class Readings(Displayed):
         size = layers * positions * k
         columns = {
             "layer": [i // (positions * k) for i in range(size)],
-            "position": [i // k % positions for i in range(size)],
+            "position": [i // k % positions + (self.position or 0) for i in range(size)],
             "rank": [i % k + 1 for i in range(size)],
             "token": [token for layer in self.tokens for position in layer for token in position],
             "id": self.ids.flatten().tolist(),
@@ -109,8 +115,10 @@ class PromptReadings:
             points.update(memory_points(lm))
         self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
         self._runs: dict[str, Run] = {}
-        self._read: dict[tuple[str, int, str], Reading] = {}
-        self._readings: dict[tuple[str, int, str], Readings] = {}
+        self._events: dict[int | None, list[Event]] = {}
+        """Events by column, and under None those of all."""
+        self._read: dict[tuple[str, int, str, int | None], Reading] = {}
+        self._readings: dict[tuple[str, int, str, int | None], Readings] = {}
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
@@ -131,13 +139,19 @@ class PromptReadings:
         notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
-    def run_with(self, points: Sequence[Point | str]) -> Run:
-        """A run of the same prompt and edits that captured these points: the trace's own, or a cached one."""
+    def run_with(self, points: Sequence[Point | str], pattern_row: int | None = None) -> Run:
+        """A run of the same prompt and edits that captured these points: the trace's own, or a cached one.
+
+        Args:
+            points: capture points.
+            pattern_row: of patterns, only this destination column is needed.
+        """
         if all(as_str("point", point) in self.run for point in points):
             return self.run
-        key = ",".join(sorted(points))
+        key = ",".join(sorted(points)) + ("" if pattern_row is None else f" {pattern_row}")
         if key not in self._runs:
-            self._runs[key] = run(self.lm, self.tokens[None], tuple(points), self.edits)
+            found = run(self.lm, self.tokens[None], tuple(points), self.edits, logits=False, pattern_row=pattern_row)
+            self._runs[key] = replace(found, _logits=self.run.logits)
         return self._runs[key]
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
@@ -158,16 +172,26 @@ class PromptReadings:
         """The scale of the final norm at every position of the run."""
         return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
 
-    def readings(self, point: StreamPoint = "resid_post", top: int = TOP, basis: Basis = "final") -> Readings:
+    def readings(
+        self, point: StreamPoint = "resid_post", top: int = TOP, basis: Basis = "final", position: int | None = None
+    ) -> Readings:
         """Top tokens of the stream at a point, for every layer and position.
+
+        Args:
+            point: where the stream is read.
+            top: tokens of each reading.
+            basis: how it is read.
+            position: only this position is read; all when None.
 
         Raises:
             InvalidInput: it is not a point of the stream.
             PointMissing: the model has no such point.
+            OutOfRange: no such position.
         """
         as_str("point", point)
         as_str("basis", basis)
-        key = (point, positive_int("top", top), basis)
+        column = None if position is None else position_of(self.run, position)
+        key = (point, positive_int("top", top), basis, column)
         if key not in self._readings:
             reading = self.read(*key)
             flat = self.lm.token_strings(reading.ids)
@@ -178,35 +202,39 @@ class PromptReadings:
             ]
             provenance = self.lm.provenance(basis=basis, notes={**self.provenance.notes, "point": point})
             self._readings[key] = Readings(
-                point, basis, not self.show_unlearned, reading, texts, tuple(self.token_strings), provenance
+                point, basis, not self.show_unlearned, reading, texts, tuple(self.token_strings), provenance, column
             )
         return self._readings[key]
 
-    def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final") -> Reading:
+    def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final", position: int | None = None) -> Reading:
         """What `readings` returns, without the texts; in the basis "final", with the rank of the final prediction."""
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"readings exist at {', '.join(STREAM_POINTS)}")
-        if (point, top, basis) not in self._read:
-            self._read[point, top, basis] = self._read_at(point, top, basis)
-        return self._read[point, top, basis]
+        column = None if position is None else position_of(self.run, position)
+        whole = self._read.get((point, top, basis, None))
+        if whole is not None and column is not None:
+            return _part(whole, slice(None), slice(column, column + 1))
+        if (point, top, basis, column) not in self._read:
+            self._read[point, top, basis, column] = self._read_at(point, top, basis, column)
+        return self._read[point, top, basis, column]
 
-    def _read_at(self, point: StreamPoint, top: int, basis: Basis) -> Reading:
-        x = self.stream(point)
+    def _read_at(self, point: StreamPoint, top: int, basis: Basis, column: int | None) -> Reading:
+        at = slice(None) if column is None else slice(column, column + 1)
+        x = self.stream(point)[:, at]
         if (top, basis) != (TOP, "final"):
-            scale = self.scale.expand(*x.shape[:-1], 1) if basis == "frozen" else None
+            scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
             return read(self.lm, x, top, basis=basis, scale=scale, hidden=self.hidden)
-        below = self.stream("resid_post")[:-1] if point == "resid_pre" else None
+        below = self.stream("resid_post")[:-1, at] if point == "resid_pre" else None
         # A layer's input usually equals the output of the layer below bit for bit: then only the lowest layer's is
         # read.
         if below is None or not torch.equal(x[1:], below):
-            return self._with_prediction(x)
-        after = self.read("resid_post")
-        below_them = Reading(*(getattr(after, f.name)[:-1] for f in fields(Reading)))
-        return joined([self._with_prediction(x[:1]), below_them])
+            return self._with_prediction(x, at)
+        after = self.read("resid_post", position=column)
+        return joined([self._with_prediction(x[:1], at), _part(after, slice(-1), slice(None))])
 
-    def _with_prediction(self, x: Float[Tensor, "layer pos d_model"]) -> Reading:
-        """Readings whose tracked token is the final prediction of each position."""
-        track = self.prediction[None, :, None].expand(x.shape[0], -1, -1)
+    def _with_prediction(self, x: Float[Tensor, "layer pos d_model"], at: slice = slice(None)) -> Reading:
+        """Readings of some positions, whose tracked token is the final prediction of each position."""
+        track = self.prediction[None, at, None].expand(x.shape[0], -1, -1)
         return read(self.lm, x, TOP, track=track, hidden=self.hidden)
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
@@ -221,14 +249,14 @@ class PromptReadings:
         """
         n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
         for point in ("resid_post", self.before_ffn):
-            if (point, TOP, "final") in self._read:
+            if (point, TOP, "final", None) in self._read:
                 continue
             x, found = self.stream(point), list[Reading]()
             for start in range(0, n, step):
                 layers = range(start, min(n, start + step))
                 found.append(self._with_prediction(x[start : layers.stop]))
                 yield layers, point, found[-1]
-            self._read[point, TOP, "final"] = joined(found)
+            self._read[point, TOP, "final", None] = joined(found)
 
     def ranks_of(
         self, token: str | int, point: StreamPoint = "resid_post", position: int | None = None
@@ -247,13 +275,13 @@ class PromptReadings:
         token, column = self.lm.single_token(token), None if position is None else position_of(self.run, position)
         at = slice(None) if column is None else [column]
         if basis == "final" and column is not None and token == int(self.prediction[column]):
-            found, at = self.read(point), (slice(None), at)  # recorded when the stream was read
+            found = self.read(point, position=column)  # recorded when the stream was read
         else:
             x = self.stream(point)[:, at]
             track = torch.full((*x.shape[:-1], 1), token)
             scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
-            found, at = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden), ...
-        return found.tracked_ranks[..., 0][at], found.tracked_probabilities[..., 0][at]
+            found = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden)
+        return found.tracked_ranks[..., 0], found.tracked_probabilities[..., 0]
 
     def ranks_among(
         self,
@@ -270,13 +298,20 @@ class PromptReadings:
         track = torch.as_tensor(tokens)
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden).tracked_ranks
 
-    def prediction_ranks(self, point: StreamPoint = "resid_post") -> Int[Tensor, "layer pos"]:
+    def prediction_ranks(
+        self, point: StreamPoint = "resid_post", position: int | None = None
+    ) -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 1 is the top.
+
+        Args:
+            point: where the stream is read.
+            position: only this position; all when None.
 
         Raises:
             PointMissing: the model has no such point.
+            OutOfRange: no such position.
         """
-        return self.read(point).tracked_ranks[..., 0]
+        return self.read(point, position=position).tracked_ranks[..., 0]
 
     @torch.no_grad()
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
@@ -297,3 +332,8 @@ class PromptReadings:
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         provenance = self.lm.provenance(basis="final", notes={**self.provenance.notes, "point": point})
         return EntropyAndKL(point, torch.stack(entropy), torch.stack(divergence), tuple(self.token_strings), provenance)
+
+
+def _part(reading: Reading, layers: slice, positions: slice) -> Reading:
+    """The readings of some layers and positions."""
+    return Reading(*(getattr(reading, f.name)[layers, positions] for f in fields(Reading)))

@@ -52,14 +52,18 @@ class ShownPosition:
     def _top_read(self) -> int:
         return max(self.top, _READ_ANYWAY)
 
+    def read_everywhere(self, point: StreamPoint) -> None:
+        """Read the stream at all positions in one product, of which `column` then takes a part."""
+        self.trace.read(point, self._top_read, self.basis)
+
     def column(
         self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
     ) -> list[list[Candidate]]:
         """Candidates at one position, by layer and rank."""
         position = self.position if position is None else position
-        found = self.trace.readings(point, self._top_read, basis or self.basis)
-        cells = [numbers(part[:, position, : self.top]) for part in (found.ids, found.probabilities, found.logits)]
-        texts = [layer[position] for layer in found.tokens]
+        found = self.trace.readings(point, self._top_read, basis or self.basis, position)
+        cells = [numbers(part[:, 0, : self.top]) for part in (found.ids, found.probabilities, found.logits)]
+        texts = [layer[0] for layer in found.tokens]
         return [
             [Candidate(i, text, p, logit) for i, p, logit, text in zip(*cell, strict=False)]
             for cell in zip(*cells, texts, strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
@@ -32,8 +31,8 @@ class Trace(PromptMemories, Displayed):
             return self
         other = copy(self)
         other.show_unlearned, other._read, other._readings, other._scored, other._ends = unlearned, {}, {}, None, None
-        for name in ("provenance", "_events"):
-            vars(other).pop(name, None)
+        other._events = {}
+        vars(other).pop("provenance", None)
         return other
 
     def __repr__(self) -> str:
@@ -53,14 +52,10 @@ class Trace(PromptMemories, Displayed):
             points.insert(1, "resid_mid")
         names = {"resid_pre": "before", "resid_mid": "after_attention", "resid_post": "after_ffn"}
         for point in points:
-            columns[f"{names[point]}_token"] = [layer[-1][0] for layer in self.readings(point).tokens]
-        columns["rank"] = self.prediction_ranks()[:, -1].tolist()
+            columns[f"{names[point]}_token"] = [layer[0][0] for layer in self.readings(point, position=-1).tokens]
+        columns["rank"] = self.prediction_ranks(position=-1)[:, 0].tolist()
         text = self.lm.token_strings([int(self.prediction[-1])])[0]
         return Table(f"Top tokens after the last token, and the rank of {text!r}", columns, self.provenance)
-
-    @cached_property
-    def _events(self) -> list[Event]:
-        return prompt_events(self)
 
     def events(self, position: int | None = None) -> Records[Event]:
         """Saturation and elimination events, at one position or at all.
@@ -71,10 +66,10 @@ class Trace(PromptMemories, Displayed):
         """
         if all(block.feed_forward is None for block in self.lm.structure.blocks):
             self.lm.feed_forward(0)  # raises with the reason
-        found = self._events
-        if position is not None:
-            column = position_of(self.run, position)
-            found = [e for e in found if e.position == column]
+        column = None if position is None else position_of(self.run, position)
+        if column not in self._events:
+            self._events[column] = prompt_events(self, column)
+        found = self._events[column]
         return event_records("Saturation and elimination events", self.lm, found, self.provenance)
 
     def rank_changes(self, token: str | int | None = None, position: int | None = None) -> Records[Event]:
@@ -126,7 +121,8 @@ class Trace(PromptMemories, Displayed):
         self, token: str | int, position: int = -1, against: str | int | None = None, by: By = "component"
     ) -> Attribution:
         """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
-        run = self.run_with(points_needed(self.lm, by, self.edits))
+        row = position_of(self.run, position) if by == "source" else None
+        run = self.run_with(points_needed(self.lm, by, self.edits), pattern_row=row)
         found = attribution(self.lm, run, token, position, against, by)
         return replace(
             found,

@@ -85,7 +85,7 @@ def trace(
                 layer=layer,
                 memories=memories,
                 token=token,
-                point=point,
+                point=None if output.for_terminal else point,  # the terminal shows one position
                 tracing=lm.trace if piece.tokens is None else _of_tokens(lm, piece),
                 index=opened,
             )
