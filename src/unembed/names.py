@@ -131,7 +131,12 @@ class HeadAddress(NamedTuple):
     head: int
 
     def __str__(self) -> str:
-        return f"L{self.layer}H{self.head}"
+        return head_name(*self)
+
+
+def head_name(layer: int, head: int) -> str:
+    """The name of a head: L0H3."""
+    return f"L{layer}H{head}"
 
 
 def head_named(text: str) -> HeadAddress | None:

@@ -7,7 +7,6 @@ import csv
 import json
 import re
 import xml.etree.ElementTree as ET
-import zlib
 from pathlib import Path
 
 import pytest
@@ -61,19 +60,11 @@ def accessible_text(root: ET.Element) -> str:
     return squeezed("".join("".join(one.itertext()) for one in root.iter(f"{NAME}text")))
 
 
-def texts_of_png(path: Path) -> dict[str, str]:
-    """The texts in a PNG; each chunk's checksum is checked on the way."""
-    data, at, found = path.read_bytes(), 8, {}
+def size_of_png(path: Path) -> tuple[int, int]:
+    """Width and height of a PNG in pixels."""
+    data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
-        assert zlib.crc32(kind + body) == int.from_bytes(data[at + 8 + size : at + 12 + size], "big")
-        if kind == b"iTXt":
-            keyword, _, rest = body.partition(b"\0")
-            found[keyword.decode()] = rest[4:].decode()
-        at += 12 + size
-    return found
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
 @pytest.mark.parametrize("screen", SCREENS)
@@ -106,9 +97,9 @@ def test_every_file_of_a_screen_holds_what_it_shows(opened, tmp_path, screen):
     assert all(one in printed for one in shown)
     expect(alone.locator("pre")).to_contain_text(f'"unembed": "{__version__}"')
 
-    described = texts_of_png(saved(page, "Save screen as PNG", tmp_path))
-    assert described["Title"] == page.title()
-    assert ORIGIN.search(described["Description"])
+    width, height = (float(root.get(side)) for side in ("width", "height"))
+    scale = min(2, 16_000 / max(width, height), (120e6 / (width * height)) ** 0.5)
+    assert size_of_png(saved(page, "Save screen as PNG", tmp_path)) == (round(width * scale), round(height * scale))
 
     origin = json.loads(saved(page, "Save data as JSON", tmp_path).read_text())["saved_from"]
     assert origin["unembed"] == __version__
@@ -145,9 +136,6 @@ def test_a_card_is_saved_as_it_is_seen(opened, browser, tmp_path):
         page.get_by_role("menuitem", name="Save figure as PNG").click()
     assert download.value.suggested_filename == "logit-attribution.png"
     download.value.save_as(tmp_path / "figure.png")
-    described = texts_of_png(tmp_path / "figure.png")
-    assert described["Title"] == "Logit attribution · Trace · unembed"
-    assert ORIGIN.search(described["Description"])
     card.scroll_into_view_if_needed()
     box = card.bounding_box()
     pictures = [base64.b64encode(x).decode() for x in ((tmp_path / "figure.png").read_bytes(), card.screenshot())]

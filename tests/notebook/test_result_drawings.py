@@ -14,7 +14,7 @@ import unembed
 import unembed.notebook
 from unembed.language_model import LanguageModel
 from unembed.notebook.drawings import card_of
-from unembed.notebook.result_drawings import DRAWINGS
+from unembed.notebook.result_drawings import CHARTS, Bars
 
 PROMPT = "Once upon a time there was a little"
 PAIR = ("The king of France", "The king of England")
@@ -42,7 +42,7 @@ RESULTS: dict[str, Callable[[LanguageModel], Any]] = {
 
 
 def test_every_drawing_is_tried() -> None:
-    assert set(RESULTS) == set(DRAWINGS)
+    assert set(RESULTS) == {*CHARTS, "Readings"}
 
 
 @pytest.mark.parametrize("name", list(RESULTS))
@@ -55,9 +55,20 @@ def test_a_result_is_a_table_and_a_drawing_of_the_same_numbers(name: str, lm: La
     assert "http" not in page.replace("http://www.w3.org/", "")
     data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
     assert data == json.loads(json.dumps(card_of(result).data))
-    assert data["schema"].split("/")[0] in {
-        f"unembed.{kind}" for kind in ("attribution", "bars", "heads", "heat", "readings")
-    }
+    assert data["schema"].split("/")[0] in {f"unembed.{kind}" for kind in ("bars", "heads", "heat", "readings")}
+
+
+@pytest.mark.parametrize("name", [name for name, chart in CHARTS.items() if isinstance(chart, Bars)])
+def test_bars_are_the_rows_of_the_table(name: str, lm: LanguageModel) -> None:
+    result = RESULTS[name](lm)
+    chart, table = CHARTS[name], result.to_table()
+    rows = [row for row in table if row[chart.value] is not None][:40]
+    drawn = chart.draw(table)["rows"]
+    assert [row["value"] for row in drawn] == [row[chart.value] for row in rows] and rows
+    for row, bar in zip(rows, drawn, strict=True):
+        named = [chart.label] if isinstance(chart.label, str) else chart.label
+        assert bar["label"] == " to ".join(row[column] for column in named)
+        assert all(bar[column] == row[column] for column in ("layer", "index") if column in row)
 
 
 def test_a_patching_is_its_own_map(lm: LanguageModel) -> None:
@@ -68,7 +79,7 @@ def test_a_patching_is_its_own_map(lm: LanguageModel) -> None:
     strongest = memories.recovered.gather(-1, memories.recovered.abs().argmax(-1, keepdim=True))[..., 0]
     assert card_of(memories).data["values"] == strongest.tolist()
     heads = lm.patch(*PAIR, "z")
-    assert card_of(heads).data["columns"] == [f"H{i}" for i in range(lm.n_heads)]
+    assert card_of(heads).data["scores"] == heads.recovered.tolist()
 
 
 def test_an_ablation_of_all_heads_is_a_square_for_each_and_another_is_bars(lm: LanguageModel) -> None:

@@ -11,7 +11,7 @@ from unembed.document.charts import draw
 from unembed.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
 from unembed.document.numbers import as_written, common_decimals, format_number
 from unembed.document.svg import STYLE as FIGURE_STYLE
-from unembed.results import Table, visible_html
+from unembed.results import Table, html_table, visible_html
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -223,59 +223,51 @@ def _exhibit(exhibit: Exhibit) -> str:
 
 
 def _table(exhibit: Exhibit, shown: list[str]) -> str:
-    names = exhibit.table.column_names
-    rows = list(exhibit.table.rows())
-    sized = [name for name in shown if f"{name}_n" in names]
+    names, rows = exhibit.table.column_names, list(exhibit.table.rows())
+    sizes = [f"{name}_n" for name in shown if f"{name}_n" in names]
     # Numbers that all come from one sample have its size once, at the end.
-    sizes = {f"{name}_n" for name in sized}
-    together = len(sized) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
-    head = []
-    for name in shown:
-        numeric = all(isinstance(row[name], int | float | None) for row in rows)
-        head.append(f"<th{' class=n' if numeric else ''}>{html.escape(_title(name, numeric))}</th>")
-        if name in sized and not together:
-            head.append("<th class='n'>n</th>")
-        if _has_published(exhibit.table, name):
-            head.append("<th class='n published'>published</th>")
-    printed = {name for name in shown if _has_published(exhibit.table, name)}
-    decimals = {name: common_decimals((row[name] for row in rows), percent=name in exhibit.percent) for name in shown}
-    body = ""
-    for row in rows:
-        own = {column: value for column, value in row.items() if not (together and column in sizes)}
-        cells = "".join(_cells(exhibit, own, name, decimals[name], name in printed) for name in shown)
-        size = f'<td class="n">{format_number(row[f"{sized[0]}_n"])}</td>' if together else ""
-        body += f"<tr>{cells}{size}</tr>"
+    together = len(sizes) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
+    columns = [column for name in shown for column in _columns(exhibit, name, rows, sized=not together)]
     if together:
-        head.append("<th class='n'>n</th>")
+        columns.append(("n", "n", [format_number(row[sizes[0]]) for row in rows]))
+    head, kinds, cells = zip(*columns, strict=True)
     wide = sum(f"{name}_low" in names for name in shown) > _INTERVALS or len(head) > _COLUMNS
-    kind = "scroll wide" if wide else "scroll"
-    return f'<div class="{kind}"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="{"scroll wide" if wide else "scroll"}">{html_table(head, zip(*cells, strict=True), kinds)}</div>'
+    )
+
+
+def _columns(
+    exhibit: Exhibit, name: str, rows: list[dict[str, Any]], *, sized: bool
+) -> list[tuple[str, str, list[str]]]:
+    """Heading, class and cells of a column, and of those that belong to it: its sample sizes, its published values."""
+    percent, values = name in exhibit.percent, [row[name] for row in rows]
+    numeric = all(isinstance(value, int | float | None) for value in values)
+    decimals = common_decimals(values, percent=percent)
+
+    def cell(row: dict[str, Any]) -> str:
+        if not isinstance(row[name], int | float | None):
+            return _text(name, row[name])
+        ends = [row.get(f"{name}_{end}") for end in ("low", "high")]
+        shown = [format_number(value, percent=percent, decimals=decimals) for value in (row[name], *ends)]
+        if None in ends or any(math.isnan(end) for end in ends):
+            return shown[0]
+        return f'{shown[0]} <span class="range">[{", ".join(end.removesuffix(" %") for end in shown[1:])}]</span>'
+
+    long = name.endswith(("_text", "_tokens")) or name in ("text", "tokens")
+    kind = "n" if numeric else "prose" if long else ""
+    columns = [(html.escape(_title(name, numeric)), kind, list(map(cell, rows)))]
+    if sized and f"{name}_n" in exhibit.table.column_names:
+        columns.append(("n", "n", [format_number(row[f"{name}_n"]) for row in rows]))
+    if _has_published(exhibit.table, name):
+        published = [format_number(row[f"{name}_published"], percent=percent) for row in rows]
+        columns.append(("published", "n published", published))
+    return columns
 
 
 def _title(name: str, numeric: bool) -> str:
     """The heading of a column; what marks a column of tokens or text is left out."""
     return (name if numeric else re.sub(r"_(token|text)(s?)$", "", name)).replace("_", " ") or name
-
-
-def _cells(exhibit: Exhibit, row: dict[str, Any], name: str, decimals: int | None, printed: bool) -> str:
-    """The cell of a column, and those of what belongs to it; with the published value where it is `printed`."""
-    percent = name in exhibit.percent
-    value = row[name]
-    if isinstance(value, int | float | None):
-        shown = html.escape(format_number(value, percent=percent, decimals=decimals))
-        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
-            ends = (format_number(end, percent=percent, decimals=decimals).removesuffix(" %") for end in (low, high))
-            shown += f' <span class="range">[{", ".join(ends)}]</span>'
-        cells = f'<td class="n">{shown}</td>'
-    else:
-        wrap = ' class="prose"' if name.endswith(("_text", "_tokens")) or name in ("text", "tokens") else ""
-        cells = f"<td{wrap}>{_text(name, value)}</td>"
-    if f"{name}_n" in row:
-        cells += f'<td class="n">{format_number(row[f"{name}_n"])}</td>'
-    if printed:
-        cells += f'<td class="n published">{format_number(row[f"{name}_published"], percent=percent)}</td>'
-    return cells
 
 
 def _text(name: str, value: Any) -> str:

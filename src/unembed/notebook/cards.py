@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from unembed.attention import HEAD_SCORES
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories import memory_view
-from unembed.names import Mode
-from unembed.notebook.drawings import Card, table
-from unembed.notebook.result_drawings import heat
-from unembed.results import numbers, numbers_or_none, visible_html
+from unembed.names import Mode, head_name
+from unembed.notebook.drawings import Card
+from unembed.notebook.result_drawings import Bars, Squares, heat
+from unembed.results import Table, html_table, numbers, visible_html
+from unembed.trace import pattern_view
 from unembed.validation import positive_int
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
     view = memory_view(lm, layer, index, top)
     pairs = zip(view.promoted, view.suppressed, strict=True)
     rows = [[c for s in pair for c in (visible_html(s.token), f"{s.score:+.4g}")] for pair in pairs]
-    head = ("promotes", "score", "suppresses", "score")
-    return Card(asdict(view), table(f"Layer {view.layer}, memory {view.index}", head, rows))
+    head, caption = ("promotes", "score", "suppresses", "score"), f"Layer {view.layer}, memory {view.index}"
+    return Card(asdict(view), html_table(head, rows, caption=caption))
 
 
 def pattern_card(trace: Trace, layer: int, head: int) -> Card:
@@ -51,17 +52,14 @@ def pattern_card(trace: Trace, layer: int, head: int) -> Card:
         OutOfRange: the head does not exist.
         PointMissing: the model does not return attention patterns.
     """
-    layer, head = trace.lm.layer_and_head(layer, head)
-    pattern = trace.run_with(("pattern",)).at("pattern", layer)[0, head]
-    weights: list[list[float]] = [numbers(row[: i + 1]) for i, row in enumerate(pattern)]
-    tokens = trace.token_strings
-    data = {"schema": "unembed.pattern/1", "layer": layer, "head": head, "tokens": tokens, "weights": weights}
+    view = pattern_view(trace, layer, head)
+    names = [visible_html(token) for token in view.tokens]
     rows = [
-        [visible_html(tokens[dst]), *(f"{w:.0%}" for w in row), *[""] * (len(tokens) - len(row))]
-        for dst, row in enumerate(weights)
+        [name, *(f"{weight:.0%}" for weight in row), *[""] * (len(names) - len(row))]
+        for name, row in zip(names, view.weights, strict=True)
     ]
-    names = ["", *(visible_html(token) for token in tokens)]
-    return Card(data, table(f"Attention of layer {layer}, head {head}", names, rows))
+    caption = f"Attention of layer {view.layer}, head {view.head}"
+    return Card(asdict(view), html_table(["", *names], rows, caption=caption))
 
 
 def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
@@ -76,12 +74,9 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
     """
     if kind not in HEAD_SCORES:
         raise InvalidInput(f"head score {kind!r}", why=f"it is not one of {', '.join(HEAD_SCORES)}")
-    found: list[list[float | None]] = numbers_or_none(scores[kind])
-    note = f"{HEAD_SCORES[kind]}; {scores.by_sequence.shape[1]} sequences of 2 x {scores.length} tokens"
-    data = {"schema": "unembed.heads/2", "scores": found, "definition": HEAD_SCORES[kind], "note": note}
-    rows = [[str(n), *("" if x is None else f"{x:.3g}" for x in row)] for n, row in reversed(list(enumerate(found)))]
-    names = ["layer", *(f"head {i}" for i in range(len(found[0])))]
-    return Card(data, table(html.escape(note), names, rows))
+    table = scores.to_table()
+    note = f"{HEAD_SCORES[kind]}; {table.title}"
+    return Card({**Squares(kind).draw(table), "definition": HEAD_SCORES[kind], "note": note}, table.fragment())
 
 
 def ranks_card(
@@ -113,7 +108,7 @@ def ranks_card(
     note = f"Rank at {point} of every layer, after token {position % len(trace)} of the prompt"
     data = {"schema": "unembed.ranks/1", "series": series, "layers": layers, "size": lm.d_vocab, "note": note}
     rows = [[layer, *(f"{one['ranks'][n]:,}" for one in series)] for n, layer in enumerate(layers)]
-    return Card(data, table(html.escape(note), ["layer", *(visible_html(name) for name in names)], rows))
+    return Card(data, html_table(["layer", *map(visible_html, names)], rows, caption=html.escape(note)))
 
 
 def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Card:
@@ -134,22 +129,20 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     layers, n_heads = scores.shape[:2]
     if layers < 2:
         raise Unsupported(f"composition in {circuits.lm.name}", why="its heads with such circuits are all in one layer")
-    heads = [f"L{n}H{h}" for n in known for h in range(n_heads)]
+    heads = [head_name(n, h) for n in known for h in range(n_heads)]
     flat = scores.reshape(len(heads), len(heads))
-    order: list[int] = numbers(flat.flatten().argsort(descending=True)[: positive_int("top", top)])
-    best = [(heads[i // len(heads)], heads[i % len(heads)], float(flat.flatten()[i])) for i in order]
+    best, order = flat.flatten().sort(descending=True)
+    order = order[: positive_int("top", top)]
     name = mode.upper()
-    note = f"{name}-composition: norm of (W_OV of the earlier head times W_{name} of the later) over the two norms"
-    if len(heads) <= _MOST_SQUARES:
-        reading = slice(n_heads, None)  # the first layer's heads read no other head
-        values = numbers(flat[:-n_heads, reading].T / flat.max().clamp_min(1e-9))
-        shown = numbers(flat[:-n_heads, reading].T)
-        data = heat(heads[n_heads:], heads[:-n_heads], values, shown, "composition with", note)
-    else:
-        data = {
-            "schema": "unembed.bars/1",
-            "rows": [{"label": f"{a} to {b}", "value": value, "title": ""} for a, b, value in best],
-            "note": note,
-        }
-    rows = [[a, b, f"{value:.4g}"] for a, b, value in best]
-    return Card(data, table(html.escape(note), ["writing head", "reading head", "composition"], rows))
+    title = f"{name}-composition: norm of (W_OV of the earlier head times W_{name} of the later) over the two norms"
+    columns = {
+        "writer": [heads[i // len(heads)] for i in numbers(order)],
+        "reader": [heads[i % len(heads)] for i in numbers(order)],
+        "composition": numbers(best[: len(order)]),
+    }
+    table = Table(title, columns, circuits.lm.provenance())
+    if len(heads) > _MOST_SQUARES:
+        return Card(Bars(("writer", "reader"), "composition").draw(table), table.fragment())
+    # The first layer's heads read no other head, and the last layer's are read by none.
+    data = heat(heads[n_heads:], heads[:-n_heads], numbers(flat[:-n_heads, n_heads:].T), "composition with", title)
+    return Card(data, table.fragment())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import html
 import json
 import secrets
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from unembed.notebook.islands import script, style
-from unembed.notebook.result_drawings import DRAWINGS
+from unembed.notebook.result_drawings import drawing
 from unembed.notebook.widgets import widget_of
-from unembed.results import Displayed, visible_html
+from unembed.results import Displayed, html_table, visible_html
 from unembed.trace import Trace, emergence
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ def card_of(result: Displayed) -> Card | None:
     """The drawing of a result; None for a class without one."""
     if isinstance(result, Trace):
         return _trace_card(result)
-    draw = DRAWINGS.get(type(result).__name__)
-    return None if draw is None else Card(draw(result), result.to_table().fragment())
+    data = drawing(result)
+    return None if data is None else Card(data, result.to_table().fragment())
 
 
 def _trace_card(trace: Trace) -> Card:
@@ -65,12 +64,6 @@ def _trace_card(trace: Trace) -> Card:
     for layer in reversed(range(len(stage.ids))):
         cells = zip(stage.ids[layer], stage.probabilities[layer], strict=True)
         rows.append([str(layer), *(f"{visible_html(view.texts[ids[0]])} {p[0]:.0%}" for ids, p in cells)])
+    head = ["layer", *(visible_html(token.token) for token in view.tokens)]
     caption = f"Most likely next token after every layer of {html.escape(view.model)}"
-    return Card(asdict(view), table(caption, ["layer", *(visible_html(token.token) for token in view.tokens)], rows))
-
-
-def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Texts, already escaped, as an HTML table."""
-    names = "".join(f"<th>{name}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><caption>{caption}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+    return Card(asdict(view), html_table(head, rows, caption=caption))

@@ -11,6 +11,7 @@ from unembed.results.files import make_folder as make_folder
 from unembed.results.files import whole_file as whole_file
 from unembed.results.files import write_whole as write_whole
 from unembed.results.files import writing as writing
+from unembed.results.html_table import html_table as html_table
 from unembed.results.lists import lower_triangle as lower_triangle
 from unembed.results.lists import numbers as numbers
 from unembed.results.lists import numbers_or_none as numbers_or_none

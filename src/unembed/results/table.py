@@ -17,6 +17,7 @@ from typing import Any, overload
 from unembed.errors import ExtraMissing, InvalidInput
 from unembed.results.column_widths import column_blocks, column_widths
 from unembed.results.files import write_whole
+from unembed.results.html_table import html_table
 from unembed.results.number_format import column_format
 from unembed.results.provenance import Provenance
 from unembed.results.token_text import visible_html, visible_rich
@@ -274,20 +275,16 @@ class Table:
     def fragment(self, stop: int = _SHOWN_ROWS) -> str:
         """The first rows as an HTML table, and the provenance under it: a part of a page."""
         numeric, numbers = self._numeric(stop), self._number_formats(stop)
-        head = "".join(_html_cell("th", visible_html(name, prose=True), name in numeric) for name in self.column_names)
-        body = "".join(
-            "<tr>"
-            + "".join(
-                _html_cell("td", self._html_value(name, row[name], numbers[name]), name in numeric) for name in row
-            )
-            + "</tr>"
-            for row in self._rows(stop)
+        table = html_table(
+            [visible_html(name, prose=True) for name in self.column_names],
+            ([self._html_value(name, row[name], numbers[name]) for name in row] for row in self._rows(stop)),
+            ["number" if name in numeric else "" for name in self.column_names],
+            caption=visible_html(self.title, prose=True),
         )
-        caption = visible_html(self.title, prose=True)
         more = f"<p>{len(self) - stop:,} more rows</p>" if len(self) > stop else ""
         return (
             '<div style="overflow-x: auto" tabindex="0">'  # a wide table scrolls by itself, the page does not
-            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
+            f"{table}</div>{more}"
             f'<p class="provenance">{visible_html(self.provenance.line(), prose=True)}</p>'
         )
 
@@ -415,10 +412,6 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return json.dumps(_finite(value), ensure_ascii=False)
     return value
-
-
-def _html_cell(tag: str, content: str, is_number: bool) -> str:
-    return f'<{tag} class="number">{content}</{tag}>' if is_number else f"<{tag}>{content}</{tag}>"
 
 
 def _saved(text: str, path: str | os.PathLike[str] | None) -> str:

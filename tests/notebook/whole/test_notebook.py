@@ -43,7 +43,7 @@ def test_no_text_ends_the_script(trace):
 def test_an_attribution_shows_its_sum(trace):
     attribution = trace.attribution(" the")
     page = attribution._repr_html_()
-    assert f"sum {attribution.total:.5g}" in page
+    assert f"sum {attribution.total:+.4g}" in page[page.index("<style>") :]
     assert page[: page.index("<style>")].count("<tr>") == 1 + len(attribution)
 
 

@@ -105,7 +105,7 @@ async function drawn(page, { title, el }) {
   const { drawing } = await import("./saving/drawing.js");
   const svg = drawing(el, { title, lines: [cited(page)] });
   const { width, height } = svg.viewBox.baseVal;
-  return { text: new XMLSerializer().serializeToString(svg), width, height, description: cited(page), title };
+  return { text: new XMLSerializer().serializeToString(svg), width, height, title };
 }
 
 /** Every way to save what a screen shows, by name. */

@@ -11,7 +11,7 @@ import { token, visible } from "./tokens.js";
 export function draw(el, data, chosen = () => {}) {
   el.classList.add("unembed", "unembed-out");
   const [, kind] = data.schema.split(/[./]/);
-  const drawings = { emergence, attribution, bars: barred, heads: scores, heat, memory, pattern, ranks, readings };
+  const drawings = { emergence, bars: signedBars, heads: scores, heat, memory, pattern, ranks, readings };
   return drawings[kind](el, data, chosen);
 }
 
@@ -80,22 +80,12 @@ function readings(el, { texts, probabilities, tokens, label, note }, chosen) {
   return lens(el, { text: note, label, tokens, n_layers: texts.length }, { top, more: () => ({}) }, chosen);
 }
 
-/** Labelled numbers of either sign; `picked(row)`: what a click chooses. */
-function signedBars(el, note, all, chosen, picked) {
-  const rows = all.map((row) => ({ ...row, text: signed(row.value), row }));
-  return bars.mount(noted(el, note).host, { rows, signed: true }, { onpick: ({ row }) => chosen(picked(row)) });
+/** Labelled numbers of either sign. */
+function signedBars(el, { rows: all, note }, chosen) {
+  const rows = all.map((row) => ({ ...row, text: signed(row.value) }));
+  const onpick = ({ label, layer, index }) => chosen({ label, layer, index });
+  return bars.mount(noted(el, note).host, { rows, signed: true }, { onpick });
 }
-
-const attribution = (el, { rows, note }, chosen) =>
-  signedBars(
-    el,
-    note,
-    rows.map(({ label, layer, index, contribution }) => ({ label, layer, index, value: contribution })),
-    chosen,
-    ({ label, layer, index }) => ({ label, layer, index }),
-  );
-
-const barred = (el, { rows, note }, chosen) => signedBars(el, note, rows, chosen, ({ label }) => ({ label }));
 
 function memory(el, data, chosen) {
   const list = (title, all) => {

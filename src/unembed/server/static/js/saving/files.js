@@ -1,4 +1,4 @@
-/** Files of a figure: one HTML page, and pixels with texts in them. */
+/** Files of a figure: one HTML page, and pixels. */
 import { h } from "../islands/nodes.js";
 
 const STYLE =
@@ -22,8 +22,8 @@ export function asPage({ text, title }, rows, origin) {
   );
 }
 
-/** A drawing in pixels, at twice the screen's resolution, with the provenance in the file. */
-export async function asPng({ text, width, height, description, title }) {
+/** A drawing in pixels, at twice the screen's resolution; its caption is the provenance. */
+export async function asPng({ text, width, height }) {
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   await image.decode();
@@ -33,30 +33,5 @@ export async function asPng({ text, width, height, description, title }) {
   canvas.height = Math.round(height * scale);
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(image.src);
-  const blob = await new Promise((done) => canvas.toBlob(done));
-  return commented(new Uint8Array(await blob.arrayBuffer()), { Title: title, Description: description });
-}
-
-/** A PNG with texts in it, after its first chunk (PNG specification, 11.3.3.4: keyword, no compression, UTF-8). */
-function commented(png, texts) {
-  const chunks = Object.entries(texts).map(([keyword, description]) => {
-    const body = new TextEncoder().encode(`iTXt${keyword}\0\0\0\0\0${description}`);
-    const chunk = new Uint8Array(body.length + 8);
-    const view = new DataView(chunk.buffer);
-    view.setUint32(0, body.length - 4);
-    chunk.set(body, 4);
-    view.setUint32(body.length + 4, crc(body));
-    return chunk;
-  });
-  const head = 8 + 25; // the signature and IHDR
-  return new Blob([png.slice(0, head), ...chunks, png.slice(head)], { type: "image/png" });
-}
-
-function crc(bytes) {
-  let sum = 0xffffffff;
-  for (const byte of bytes) {
-    sum ^= byte;
-    for (let i = 0; i < 8; i++) sum = sum & 1 ? (sum >>> 1) ^ 0xedb88320 : sum >>> 1;
-  }
-  return (sum ^ 0xffffffff) >>> 0;
+  return new Promise((done) => canvas.toBlob(done));
 }
