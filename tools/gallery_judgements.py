@@ -19,6 +19,7 @@ from unembed.gallery import Gallery
 from unembed.gallery.ranking import vectors_like, written_values
 from unembed.lens import read
 from unembed.models.shipped_models import shipped_folder
+from unembed.names import memory_name
 
 FIRST, OTHERS, RANDOM = 50, 30, 20
 TOKENS, TRIGGERS, CONTEXT = 10, 6, 8
@@ -43,7 +44,7 @@ def make_sheet(path: Path) -> None:
     rows = [
         {
             "kind": kind,
-            "memory": f"L{layer}M{i}",
+            "memory": memory_name(layer, i),
             "tokens": tokens,
             "triggers": [
                 f"{row['prefix']}[{row['token']}]{row['next_token']}"

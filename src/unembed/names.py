@@ -86,13 +86,16 @@ _MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,
 _HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})")
 
 
-def memory_name(layer: int, number: int, experts: tuple[int, int] | None = None) -> str:
+def memory_name(layer: int, number: MemoryIndex, experts: tuple[int, int] | None = None) -> str:
     """The name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
 
     Args:
-        number: of the memory in its layer.
+        number: of the memory in its layer; or (expert, number), as `parse_memory` returns it.
         experts: how many routed experts the layer has, and how many memories each; None without experts.
     """
+    if isinstance(number, tuple):
+        expert, number = number
+        return f"L{layer}SM{number}" if expert is None else f"L{layer}E{expert}M{number}"
     if experts is None:
         return f"L{layer}M{number}"
     n, width = experts

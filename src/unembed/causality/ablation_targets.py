@@ -11,6 +11,7 @@ from unembed.causality.path_ends import all_heads
 from unembed.causality.rerun import layers_with, n_heads_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import head_name
 from unembed.stream.capture_points import has_point, require_point
 from unembed.validation import as_pair, as_tuple
 
@@ -154,7 +155,7 @@ def _group(lm: Decoder, targets: Sequence[Target], label: str | None = None) -> 
         point, layer, index = target
         if index is None:
             return f"{point} {layer}"
-        return f"L{layer}H{index}" if point == "z" else lm.memory_name(layer, index)
+        return head_name(layer, index) if point == "z" else lm.memory_name(layer, index)
 
     joined = " + ".join(map(one, targets[:4])) + (f" + {len(targets) - 4} more" if len(targets) > 4 else "")
     return Group(label or joined, tuple(targets))

@@ -23,6 +23,7 @@ from unembed.causality.replaced_pass import Place, Replacement
 from unembed.causality.rerun import Rerun, last_logits, n_heads_of
 from unembed.errors import InvalidInput, PointMissing
 from unembed.models.decoder import Decoder
+from unembed.names import head_name
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.capture_points import has_point
 from unembed.stream.gradients import on_the_graph
@@ -134,7 +135,7 @@ def attribution_patching(
         "zero" if pair is None else "the clean run",
         _grid(lm, effects, "z"),
         _grid(lm, effects, "coefficients") if any(p == "coefficients" for p, _ in effects) else None,
-        tuple(f"L{n}H{i}" if point == "z" else lm.memory_name(n, i) for point, n, i in ranked),
+        tuple(head_name(n, i) if point == "z" else lm.memory_name(n, i) for point, n, i in ranked),
         tuple(estimated),
         tuple(exact),
         float("nan") if correlation is None else float(correlation.statistic),

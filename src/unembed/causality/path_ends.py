@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from unembed.causality.rerun import layers_with, n_heads_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import parse_memory
+from unembed.names import head_name, parse_memory
 
 PARTS = ("q", "k", "v")
 _SENDERS = "L0H3, L5M278, attn_out 2, mlp_out 2, layer 2, or heads for all heads"
@@ -34,7 +34,7 @@ class End:
     def __str__(self) -> str:
         """As it is written."""
         if self.kind in PARTS:
-            return f"L{self.layer}H{self.index}.{self.kind}"
+            return f"{head_name(self.layer, self.index)}.{self.kind}"
         letter = {"z": "H", "coefficients": "M"}.get(self.kind)
         if letter is not None:
             return f"L{self.layer}{letter}{self.index}"

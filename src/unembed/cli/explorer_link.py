@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from unembed.cli.option_groups import Opening
+from unembed.names import head_name, memory_name
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
-    from unembed.names import MemoryIndex
     from unembed.stream import Edit
 
 
@@ -71,16 +71,8 @@ def edits_in_address(edits: Sequence[Edit]) -> str | None:
     return ";".join(_written(edit) for edit in edits) or None
 
 
-def memory_in_address(layer: int, index: MemoryIndex) -> str:
-    """The name of a memory whose index is a number, or (expert, number) in a layer of experts."""
-    if isinstance(index, int):
-        return f"L{layer}M{index}"
-    expert, number = index
-    return f"L{layer}SM{number}" if expert is None else f"L{layer}E{expert}M{number}"
-
-
 def _written(edit: Edit) -> str:
     where = edit.positions if isinstance(edit.positions, str) else ",".join(map(str, edit.positions))
     value = int(edit.value) if edit.value.is_integer() else edit.value
-    name = f"L{edit.layer}H{edit.index}" if edit.target == "head" else memory_in_address(edit.layer, edit.index)
+    name = head_name(edit.layer, edit.index) if edit.target == "head" else memory_name(edit.layer, edit.index)
     return f"{name}:{edit.action}:{value!r}@{where}"

@@ -12,6 +12,7 @@ from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.memories.events import Event
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.models.decoder import Decoder
+from unembed.names import head_name
 from unembed.results import Displayed, Provenance, Records, Table
 from unembed.trace.described_memories import DescribedMemory
 
@@ -81,7 +82,7 @@ def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Pro
 def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: Provenance) -> Records[HeadUpdate]:
     """What heads add, a row for each head; without a score where none was requested."""
     columns: dict[str, list[object]] = {
-        "head": [f"L{u.layer}H{u.index}" for u in updates],
+        "head": [head_name(u.layer, u.index) for u in updates],
         "norm": [u.norm for u in updates],
         "share": [u.share for u in updates],
         "score": [u.score for u in updates],

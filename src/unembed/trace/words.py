@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unembed.errors import Unsupported
 from unembed.models.named_tokens import Token
+from unembed.names import head_name
 from unembed.results import visible
 from unembed.trace.view import EventView
 
@@ -36,7 +37,7 @@ def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
     if edit.target == "coefficient":
         what = f"memory {lm.memory_name(edit.layer, lm.memory(edit.layer, edit.index)[1])}"
     else:
-        named = {"head": f"head L{edit.layer}H{edit.index}", "stream": f"the stream after layer {edit.layer}"}
+        named = {"head": f"head {head_name(edit.layer, edit.index)}", "stream": f"the stream after layer {edit.layer}"}
         what = named.get(edit.target, f"{edit.target} {edit.layer}")
     if edit.vector is not None:
         change = {"set": "replaced by a vector", "add": f"plus {edit.value:g} times a vector"}

@@ -30,7 +30,7 @@ from unembed.document.numbers import as_written
 from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Seed
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch, directions, mixing_points
@@ -94,7 +94,9 @@ class HeadScores(Displayed):
 
     def __repr__(self) -> str:
         """The largest head of each kind; the tensors themselves are long."""
-        largest = [f"{kind} {v:.2f} (L{layer}H{head})" for kind in KINDS for layer, head, v in self.top(kind, 1)]
+        largest = [
+            f"{kind} {v:.2f} ({head_name(layer, head)})" for kind in KINDS for layer, head, v in self.top(kind, 1)
+        ]
         layers, heads = self.induction.shape
         return f"HeadScores({layers} layers of {heads} heads; largest: {', '.join(largest)})"
 

@@ -26,6 +26,7 @@ from unembed.document.intervals import mean_of
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import head_name
 from unembed.options import Corpus as CorpusName
 from unembed.options import Option, Without
 from unembed.results import Displayed, Provenance, Table
@@ -126,7 +127,7 @@ def in_context(
             f"windows of {window} tokens", why="no document of the corpus is that long", instead="Use a shorter window"
         )
     ablated = tuple((int(a), int(b)) for a, b in ablate)
-    provenance = lm.provenance(corpus=text.fingerprint, notes={"ablated": [f"L{n}H{h}" for n, h in ablated]})
+    provenance = lm.provenance(corpus=text.fingerprint, notes={"ablated": [head_name(n, h) for n, h in ablated]})
     return InContext(torch.cat(read), early, late, ablated, provenance)
 
 
@@ -263,7 +264,7 @@ def in_context_section(
     for name, found in (("without", without), ("without_others", control)):
         if found is not None:
             columns[f"loss_{name}"] = smoothed(found)
-            labels.append(f"without {', '.join(f'L{a}H{h}' for a, h in found.ablated)}")
+            labels.append(f"without {', '.join(head_name(a, h) for a, h in found.ablated)}")
     runs = [whole, *(found for found in (without, control) if found is not None)]
     scores = Table(
         "Loss late less loss early, nats a token",

@@ -31,7 +31,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Seed, Top
 from unembed.results import Provenance, Records, Table
 
@@ -203,8 +203,8 @@ def induction_section(
     """
     shown = found if top is None else found[:top]
     columns: dict[str, list[Any]] = {
-        "head": [f"L{e.layer}H{e.head}" for e in shown],
-        "partner": [e.partner and f"L{e.partner[0]}H{e.partner[1]}" for e in shown],
+        "head": [head_name(e.layer, e.head) for e in shown],
+        "partner": [e.partner and head_name(e.partner[0], e.partner[1]) for e in shown],
         "copying_score": [e.copying for e in shown],
         "k_composition": [e.k_composition for e in shown],
         "matching_through_partner": [e.matching for e in shown],

@@ -25,7 +25,7 @@ from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
-from unembed.names import SUM_TOLERANCE
+from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Head, Position, Prompt
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import tolerance
@@ -87,7 +87,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     """
     layer, head = lm.layer_and_head(layer, head)
     site = lm.structure.blocks[layer].attention
-    what = f"the scores of L{layer}H{head} of {lm.name}"
+    what = f"the scores of {head_name(layer, head)} of {lm.name}"
     if not site.scores.understood:
         raise Unsupported(what, why=site.scores.missing, instead="Use patterns")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
@@ -206,7 +206,7 @@ def score_terms_section(
     position = position_of(seen, position)
     layer, head = lm.layer_and_head(layer, head)
     found = score_terms(lm, seen.tokens, layer, head)
-    name, n = f"L{layer}H{head}", position + 1
+    name, n = head_name(layer, head), position + 1
     columns = {
         "position": list(range(n)),
         "token": lm.token_strings(seen.tokens[0, :n]),

@@ -17,6 +17,7 @@ from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.models.decoder import Decoder
+from unembed.names import head_name
 from unembed.options import Head, Position, Prompt, Token
 from unembed.results import Displayed, Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of, run
@@ -99,7 +100,7 @@ def look_section(
     target = int(seen.logits[0, at].argmax()) if token is None else token
     layer, head = lm.layer_and_head(layer, head)
     effects = source_effects(circuits, seen.tokens, layer, head, at, target)
-    return effects_section(lm, seen.tokens[0], effects, f"L{layer}H{head}", provenance)
+    return effects_section(lm, seen.tokens[0], effects, head_name(layer, head), provenance)
 
 
 def effects_section(

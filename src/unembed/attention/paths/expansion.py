@@ -24,6 +24,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, OutOfMemory
 from unembed.models.decoder import Decoder
+from unembed.names import head_name
 from unembed.options import Option, Position, Prompt, Token, Top
 from unembed.results import Displayed, Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of
@@ -153,7 +154,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
             at = layer.heads_at(x, position)[0]
             for head in range(len(at)):
                 longer = (*path, (n, head))
-                labels.append(" > ".join(f"L{a}H{b}" for a, b in longer))
+                labels.append(" > ".join(head_name(a, b) for a, b in longer))
                 of_order.append(len(longer))
                 paths.append(longer)
                 vectors.append(at[head])

@@ -11,6 +11,7 @@ from unembed.attention.paths.geometry import Subspaces, VirtualWeights, subspace
 from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.names import head_name
 from unembed.options import CircuitBasis, Corpus, Option, Top
 from unembed.results import Provenance, Table
 
@@ -72,7 +73,7 @@ def stream_section(
     erasing = Table(
         "Heads whose OV circuit has the most negative eigenvalues on the stream",
         {
-            "head": [f"L{e.layer}H{e.head}" for e in memory.erasing_heads],
+            "head": [head_name(e.layer, e.head) for e in memory.erasing_heads],
             "negative_share": [e.negative_share for e in memory.erasing_heads],
             **_on_text(memory.erasing_heads),
         },

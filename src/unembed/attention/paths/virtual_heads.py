@@ -22,7 +22,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices, full_ov
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Option, Position, Seed, Top
 from unembed.options import Head as HeadName
 from unembed.results import Provenance, Table
@@ -40,7 +40,7 @@ class Head:
     @property
     def label(self) -> str:
         """Such as "L1H3", or "L0H2 > L1H3"."""
-        return " > ".join(f"L{layer}H{head}" for layer, head in self.path)
+        return " > ".join(head_name(layer, head) for layer, head in self.path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
@@ -112,7 +112,7 @@ def virtual_head(circuits: HeadMatrices, first: tuple[int, int], second: tuple[i
     a, b = (circuits.resolve_head(*as_pair("head", one), "raw") for one in (first, second))
     if a[0] >= b[0]:
         raise InvalidInput(
-            f"virtual head of L{a[0]}H{a[1]} and L{b[0]}H{b[1]}",
+            f"virtual head of {head_name(a[0], a[1])} and {head_name(b[0], b[1])}",
             why="the second head must be in a later layer to read the first head's output",
         )
     return Head(circuits, (a, b))

@@ -27,7 +27,7 @@ from unembed.corpus.windows import windows_of
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Head, Option, Top
 from unembed.options import Corpus as CorpusName
 from unembed.results import Displayed, Provenance, Records, Table
@@ -138,7 +138,7 @@ def skip_trigrams(
         for name in ("source", "destination", "output")
     }
     columns |= {name: [getattr(t, name) for t in found] for name in ("attention", "effect", "score")}
-    return Records.of(f"Skip-trigrams of L{layer}H{head}", found, columns, lm.provenance(basis=basis))
+    return Records.of(f"Skip-trigrams of {head_name(layer, head)}", found, columns, lm.provenance(basis=basis))
 
 
 def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " one"]:
@@ -387,10 +387,10 @@ def skip_trigram_section(
                 f" {len(copies)} of the {len(found)} triples copy the source; {plausible} of them to a place where the "
                 "corpus has it follow the destination, which is primitive in-context learning."
             )
-    title = f"Skip-trigrams of head L{layer}H{head}: source ... destination, then output"
+    title = f"Skip-trigrams of head {head_name(layer, head)}: source ... destination, then output"
     percent = ("rate_with_source", "rate_without") if counts is not None else ()
     return Section(
-        f"Skip-trigrams of head L{layer}H{head}",
+        f"Skip-trigrams of head {head_name(layer, head)}",
         (note,),
         (Exhibit(f"skip_trigrams_{layer}_{head}", Table(title, columns, provenance), percent=percent),),
     )

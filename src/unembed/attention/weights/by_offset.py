@@ -24,7 +24,7 @@ from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import Unsupported
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Head, Option
 from unembed.results import Provenance, Table
 from unembed.validation import positive_int
@@ -161,7 +161,7 @@ def offsets_section(
     if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
         share = float(by_weights[layer, head])
         text.append(f"By positions alone the head attends to the token before with {share:.0%} of its weight.")
-    table = Table(f"Scores of head L{layer}H{head} by offset", columns, provenance)
+    table = Table(f"Scores of head {head_name(layer, head)} by offset", columns, provenance)
     figure = Figure(
         "offsets",
         "Score by offset",
@@ -184,7 +184,7 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
     for layer in lm.attention_layers:
         for head in range(lm.structure.blocks[layer].attention.n_heads):
             try:
-                rows.append((f"L{layer}H{head}", scores_by_offset(circuits, layer, head, offsets, basis)))
+                rows.append((head_name(layer, head), scores_by_offset(circuits, layer, head, offsets, basis)))
             except Unsupported:
                 continue
     if not rows:
@@ -207,12 +207,12 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
         places = [divmod(int(i), lm.n_heads) for i in best.indices]
         table = Table(
             "Attention to the token before, by positions alone",
-            {"head": [f"L{a}H{h}" for a, h in places], "previous_token": best.values.tolist()},
+            {"head": [head_name(a, h) for a, h in places], "previous_token": best.values.tolist()},
             provenance,
         )
         exhibits.insert(0, Exhibit("previous_token_by_weights", table, percent=("previous_token",)))
         a, h = places[0]
-        text.append(f"By positions alone head L{a}H{h} puts {float(best.values[0]):.0%} on the token before.")
+        text.append(f"By positions alone head {head_name(a, h)} puts {float(best.values[0]):.0%} on the token before.")
     figure = Figure(
         "scores_by_offset",
         "Scores by offset, head by head",

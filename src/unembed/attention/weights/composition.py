@@ -26,7 +26,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Figure, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis, Mode
+from unembed.names import HeadBasis, Mode, head_name
 from unembed.options import CircuitBasis, Option, Seed, Top
 from unembed.results import Provenance, Records, Table
 from unembed.validation import valid_seed
@@ -292,7 +292,7 @@ def partners(
             found += [ComposingHead(mode, relation, other, h, value - chance) for h, value in known]
     found.sort(key=lambda partner: -partner.composition)
     provenance = lm.provenance(basis=basis, seed=seed if baseline else None)
-    return Records.of_fields(f"Heads that compose with L{layer}H{head}", ComposingHead, found, provenance)
+    return Records.of_fields(f"Heads that compose with {head_name(layer, head)}", ComposingHead, found, provenance)
 
 
 def composition_section(
@@ -320,8 +320,8 @@ def composition_section(
         best = found.flatten().topk(min(top, int((found > 0).sum())))
         places = torch.stack(torch.unravel_index(best.indices, found.shape), dim=1).tolist()
         columns = {
-            "writer": [f"L{a}H{h}" for a, h, _, _ in places],
-            "reader": [f"L{b}H{k}" for _, _, b, k in places],
+            "writer": [head_name(a, h) for a, h, _, _ in places],
+            "reader": [head_name(b, k) for _, _, b, k in places],
             "ratio": best.values.tolist(),
             "above_random": (best.values - chance).tolist(),
             "z": ((best.values - chance) / deviation).tolist(),

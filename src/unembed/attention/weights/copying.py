@@ -23,7 +23,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
 from unembed.document.model import Exhibit, Figure, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int, valid_seed
 
@@ -215,7 +215,7 @@ def eigenvalue_section(
     for layer, head in heads:
         values = spectra.eigenvalues[layer, head]
         radius, angle = values.abs().log1p() / math.log(10), values.angle()
-        name = f"eigenvalues_{layer}_{head}"
+        name, title_of_head = f"eigenvalues_{layer}_{head}", f"Eigenvalues of head {head_name(layer, head)}"
         score = float(spectra.score[layer, head])
         columns = {
             "real": values.real.tolist(),
@@ -223,10 +223,10 @@ def eigenvalue_section(
             "x": (radius * angle.cos()).tolist(),
             "y": (radius * angle.sin()).tolist(),
         }
-        exhibits.append(Exhibit(name, Table(f"Eigenvalues of head L{layer}H{head}", columns, provenance), folded=True))
+        exhibits.append(Exhibit(name, Table(title_of_head, columns, provenance), folded=True))
         figures.append(
             Figure(
-                name, f"Head L{layer}H{head}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
+                name, f"Head {head_name(layer, head)}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
                 x_label="real, log radius", y_label="imaginary, log radius", equal=True,
                 published=NO_NUMBERS,
             )

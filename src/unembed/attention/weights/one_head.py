@@ -17,7 +17,7 @@ from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Head, Option, Seed, Top
 from unembed.results import Provenance, Table
 
@@ -94,11 +94,11 @@ def _partners(
     best = partners(circuits, layer, head, basis, baseline=True, seed=seed)[:top]
     columns: dict[str, list[Any]] = {
         "relation": [p.relation for p in best],
-        "head": [f"L{p.layer}H{p.head}" for p in best],
+        "head": [head_name(p.layer, p.head) for p in best],
         "composition": [p.mode.upper() for p in best],
         "above_random": [p.composition for p in best],
     }
-    return Exhibit("partners", Table(f"Heads that compose most with L{layer}H{head}", columns, provenance))
+    return Exhibit("partners", Table(f"Heads that compose most with {head_name(layer, head)}", columns, provenance))
 
 
 def full_circuit_exhibits(

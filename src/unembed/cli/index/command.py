@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from unembed.cli.command import command
-from unembed.cli.explorer_link import memory_in_address, print_explorer_link
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Json, Opening, Output
+from unembed.names import memory_name
 from unembed.options import Context, Layer, Memory, Option, Side, Top
 
 Folder = Annotated[Path, Option("The index's folder.", metavar="DIR")]
@@ -45,7 +46,7 @@ def triggers(
     value = opened.value_tokens(layer, index, 10)
     deliver_passages(found, value, output)
     if output.for_terminal and opened.provenance.model in SHIPPED:  # the place of another model is not known
-        shown = memory_in_address(layer, index)
+        shown = memory_name(layer, index)
         print_explorer_link(Opening(model=opened.provenance.model), "memory", index=folder, memory=shown)
 
 

@@ -19,6 +19,7 @@ from unembed.document.intervals import mean_of
 from unembed.document.model import Section
 from unembed.document.numbers import percent, signed
 from unembed.errors import InvalidInput, Unsupported
+from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 from unembed.results import visible
@@ -41,12 +42,12 @@ def judge_induction_heads(n: Numbers) -> Judgement:
     """Heads that attend to the token after the earlier occurrence."""
     found = sorted((e for e in n.evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(n.evidence, key=lambda e: e.induction)
-    names = ", ".join(f"L{e.layer}H{e.head} ({e.induction:.0%})" for e in found[:6])
+    names = ", ".join(f"{head_name(e.layer, e.head)} ({e.induction:.0%})" for e in found[:6])
     here = (
         f"On repeated random tokens {len(found)} of {len(n.evidence)} heads above the first layer put at least "
         f"{ROLE:.0%} of their attention on what followed the earlier occurrence: {names}."
         if found
-        else f"No head reaches {ROLE:.0%}; the most is L{best.layer}H{best.head} with {percent(n.most)}."
+        else f"No head reaches {ROLE:.0%}; the most is {head_name(best.layer, best.head)} with {percent(n.most)}."
     )
     return judged(here, above(n.most, ROLE))
 
@@ -72,7 +73,7 @@ def judge_by_weights(n: Numbers) -> Judgement:
         else "No induction head was found by attention on repeated tokens."
     )
     return judged(
-        f"{here} The highest by weights alone, L{first.layer}H{first.head}, attends to what followed with "
+        f"{here} The highest by weights alone, {head_name(first.layer, first.head)}, attends to what followed with "
         f"{first.induction:.0%}.",
         None if not found else len(signs) == len(found),
         None if not found else first.induction >= ROLE,
@@ -80,7 +81,7 @@ def judge_by_weights(n: Numbers) -> Judgement:
 
 
 def _names(heads: Sequence[InductionEvidence]) -> str:
-    return ", ".join(f"L{e.layer}H{e.head}" for e in heads) or "none"
+    return ", ".join(head_name(e.layer, e.head) for e in heads) or "none"
 
 
 def induction_section_of(m: Measurements) -> Section:
@@ -102,7 +103,7 @@ def one_position(m: Measurements) -> Numbers | None:
     names = [visible(name) for name in m.lm.token_strings(tokens)]
     at = int(effects.attention.argmax())
     return Numbers(
-        head=f"L{best.layer}H{best.head}",
+        head=head_name(best.layer, best.head),
         induction=best.induction,
         attention=float(effects.attention[at]),
         effect=float(effects.effect[at]),
@@ -190,7 +191,7 @@ def judge_ablation(n: Numbers) -> Judgement | None:
 
 
 def _ablated(found: InContext) -> str:
-    return ", ".join(f"L{a}H{h}" for a, h in found.ablated)
+    return ", ".join(head_name(a, h) for a, h in found.ablated)
 
 
 def in_context_section_of(m: Measurements) -> Section | None:

@@ -22,6 +22,7 @@ from unembed.document.intervals import mean_of, paired_difference
 from unembed.document.model import Section
 from unembed.document.numbers import signed
 from unembed.errors import Unsupported
+from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.published import RECALLED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, at_depth, judged, once
@@ -105,7 +106,7 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
         return sum(likelier) / len(likelier) if likelier else None
 
     cells = {
-        "head": [f"L{layer}H{r.head}" for r in found],
+        "head": [head_name(layer, r.head) for r in found],
         "triples": [len(r.triples) for r in found],
         "copy_the_source": [len(r.copies) for r in found],
         "in_the_corpus": [r.occurring for r in found],
@@ -153,7 +154,7 @@ def bugs(m: Measurements) -> Numbers | None:
         crossed.append(float(np.mean([int((crossed_pairs(counts) & by_head).sum()) for counts in random])))
     own = [t.occurring for t in tables]
     return Numbers(
-        head=f"L{m.first_layer}H{best.head}",
+        head=head_name(m.first_layer, best.head),
         tables=tables,
         occurring_by_chance=occurring,
         crossed_by_chance=crossed,
@@ -249,7 +250,7 @@ def primitive_section(m: Measurements) -> Section:
         "gain": [n.repeated, n.new],
     }
     heads = {
-        "head": [f"L{n.layer}H{r.head}" for r in m.skip_trigrams],
+        "head": [head_name(n.layer, r.head) for r in m.skip_trigrams],
         "triples": [len(r.triples) for r in m.skip_trigrams],
         "copy_the_source": [len(r.copies) for r in m.skip_trigrams],
         "where_it_follows_in_the_corpus": [

@@ -13,6 +13,7 @@ from unembed.attention.weights.composition import MODES, composition_section, ra
 from unembed.attention.weights.missing_circuits import missing_circuits
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported
+from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, at_depth, judged, once
 
@@ -111,10 +112,11 @@ def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]
 
 def judge_k_composition(n: Numbers) -> Judgement:
     """The strongest K-composition, and what its earlier head attends to."""
-    value, (a, h), (b, k) = n.peaks["k"]
+    value, *ends = n.peaks["k"]
+    writer, reader = (head_name(*end) for end in ends)
     return judged(
-        f"The strongest K-composition, L{a}H{h} read by L{b}H{k}, is {value:+.3f} above random circuits, {n.z:.0f} "
-        f"standard deviations; L{a}H{h} attends to the previous token with {percent(n.previous)}.",
+        f"The strongest K-composition, {writer} read by {reader}, is {value:+.3f} above random circuits, {n.z:.0f} "
+        f"standard deviations; {writer} attends to the previous token with {percent(n.previous)}.",
         n.z >= STANDS_OUT,
         above(n.previous, ROLE),
     )
@@ -122,10 +124,11 @@ def judge_k_composition(n: Numbers) -> Judgement:
 
 def judge_small(n: Numbers, mode: str) -> Judgement:
     """Q- or V-composition compared with the strongest K-composition."""
-    value, (a, h), (b, k) = n.peaks[mode]
+    value, *ends = n.peaks[mode]
+    writer, reader = (head_name(*end) for end in ends)
     most, pairs = n.peaks["k"][0], n.n_reaching_half[mode]
     return judged(
-        f"The strongest {mode.upper()}-composition, L{a}H{h} with L{b}H{k}, is {value:+.3f} above random circuits, "
+        f"The strongest {mode.upper()}-composition, {writer} with {reader}, is {value:+.3f} above random circuits, "
         f"{f'{value / most:.0%} of' if 0 <= value < most else 'not below'} the strongest K-composition; "
         f"{pairs} {'pair reaches' if pairs == 1 else 'pairs reach'} half of that.",
         *at_depth(n.n_layers, 2, pairs == 0 if n.z >= STANDS_OUT else None),
@@ -138,10 +141,10 @@ def explain_small(m: Measurements, mode: str) -> str:
     reads = m.circuits.ov(b, k, m.basis) if mode == "v" else m.circuits.qk(b, k, basis=m.basis)
     sizes = (m.circuits.ov(a, h, m.basis) @ (reads.T if mode == "k" else reads)).double().singular_values() ** 2
     share = float(sizes.max() / sizes.sum())
-    pattern = float(m.scores.previous_token[a, h])
+    pattern, writer = float(m.scores.previous_token[a, h]), head_name(a, h)
     return (
-        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what L{b}H{k} reads of L{a}H{h}'s "
-        f"output; L{a}H{h} attends to the previous token with {pattern:.0%}: "
+        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what {head_name(b, k)} reads of "
+        f"{writer}'s output; {writer} attends to the previous token with {pattern:.0%}: "
         + ("one signal makes it large, not a rule for many tokens." if share > ONE_DIRECTION else "why is unexplained.")
     )
 

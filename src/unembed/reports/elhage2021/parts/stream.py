@@ -9,6 +9,7 @@ from unembed.attention.paths.stream import stream_section
 from unembed.attention.weights.rotation import rotated
 from unembed.document.model import Section
 from unembed.errors import InvalidInput
+from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged
 from unembed.stream.run import run
@@ -50,8 +51,8 @@ def explain_memory_management(m: Measurements) -> str:
     head, strongest = max(known, key=lambda pair: pair[0].negative_share)
     return (
         f"{ffn}Of the {len(known)} heads that stand out by weights {opposing} write against what is there more often "
-        f"than not. A head that erases leaves less than was there; along what L{head.layer}H{head.head} writes, the "
-        f"stream's mean size goes from {strongest.before:.2f} to {strongest.after:.2f}."
+        f"than not. A head that erases leaves less than was there; along what {head_name(head.layer, head.head)} "
+        f"writes, the stream's mean size goes from {strongest.before:.2f} to {strongest.after:.2f}."
     )
 
 
