@@ -58,6 +58,7 @@ from unembed.errors import InvalidInput
 from unembed.options import Option, Parameter, parameter_of
 
 MODULES = (
+    "unembed.causality.answers",
     "unembed.attention.behaviour.head_scores",
     "unembed.attention.weights.one_head",
     "unembed.attention.weights.composition",
@@ -111,7 +112,6 @@ class Listing:
     example: str = ""
     model: str = "wren"
     source: str = ""
-    screen: str = ""
 
     def load(self) -> Analysis:
         """The analysis, its module imported."""
@@ -130,7 +130,6 @@ class Analysis:
         example: a command line to try.
         model: the model where none is named.
         source: the paper that it follows, as a citation.
-        screen: the explorer's screen that shows the same, with options in braces: "heads?head={head}".
     """
 
     name: str
@@ -140,7 +139,6 @@ class Analysis:
     example: str = ""
     model: str = "wren"
     source: str = ""
-    screen: str = ""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -152,7 +150,7 @@ class Analysis:
         """What the manifest holds of it; `where` is its module."""
         text = inspect.getdoc(self.function) or ""
         shown = text.split("\n\nArgs:")[0].split("\n\nRaises:")[0].split("\n\nReturns:")[0].split("\n\nSource:")[0]
-        own = (self.example, self.model, self.source, self.screen)
+        own = (self.example, self.model, self.source)
         return Listing(self.name, where, self.needs, self.cost, shown, self.parameters, *own)
 
 

@@ -43,6 +43,10 @@ class Option:
         name: the name of the option where the parameter's own is none: "json" for `as_json`.
         off: the opposite of a switch, such as "--as-written"; by default, of one that is on, "--no-" and its name.
         hidden: understood, but shown nowhere.
+        given: what a surface gives by itself: "edits", changes of the run, which each surface writes in its own way;
+            "progress", a function that is called with a stage, how much of it is done, and the whole; "index", a
+            function that opens the model's index (`index()`; `index(build=False)` builds none); "offline" and "device",
+            how the model was opened.
     """
 
     help: str
@@ -56,6 +60,7 @@ class Option:
     name: str = ""
     off: str = ""
     hidden: bool = False
+    given: Literal["", "edits", "progress", "index", "offline", "device"] = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Parameter:
     """One option of a function, read from its signature.
 
     Attributes:
-        kind: "int", "float", "str", "bool", "path", "text" for what `Option.parse` reads, or "edits".
+        kind: "int", "float", "str", "bool", "path", "text" for what `Option.parse` reads, or `Option.given`.
         required: there is no default.
         repeated: takes a list of values.
         argument: a command takes it by its place, not by its name.
@@ -80,7 +85,6 @@ class Parameter:
 
 
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
-EDITS = Option("Changes made while the model runs.")
 
 Prompt = Annotated[str, Option("The text to run the model on.")]
 Top = Annotated[int, Option("Rows listed.", "k", low=1)]
@@ -142,7 +146,13 @@ Clean = Annotated[str, Option("The prompt with the behaviour.")]
 Corrupted = Annotated[str, Option("The prompt without the behaviour.")]
 Noising = Annotated[bool, Option("Patch corrupted activations into the clean run instead.")]
 Align = Annotated[bool, Option("Find corresponding tokens where the prompts differ in length.")]
-Edits = Annotated[Sequence[Any], EDITS]
+Edits = Annotated[Sequence[Any], Option("Changes made while the model runs.", given="edits")]
+Progress = Annotated[Callable[[str, int, int | None], None] | None, Option("Called while it runs.", given="progress")]
+Index = Annotated[
+    Callable[..., Any], Option("An index of the model; default: its ready index.", metavar="DIR", given="index")
+]
+Offline = Annotated[bool, Option("Use only what is on this machine.", given="offline")]
+Device = Annotated[str | None, Option("Where the model is.", given="device")]
 
 
 def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
@@ -158,8 +168,8 @@ def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Para
         raise TypeError(f"parameter {given.name!r} has no help: annotate it with Annotated[..., Option(...)]")
     required = given.default is inspect.Parameter.empty
     default = None if required else str(given.default) if isinstance(given.default, Path) else given.default
-    if option is EDITS:
-        return Parameter(given.name, "edits", option)
+    if option.given:
+        return Parameter(given.name, option.given, option)
     if get_origin(kind) in (Union, UnionType):
         (kind,) = (part for part in get_args(kind) if part is not type(None))
     if repeated := get_origin(kind) is list:

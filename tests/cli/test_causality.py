@@ -24,7 +24,8 @@ def run(*arguments: str) -> str:
 
 def test_patch_prints_the_grid_and_gives_its_rows_as_json() -> None:
     pair = ("The king of France", "The king of England")
-    assert "Fraction of" in run("patch", *pair) and "·England" in run("patch", *pair)
+    shown = run("patch", *pair)
+    assert "Fraction of" in shown and ":·England" in shown and "more rows (--csv" in shown
     rows = json.loads(run("patch", *pair, "--points", "heads", "--json"))["rows"]
     found = unembed.load().patch(*pair, points="z")
     assert len(rows) == found.values.numel()
@@ -109,8 +110,9 @@ def test_ablate_over_a_corpus_lists_the_loss_and_its_tokens(tmp_path: Path) -> N
         ("--corpus", "shipped", "--answer", " girl"),
     ],
 )
-def test_options_of_ablate_that_do_not_go_together_are_wrong_usage(arguments: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(app, ["ablate", *arguments]).exit_code == 2
+def test_options_of_ablate_that_do_not_go_together_are_refused_in_one_line(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["ablate", *arguments])
+    assert result.exit_code == 1 and not result.stdout and len(result.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,5 +166,13 @@ def test_explain_shows_direct_and_total_effects() -> None:
     assert any(row["writer"].startswith("memory L") for row in rows)
 
 
-def test_against_without_an_answer_is_wrong_usage() -> None:
-    assert CliRunner().invoke(app, ["ablate", PROMPT, "--against", " boy"]).exit_code == 2
+def test_against_without_a_token_is_refused() -> None:
+    result = CliRunner().invoke(app, ["ablate", PROMPT, "--against", " boy"])
+    assert result.exit_code == 1 and "Give --token too" in result.stderr
+
+
+def test_the_map_of_patching_is_a_figure_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    run("patch", "The king of France", "The king of England", "--html", str(page))
+    html = page.read_text()
+    assert "<svg" in html and "1: king" in html and html.count("recovered by patching") >= 1

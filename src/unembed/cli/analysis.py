@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,15 @@ from unembed.cli.command import Command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output
+from unembed.cli.progress import ProgressLine
+from unembed.cli.stored_index import KnownIndex
 from unembed.options import Option, Parameter
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
-    from unembed.models.decoder import Decoder
+
+_SEED = Parameter("seed", "int", Option("Seed of all random choices.", hidden=True))
+"""Understood everywhere, shown where a choice is random."""
 
 
 def command_of(listing: Listing) -> Command:
@@ -24,20 +28,37 @@ def command_of(listing: Listing) -> Command:
         return _of_index(listing)
 
     def command(opening: Opening, output: Output, **chosen: Any) -> None:
-        lm = opening.open(chosen.get("seed", 0))  # before torch is imported: a name that no hub answers for ends here
-        if isinstance(edits := chosen.get("edits"), EditOptions):
-            chosen["edits"] = edits.edits(lm)
-        answer = listing.load().function(_subject(listing.needs, lm), **chosen)
+        # Before torch is imported: a name that no hub answers for ends here.
+        lm = opening.open(chosen["seed"] if _SEED.name in names else 0)
         from unembed.cli.answer import deliver
 
+        folder, line = None, ProgressLine()
+        for name, kind in given.items():
+            if kind == "index":
+                folder = chosen[name]
+                chosen[name] = KnownIndex(opening, lm, folder)
+            elif kind == "edits":
+                chosen[name] = chosen[name].edits(lm)
+            else:
+                chosen[name] = line if kind == "progress" else getattr(opening, kind)
+        answer = listing.load().function(_subject(listing.needs, lm), **{name: chosen[name] for name in names})
+        line.end()
         deliver(listing, lm, answer, output)
-        if listing.screen and output.for_terminal:
-            screen, _, state = listing.screen.partition("?")
-            print_explorer_link(opening, screen, **_state(lm, state, chosen))  # pyright: ignore[reportArgumentType]
+        screen = getattr(answer, "screen", None)
+        if screen is not None and output.for_terminal:
+            print_explorer_link(opening, screen.name, index=folder, edits=screen.edits, **screen.state)
 
-    slots: dict[str, Any] = {one.name: one for one in listing.parameters if one.kind != "edits"}
-    slots |= {one.name: EditOptions() for one in listing.parameters if one.kind == "edits"}
+    names = [one.name for one in listing.parameters]
+    given = {one.name: one.kind for one in listing.parameters if one.option.given}
+    slots: dict[str, Any] = {}
+    for one in listing.parameters:
+        if one.kind == "index":
+            slots[one.name] = replace(one, kind="path")
+        elif one.name not in given:
+            slots[one.name] = one
+    slots |= {name: EditOptions() for name, kind in given.items() if kind == "edits"}
     slots |= {"opening": Opening(model=listing.model), "output": Output()}
+    slots.setdefault(_SEED.name, _SEED)
     return Command(listing.name, command, slots, listing.help, listing.example)
 
 
@@ -66,17 +87,3 @@ def _subject(needs: Needs, lm: LanguageModel) -> Any:
 
         return unembed.circuits(lm)
     return lm
-
-
-def _state(lm: Decoder, names: str, chosen: Mapping[str, Any]) -> dict[str, str | None]:
-    """What the explorer's address holds after the screen, from `head={head}&position={position}`."""
-    from unembed.cli.explorer_link import position_in_address
-
-    found: dict[str, str | None] = {}
-    for pair in filter(None, names.split("&")):
-        name, _, option = pair.partition("=")
-        value = chosen[option.strip("{}")]
-        if name == "position":
-            value = position_in_address(lm, chosen["prompt"], value)
-        found[name] = None if value is None else str(value)
-    return found

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from unembed.document import Answer, Exhibit, Figure, Report
     from unembed.models.decoder import Decoder
 
-_ROWS = 40
 _BAR = 8
 _PLOT_ROWS = 10
 """Rows of a plot on either side of its horizontal axis, at most."""
@@ -50,6 +49,7 @@ def deliver(listing: Listing, lm: Decoder | None, answer: Any, output: Output) -
 def _deliver_sections(listing: Listing, lm: Decoder | None, answer: Answer, output: Output) -> None:
     from unembed.cli.output import show, write_page
     from unembed.document import Report, page
+    from unembed.results import Table
 
     group = listing.name.split()[0]
     facts = {"model": answer.provenance.model}
@@ -63,9 +63,29 @@ def _deliver_sections(listing: Listing, lm: Decoder | None, answer: Answer, outp
         sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
     elif output.csv:
         exhibit = report.exhibits[answer.main or next(iter(report.exhibits))]
-        sys.stdout.write(exhibit.table.to_csv())
+        sys.stdout.write((answer.data if isinstance(answer.data, Table) else exhibit.table).to_csv())
     elif output.html is None or output.plain:
-        show(lambda width: _drawn(report, width, output.plain), plain=output.plain)
+        draw = _one_table if isinstance(answer.data, Table) else _drawn
+        show(lambda width: draw(report, width, output.plain), plain=output.plain)
+
+
+def _one_table(report: Report, width: int, plain: bool) -> RenderableType:
+    """What a terminal shows of an answer that is one table, below its figures."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from unembed.results import Table
+
+    exhibit = report.exhibits["table"]
+    whole = exhibit.table
+    brief = Table(whole.title, {name: whole[name] for name in exhibit.brief or whole.column_names}, whole.provenance)
+    hidden = len(whole) - exhibit.listed
+    more = [Text(f"{hidden:,} more rows (--csv, --json or --html)", style="dim")] if hidden > 0 else []
+    parts: list[Any] = []
+    for figure in report.sections[0].figures:
+        if figure.kind == "heat":
+            parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
+    return Group(*parts, brief[: exhibit.listed], *more)
 
 
 def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
@@ -119,6 +139,48 @@ def _scatter(figure: Figure, report: Report, width: int) -> Text:
     return Text("\n".join([*lines, f"to the right: {figure.x_label}; upwards: {figure.y_label}; {legend}"]))
 
 
+def _heat(figure: Figure, report: Report, width: int) -> RenderableType:
+    """A number for each cell, shaded by its size; as many blocks of columns under each other as the width needs."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from unembed.results import visible
+
+    columns = report.exhibits[figure.table].table.columns
+    keys = zip(columns[figure.rows], columns[figure.x], strict=True)
+    values = dict(zip(keys, columns[figure.y[0]], strict=True))
+    down, across = list(dict.fromkeys(columns[figure.rows])), list(dict.fromkeys(columns[figure.x]))
+    largest = figure.y_range[1] if figure.y_range else max((abs(v) for v in values.values()), default=0.0) or 1.0
+    names = {x: visible(str(x))[:10] for x in across}
+    cell = max(5, max(map(len, names.values()), default=0))
+    fit = max(1, (width - 7) // (cell + 1))
+    blocks: list[Any] = []
+    for start in range(0, len(across), fit):
+        some = across[start : start + fit]
+        block = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        block.add_column(figure.rows, justify="right", style="dim")
+        for x in some:
+            block.add_column(Text(names[x]), justify="right", width=cell, no_wrap=True)
+        for y in down:
+            block.add_row(str(y), *(_heat_cell(values.get((y, x)), largest) for x in some))
+        blocks.append(block)
+    return Group(*blocks)
+
+
+def _heat_cell(value: float | None, largest: int | float) -> Text:
+    from rich.text import Text
+
+    if value is None:
+        return Text("·", style="dim")
+    strength = min(1.0, abs(value) / largest)
+    if strength < 0.05:
+        return Text(f"{value:z.2f}", style="dim")
+    level = 60 + int(120 * strength)
+    shade = f"rgb(30,{level},90)" if value > 0 else f"rgb({level},40,60)"
+    return Text(f"{value:z.2f}", style=f"white on {shade}")
+
+
 def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
     """A table with the columns that are shares as bars; intervals as plus-minus."""
     from rich.table import Table
@@ -126,12 +188,12 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
 
     from unembed.results.column_widths import column_widths
 
-    rows = list(exhibit.table.rows())[:_ROWS]
-    names = [n for n in exhibit.table.column_names if not n.endswith(("_low", "_high"))]
+    rows = list(exhibit.table.head(exhibit.listed).rows())
+    names = [n for n in exhibit.brief or exhibit.table.column_names if not n.endswith(("_low", "_high"))]
     widest = 5 + sum(max(len(_word(n)), 6) + 2 for n in names)
     bars = not plain and widest + (_BAR + 1) * len(exhibit.percent) <= width
     headings, gap = {n: _word(n) for n in names}, 2
-    places = {n: _places(exhibit.table.columns[n][:_ROWS]) for n in names}
+    places = {n: _places(row[n] for row in rows) for n in names}
     cells = [{n: _cell(n, row, exhibit, False, places[n]).plain for n in names} for row in rows]
     if _least(headings, cells, gap) > width:
         headings = {n: _STEM.sub(r"\1- ", _word(n)) for n in names}
@@ -151,7 +213,8 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
         drawn.add_column(headings[name], justify=justify, overflow="ellipsis", width=wide)
     for row in rows:
         drawn.add_row(*(_cell(name, row, exhibit, bars, places[name]) for name in names))
-    more = [f"{len(exhibit.table) - _ROWS:,} more rows"] if len(exhibit.table) > _ROWS else []
+    hidden = len(exhibit.table) - len(rows)
+    more = [f"{hidden:,} more rows"] if hidden else []
     more += [f"not shown because the terminal is too narrow: {', '.join(left_out)}"] if left_out else []
     if more:
         drawn.caption = Text(f"{'; '.join(more)} (--csv, --json or --html)", style="dim")

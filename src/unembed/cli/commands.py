@@ -121,12 +121,12 @@ _GROUPS = {
     "toxicity": "Select values of memories (FFN neurons) that suppress toxic text, and evaluate them.",
     "early-exit": "Fit rules for early exit, evaluate them, and generate with them.",
 }
-_HANDWRITTEN = (
-    *("trace.command", "trace.lens", "explain", "causality", "value", "memories", "clusters", "concepts", "models"),
-    *("train", "doctor", "serve", "steer", "report", "annotate", "index.build", "index.command", "toxicity"),
-    "early_exit",
+_HANDWRITTEN = ("trace.command", "trace.lens", "explain")
+"""The modules that declare commands, in the order of the help; those of the analyses follow, and then these:"""
+_AFTER_ANALYSES = (
+    *("value", "memories", "clusters", "concepts", "models", "train", "doctor", "serve", "steer", "report"),
+    *("annotate", "index.build", "index.command", "toxicity", "early_exit"),
 )
-"""The modules that declare commands, in the order of the help; those of the analyses follow."""
 
 
 def _group(name: str) -> typer.Typer:
@@ -136,11 +136,12 @@ def _group(name: str) -> typer.Typer:
 
 
 def _fill() -> None:
-    """Add the handwritten commands, then those of the analyses."""
+    """Add all commands, handwritten and declared."""
     groups: dict[str, typer.Typer] = {name: _group(name) for name in _GROUPS}
-    for module in _HANDWRITTEN:
+    for module in (*_HANDWRITTEN, *_AFTER_ANALYSES):
         importlib.import_module(f"unembed.cli.{module}")
-    for one in (*COMMANDS, *map(command_of, listings())):
+    first = [one for one in COMMANDS if one.words in ("trace", "lens", "explain")]
+    for one in (*first, *map(command_of, listings()), *(one for one in COMMANDS if one not in first)):
         *group, name = one.words.split()
         if group and group[0] not in groups:
             groups[group[0]] = _group(group[0])

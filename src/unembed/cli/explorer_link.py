@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from unembed.cli.option_groups import Opening
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_explorer_link(
-    opening: Opening, screen: str, *, index: Path | None = None, edits: Sequence[Edit] = (), **state: str | None
+    opening: Opening, screen: str, *, index: Path | None = None, edits: Sequence[Any] = (), **state: str | None
 ) -> None:
     """Print the command on stderr, so that stdout holds the result alone; none where the page cannot make the edits.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,23 @@ def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index
     return _build(opening, lm)
 
 
+@dataclass(frozen=True)
+class KnownIndex:
+    """The index of a command's model, opened when an analysis asks for it."""
+
+    opening: Opening
+    lm: LanguageModel
+    folder: Path | None
+
+    def __call__(self, *, build: bool = True) -> Index | None:
+        """The index given, else a ready one; one that does not exist is built where `build` allows it."""
+        if build or self.folder is not None:
+            return index_for(self.opening, self.lm, self.folder)
+        import unembed
+
+        return unembed.cached_index(self.lm)
+
+
 def _is_built_on_need(opening: Opening) -> bool:
     from unembed.models import DEFAULT_MODEL
 
@@ -69,7 +87,7 @@ def _build(opening: Opening, lm: LanguageModel) -> Index | None:
 
     An interrupted build is continued by the next command; the folder is locked, and read only when it is complete.
     """
-    from unembed.cli.index.view import Report
+    from unembed.cli.progress import ProgressLine
     from unembed.errors import UnembedError
     from unembed.index import build_ready_index
     from unembed.results import visible
@@ -79,7 +97,7 @@ def _build(opening: Opening, lm: LanguageModel) -> Index | None:
         f"(once; about half a minute on an idle machine; {VARIABLE}=never skips this)",
         file=sys.stderr,
     )
-    report = Report()
+    report = ProgressLine()
     try:
         index = build_ready_index(lm, progress=report)
     except UnembedError as error:

@@ -155,9 +155,9 @@ def open_corpus(
     """Open a corpus. Only the names of its files are read.
 
     Args:
-        source: None for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else plain text), a
-            folder, a pattern such as "data/*.jsonl"; "datasets:NAME:CONFIG:SPLIT" for a data set of the Hugging Face
-            hub, streamed; or texts in memory, each a document. A `Corpus` passes through.
+        source: None or "shipped" for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else
+            plain text), a folder, a pattern such as "data/*.jsonl"; "datasets:NAME:CONFIG:SPLIT" for a data set of the
+            Hugging Face hub, streamed; or texts in memory, each a document. A `Corpus` passes through.
         segmentation: "sentences", each read on its own, as in Geva et al. 2021, section 3; or "windows", documents in
             overlapping stretches.
         window: longest segment in tokens; the model's context, at most 1,024, when None.
@@ -193,7 +193,7 @@ def open_corpus(
     if detokenize and moses:
         raise InvalidInput("detokenize with moses", why="one reverses the other", instead="Choose one")
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
-    if source is None:
+    if source is None or (isinstance(source, str) and source == "shipped"):
         return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest, moses=moses)
     if isinstance(source, str) and source.startswith(PREFIX):
         return Corpus(source, (), (), *rest, HubData.parse(source, column), moses)

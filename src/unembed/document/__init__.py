@@ -12,6 +12,7 @@ from unembed.document.model import Exhibit as Exhibit
 from unembed.document.model import Figure as Figure
 from unembed.document.model import Finding as Finding
 from unembed.document.model import Report as Report
+from unembed.document.model import Screen as Screen
 from unembed.document.model import Section as Section
 from unembed.lazy import import_on_first_use
 

@@ -75,6 +75,8 @@ class Exhibit:
         percent: columns (without suffix) that hold shares, to be shown in percent.
         folded: shown closed at first, for long tables.
         apart: groups of columns (without suffix) in a further unit.
+        listed: rows that a terminal shows; all other forms have every row.
+        brief: columns that a terminal shows; all when empty.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Exhibit:
     percent: tuple[str, ...] = ()
     folded: bool = False
     apart: tuple[tuple[str, ...], ...] = ()
+    listed: int = 40
+    brief: tuple[str, ...] = ()
 
     def by_unit(self) -> list[list[str]]:
         """The columns (without suffix) of each table of a page: those that name a row, then those of one unit."""
@@ -314,6 +318,21 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Screen:
+    """A screen of the explorer, and what its address says.
+
+    Attributes:
+        name: such as "memory" or "labs/toxicity".
+        state: what the address holds after it; None is left out.
+        edits: edits of the run; the explorer makes those of memories and heads, and shows nothing where others are.
+    """
+
+    name: str
+    state: Mapping[str, str | None] = field(default_factory=dict)
+    edits: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
 class Answer:
     """What an analysis answers where one table is not enough.
 
@@ -322,15 +341,47 @@ class Answer:
         sections: in reading order.
         provenance: of everything in it.
         main: the name of the table that `--csv` writes; the first when empty.
+        data: what JSON holds instead of all texts and tables: a table, or values with a schema of their own.
+        screen: the explorer's screen that shows the same, if there is one.
     """
 
     title: str
     sections: tuple[Section, ...]
     provenance: Provenance
     main: str = ""
+    data: Table | Mapping[str, Any] | None = None
+    screen: Screen | None = None
+
+    @classmethod
+    def of_table(
+        cls,
+        table: Table,
+        *figures: Figure,
+        note: str = "",
+        percent: tuple[str, ...] = (),
+        listed: int = 40,
+        brief: tuple[str, ...] = (),
+        data: Table | None = None,
+        screen: Screen | None = None,
+    ) -> Answer:
+        """One table, which is also what JSON and CSV hold; figures draw it under the name "table".
+
+        Args:
+            note: a paragraph below the table's title.
+            percent: columns that hold shares.
+            listed: rows that a terminal shows.
+            brief: columns that a terminal shows.
+            data: what JSON and CSV hold instead.
+            screen: the explorer's screen that shows the same.
+        """
+        exhibit = Exhibit("table", table, note, percent, listed=listed, brief=brief)
+        section = Section(table.title, (), (exhibit,), figures)
+        return cls(table.title, (section,), table.provenance, data=table if data is None else data, screen=screen)
 
     def to_dict(self, schema: str) -> dict[str, Any]:
-        """The answer as JSON: its text and all of its tables, under the name and version of a schema."""
+        """The answer as JSON: its data, or its text and all of its tables under the name and version of a schema."""
+        if self.data is not None:
+            return self.data.to_dict() if isinstance(self.data, Table) else dict(self.data)
         return {
             "schema": schema,
             "title": self.title,

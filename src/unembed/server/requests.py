@@ -78,11 +78,14 @@ class EditRequest(StrictModel):
     ) = "all"
 
 
+EditList = Annotated[list[EditRequest], Field(max_length=MAX_EDITS)]
+
+
 class PromptRequest(StrictModel):
     """A prompt, with edits or without."""
 
     prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
-    edits: list[EditRequest] = Field(default_factory=list[EditRequest], max_length=MAX_EDITS)
+    edits: EditList = Field(default_factory=list[EditRequest])
 
     def library_edits(self) -> list[Edit]:
         """The edits as the library takes them."""

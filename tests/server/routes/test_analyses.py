@@ -51,6 +51,16 @@ def test_an_analysis_answers_what_the_command_prints(monkeypatch) -> None:
     assert found.json() == json.loads(printed.stdout)
 
 
+def test_an_analysis_takes_the_edits_of_a_request(client, wren) -> None:
+    edit = {"target": "head", "action": "scale", "layer": 0, "index": 1, "value": 0.0}
+    body = {"clean": "The king of France", "corrupted": "The king of England", "points": "heads", "edits": [edit]}
+    found = client.post("/api/v1/analyses/patch", json=body)
+    assert found.status_code == 200, found.text
+    expected = wren.patch(body["clean"], body["corrupted"], "z", edits=[unembed.scale_head(0, 1, 0.0)])
+    assert found.json() == expected.to_table().to_dict()
+    assert client.post("/api/v1/analyses/patch", json=body | {"edits": [{"layer": 0}]}).status_code == 422
+
+
 @pytest.mark.parametrize("body", [{"kind": "x"}, {"top": 0}, {"rows": 3}])
 def test_a_request_that_the_signature_does_not_allow_is_refused(client, body) -> None:
     found = client.post("/api/v1/analyses/circuits-composition", json=body)

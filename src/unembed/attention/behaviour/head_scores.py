@@ -25,7 +25,7 @@ from unembed.attention.weights.folded_weights import require_heads
 from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words
 from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.model import Answer, Exhibit, Figure, Screen, Section
 from unembed.document.numbers import as_written
 from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
@@ -403,7 +403,8 @@ def heads_answer(
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     provenance = lm.provenance(basis=chosen, seed=seed)
     scores = head_scores(lm, seed, n_sequences=sequences, length=length)
-    return Answer(f"Heads of {lm.name}", (heads_section(circuits, scores, chosen, provenance),), provenance)
+    section = heads_section(circuits, scores, chosen, provenance)
+    return Answer(f"Heads of {lm.name}", (section,), provenance, screen=Screen("heads"))
 
 
-ANALYSIS = of_circuits("heads", heads_answer, "heads --model wren", screen="heads")
+ANALYSIS = of_circuits("heads", heads_answer, "heads --model wren")

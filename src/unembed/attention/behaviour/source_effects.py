@@ -15,7 +15,7 @@ from unembed.analyses import Cost
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.model import Answer, Exhibit, Figure, Screen, Section
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
 from unembed.options import Head, Position, Prompt, Token
@@ -169,13 +169,9 @@ def look_answer(
     """Show where a head attends from one position, and what each source adds to a token's logit."""
     provenance = circuits.lm.provenance()
     made = look_section(circuits, prompt, *head, position, token, provenance)
-    return Answer(f"Head {head} of {circuits.lm.name} at one position", (made,), provenance)
+    at = None if position == -1 else str(position % circuits.lm.encode(prompt).shape[-1])
+    screen = Screen("heads", {"prompt": prompt, "position": at, "head": str(head), "token": token})
+    return Answer(f"Head {head} of {circuits.lm.name} at one position", (made,), provenance, screen=screen)
 
 
-ANALYSIS = of_circuits(
-    "look",
-    look_answer,
-    'look L1H0 "The first month of the first" --html look.html',
-    Cost.INSTANT,
-    screen="heads?prompt={prompt}&position={position}&head={head}&token={token}",
-)
+ANALYSIS = of_circuits("look", look_answer, 'look L1H0 "The first month of the first" --html look.html', Cost.INSTANT)

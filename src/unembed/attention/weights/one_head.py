@@ -14,7 +14,7 @@ from unembed.attention.weights.low_rank_topk import Entries
 from unembed.attention.weights.missing_circuits import missing_circuits
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Section
+from unembed.document.model import Answer, Exhibit, Screen, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
@@ -152,7 +152,8 @@ def head_answer(
     chosen = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     made = head_sections(circuits, *head, top, chosen, seed, provenance, offset)
-    return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance)
+    screen = Screen("heads", {"head": str(head)})
+    return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance, screen=screen)
 
 
-ANALYSIS = of_circuits("head", head_answer, "head L1H0 --html head.html", screen="heads?head={head}")
+ANALYSIS = of_circuits("head", head_answer, "head L1H0 --html head.html")

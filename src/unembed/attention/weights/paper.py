@@ -23,7 +23,6 @@ def of_circuits(
     cost: Cost = Cost.SECONDS,
     *,
     model: str = "attn-2l",
-    screen: str = "",
 ) -> Analysis:
     """The declaration of an analysis of circuits; `unembed circuits` is put before the example."""
     return Analysis(
@@ -34,5 +33,4 @@ def of_circuits(
         example=f"unembed circuits {example}",
         model=model,
         source=SOURCE,
-        screen=screen,
     )

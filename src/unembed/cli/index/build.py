@@ -53,7 +53,8 @@ def build(
     import sys
 
     import unembed
-    from unembed.cli.index.view import Report, deliver, deliver_status, in_words, is_complete
+    from unembed.cli.index.view import deliver, deliver_status, in_words, is_complete
+    from unembed.cli.progress import ProgressLine
     from unembed.cli.stored_index import record_index
     from unembed.index import IndexSettings, check_folder
 
@@ -78,7 +79,7 @@ def build(
         if dry_run:
             deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
             return
-    report = Report()
+    report = ProgressLine()
     index = unembed.Index.build(lm, read, out, engine=engine, settings=settings, progress=report)
     report.end()
     record_index(opening, lm, index)

@@ -1,16 +1,16 @@
-"""How an index looks in a terminal: passages with the trigger marked, costs and states in words, a line of progress."""
+"""How an index looks in a terminal: passages with the trigger marked, costs and states in words."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import PROMOTES, Scale, signed
 from unembed.cli.output import show
+from unembed.cli.progress import duration
 from unembed.results import visible, visible_rich, whole_character
 
 if TYPE_CHECKING:
@@ -177,13 +177,6 @@ def verify_lines(index: Index, found: Table) -> list[str]:
     return [f"{len(rows)} files, all sound{unfinished}"]
 
 
-def duration(seconds: int | float) -> str:
-    """Seconds in words."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def size(count: int | float) -> str:
     """Bytes in words, thousands of thousands."""
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -191,31 +184,3 @@ def size(count: int | float) -> str:
             return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
-
-
-class Report:
-    """One line on stderr that follows a build, on a terminal; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        """Begin; nothing is shown before the first part reports."""
-        self._shown = sys.stderr.isatty()
-        self._last, self._part, self._began = 0.0, "", 0.0
-
-    def __call__(self, part: str, done: int, total: int | None) -> None:
-        """Show the current step of a build; at most ten times a second."""
-        now = time.monotonic()
-        if part != self._part:
-            self._part, self._began = part, now
-        if not self._shown or now - self._last < 0.1:
-            return
-        self._last = now
-        spent = now - self._began
-        counted = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-        left = f", {duration(spent / done * (total - done))} left" if total and done and spent > 1 else ""
-        rate = f", {done / spent:,.0f} a second" if done and spent > 1 else ""
-        print(f"\r\x1b[2K{part}: {counted}{rate}{left}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._shown and self._part:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
+from unembed import Edit, Index
 from unembed.analyses import Cost, Listing, Needs, listings
 from unembed.document import Answer
 from unembed.options import Parameter
@@ -48,7 +49,7 @@ def declared_routes() -> Routes:
 
 def _add(routes: Routes, listing: Listing, request: type[BaseModel]) -> None:
     def answer(state: ServerState, query: BaseModel) -> dict[str, Any]:
-        found = listing.load().function(_subject(listing.needs, state), **_arguments(listing, query))
+        found = listing.load().function(_subject(listing.needs, state), **_arguments(listing, query, state))
         if isinstance(found, Answer):
             return found.to_dict(f"unembed.{listing.name.split()[0]}/1")
         return (found if isinstance(found, Table) else found.to_table()).to_dict()
@@ -74,19 +75,22 @@ def _subject(needs: Needs, state: ServerState) -> Any:
 
 def _request(listing: Listing) -> type[BaseModel]:
     """The model of a request. Options that name files of this machine are left out: a page may not open those."""
-    fields = {one.name: _field(one) for one in listing.parameters if not _names_a_file(one)}
+    fields = {one.name: _field(one) for one in listing.parameters if _is_asked_for(one)}
     name = "".join(word.capitalize() for word in _slug(listing).split("-"))
     make: Any = create_model  # whose types do not allow for fields that are only known now
     return make(name, __base__=r.StrictModel, **fields)
 
 
-def _names_a_file(parameter: Parameter) -> bool:
-    return parameter.kind == "path" or parameter.name == "corpus"
+def _is_asked_for(parameter: Parameter) -> bool:
+    names_a_file = parameter.kind == "path" or parameter.name == "corpus"
+    return parameter.kind == "edits" if parameter.option.given else not names_a_file
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
     """The type of an option with its bounds, and its default."""
     option = parameter.option
+    if parameter.kind == "edits":
+        return r.EditList, Field(default_factory=list, description=option.help)
     if parameter.choices:
         kind: Any = Literal[*parameter.choices]
     else:
@@ -106,14 +110,22 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
     return kind | None if default is None else kind, Field(default=default, description=option.help)
 
 
-def _arguments(listing: Listing, query: BaseModel) -> dict[str, Any]:
+def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[str, Any]:
     """What the function takes besides its first argument; what the request leaves out has the function's default."""
     given: dict[str, Any] = {name: value for name, value in query if value is not None}
     parameters = {parameter.name: parameter for parameter in listing.parameters}
     for name, value in given.items():
         read = parameters[name].option.parse
+        if parameters[name].kind == "edits":
+            given[name] = [Edit.from_dict(edit.model_dump()) for edit in value]
+            continue
         if parameters[name].repeated:
             given[name] = tuple(value if read is None else map(read, value))
         elif read is not None:
             given[name] = read(value)
-    return given
+
+    def index(*, build: bool = True) -> Index | None:
+        """The index that is open; a page builds none."""
+        return state.index
+
+    return given | {parameter.name: index for parameter in listing.parameters if parameter.kind == "index"}

@@ -1,0 +1,301 @@
+"""Patching, path patching and ablation as questions that every surface asks, and how their answers are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.causality.ablation import Ablation, ablate
+from unembed.causality.estimated_effects import attribution_patching
+from unembed.causality.metrics import Metric, logit_difference
+from unembed.causality.patching import Patching, patch
+from unembed.corpus import open_corpus
+from unembed.document.model import Answer, Exhibit, Figure, Screen, Section
+from unembed.errors import InvalidInput
+from unembed.memories.clustering.value_clusters import cluster_values
+from unembed.models.decoder import Decoder
+from unembed.names import MemoryAddress, PatchPoint, read_memory
+from unembed.options import (
+    Against,
+    Align,
+    Clean,
+    Corpus,
+    Corrupted,
+    Edits,
+    Index,
+    MaxTokens,
+    Memories,
+    Noising,
+    Option,
+    Seed,
+    Token,
+    Top,
+)
+from unembed.results import Table, characters
+from unembed.stream.interventions import scale_coefficient
+
+Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
+_POINTS: dict[str, PatchPoint] = {"heads": "z", "patterns": "pattern", "memories": "coefficients"}
+_ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
+"""What the explorer's map shows; it shows heads and memories cell by cell."""
+Groups = dict[str, list[tuple[int, int]]]
+
+
+def patch_answer(
+    lm: Decoder,
+    clean: Clean,
+    corrupted: Corrupted,
+    *,
+    token: Token = None,
+    against: Against = None,
+    points: Annotated[Point, Option("Which activations to patch, one at a time.")] = "resid_pre",
+    noising: Noising = False,
+    align: Align = False,
+    memories_each: Annotated[
+        int, Option("Memories (FFN neurons) patched at each layer and position.", low=1, aliases=("--top", "-k"))
+    ] = 10,
+    edits: Edits = (),
+) -> Answer:
+    """Patch activations of one prompt into another and measure how much of the answer they restore.
+
+    Each cell is the fraction recovered of the difference between the two runs: 0 no effect, 1 all of it. The metric is
+    the logit of --token after the last token, minus that of --against where it is given. Without either it is the logit
+    of the clean prompt's prediction minus that of the corrupted prompt's, or of the runner-up where both predict the
+    same.
+    """
+    found = patch(
+        lm,
+        clean,
+        corrupted,
+        _POINTS.get(points) or cast(PatchPoint, points),
+        _metric(token, against),
+        direction="noising" if noising else "denoising",
+        alignment="auto" if align else None,
+        top=memories_each,
+        edits=edits,
+    )
+    state = {"prompt": clean, "other": corrupted, "point": points, "direction": found.direction}
+    screen = Screen("compare", state | {"token": token, "against": against})
+    is_on_page = points in _ON_THE_PAGE and not edits and not align
+    table, (grid, figure) = found.to_table(), _heat_map(found)
+    section = Section("", (), (grid, Exhibit("table", _with_characters(table, found), listed=12)), (figure,))
+    shown = screen if is_on_page else None
+    return Answer(table.title, (section,), table.provenance, "table", data=table, screen=shown)
+
+
+def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
+    """The fraction recovered by layer, and by position or head."""
+    values = found.recovered
+    if values.dim() == 3:  # memories: the strongest at each layer and position
+        values = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
+    by_head = found.point in ("z", "pattern")
+    tokens = zip(found.positions, characters(found.tokens), strict=True)
+    across = [f"H{i}" for i in range(values.shape[1])] if by_head else [f"{at}:{text}" for at, text in tokens]
+    columns = {
+        "layer": [layer for layer in found.layers for _ in across],
+        "head" if by_head else "position": across * len(found.layers),
+        "recovered": values.flatten().tolist(),
+    }
+    title = f"Fraction of {found.metric} recovered by patching {found.point}, tokens aligned {found.alignment}"
+    x = "head" if by_head else "position"
+    figure = Figure("map", title, "heat", "grid", x, ("recovered",), rows="layer", y_label="layer", y_range=(-1, 1))
+    return Exhibit("grid", Table(title, columns, found.provenance), folded=True), figure
+
+
+def _with_characters(table: Table, found: Patching) -> Table:
+    """The table with whole characters in place of the bytes that single tokens contain."""
+    if "token" not in table or "position" not in table:
+        return table
+    texts = dict(zip(found.positions, characters(found.tokens), strict=True))
+    columns = {name: table[name] for name in table.column_names}
+    return Table(table.title, {**columns, "token": [texts[n] for n in columns["position"]]}, table.provenance)
+
+
+def paths_answer(
+    lm: Decoder,
+    clean: Clean,
+    corrupted: Corrupted,
+    *,
+    writers: Annotated[
+        list[str] | None,
+        Option(
+            "Writers: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; repeatable. "
+            "Default: all heads.",
+            name="writer",
+            metavar="WRITER",
+            aliases=("--from",),
+        ),
+    ] = None,
+    readers: Annotated[
+        list[str] | None,
+        Option(
+            "Readers: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, mlp_out 2, "
+            "layer 2, logits; repeatable. Default: queries, keys and values of all heads.",
+            name="reader",
+            metavar="READER",
+            aliases=("--to",),
+        ),
+    ] = None,
+    token: Token = None,
+    against: Against = None,
+    noising: Noising = False,
+    align: Align = False,
+    top: Top = 12,
+    edits: Edits = (),
+) -> Answer:
+    """Replace a writer for one reader alone and measure the prediction: path patching.
+
+    Everything else below the reader keeps its own activations, and everything above is recomputed. `recovered` is the
+    fraction of the difference between the two runs: 0 no effect, 1 all of it; the metric is that of `patch`. Between
+    two heads the composition score of their weights is shown with it. A terminal lists --top paths; JSON, CSV and pages
+    hold all.
+    """
+    found = patch(
+        lm,
+        clean,
+        corrupted,
+        writers or "heads",
+        _metric(token, against),
+        through=readers or "heads",
+        direction="noising" if noising else "denoising",
+        alignment="auto" if align else None,
+        edits=edits,
+    )
+    return Answer.of_table(found.to_table(), listed=top)
+
+
+def ablate_answer(
+    lm: Decoder,
+    prompt: Annotated[str | None, Option("The text to run the model on.", argument=True)] = None,
+    *,
+    token: Token = None,
+    against: Against = None,
+    what: Annotated[
+        Literal["heads", "components", "layers", "screen"] | None,
+        Option(
+            "heads, components (attention and FFN) or layers, one at a time; screen: heads and memories, effects "
+            "estimated, the largest then measured. Default: heads.",
+        ),
+    ] = None,
+    memories: Memories = None,
+    cluster: Annotated[
+        list[MemoryAddress] | None,
+        Option("Ablate all memories in this memory's cluster; repeatable.", metavar="MEMORY", parse=read_memory),
+    ] = None,
+    concept: Annotated[
+        list[str] | None, Option("Ablate all memories with this label in the index; repeatable.", metavar="NAME")
+    ] = None,
+    to: Annotated[
+        Literal["zero", "mean", "position-mean", "resample"],
+        Option("zero, the mean over a corpus (of all positions, or of each), or other segments' activations."),
+    ] = "zero",
+    corpus: Corpus = None,
+    max_tokens: MaxTokens = 4000,
+    by_token: Annotated[bool, Option("With --corpus: list the tokens whose loss one ablation changes most.")] = False,
+    index: Index,
+    top: Top = 12,
+    edits: Edits = (),
+    seed: Seed = 0,
+) -> Answer:
+    """Ablate heads, components, layers or memories (FFN neurons) one at a time and measure the prediction.
+
+    On a prompt, the effect is the drop in the metric, the total effect of the part with later layers included: the
+    logit of --token, minus that of --against where it is given. Over a corpus, without a prompt, it is the rise in
+    loss, in nats a token, with a 95 % interval; with a prompt, the corpus gives the means. A terminal lists --top rows;
+    JSON, CSV and pages hold all.
+    """
+    _check_ablation(prompt, corpus, what, to, by_token, token)
+    metric = _metric(token, against)
+    groups: Groups = {lm.memory_name(*lm.memory(n, i)): [lm.memory(n, i)] for n, i in memories or []}
+    groups |= _clusters(lm, cluster or []) | _concepts(lm, concept or [], index)
+    chosen: dict[str, Any] = {"memories": groups} if groups else {what or "heads": "all"}
+    if groups and what is not None:
+        chosen[what] = "all"
+    chosen |= {"to": "mean" if to == "position-mean" else to, "by_position": to == "position-mean", "edits": edits}
+    if prompt is None:
+        over = ablate(lm, open_corpus(corpus), **chosen, n_tokens=max_tokens, seed=seed)
+        return Answer.of_table(over.by_token() if by_token else over.to_table(), listed=top)
+    if what == "screen":
+        return Answer.of_table(attribution_patching(lm, prompt, metric, top=top, edits=edits).to_table(), listed=top)
+    found = cast(Ablation, ablate(lm, prompt, **chosen, corpus=corpus, metric=metric))
+    silenced = [scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]
+    screen = Screen("intervene", {"prompt": prompt}, [*edits, *silenced]) if groups and to == "zero" else None
+    return Answer.of_table(found.to_table(), listed=top, screen=screen)
+
+
+def _check_ablation(
+    prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, token: str | None
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        InvalidInput: they do not.
+    """
+    in_corpus, in_prompt = prompt is None, prompt is not None
+    for wrong, what_failed, why, instead in (
+        (in_corpus and corpus is None, "an ablation of nothing", "no text is given", "Give a prompt, or --corpus"),
+        (in_corpus and what == "screen", "a screen over a corpus", "it estimates effects in a prompt", "Give a prompt"),
+        (in_corpus and token is not None, f"token {token!r} over a corpus", "there the loss is measured", ""),
+        (in_prompt and by_token, "the loss by token in a prompt", "it is measured over a corpus", "Leave it out"),
+        (in_prompt and to == "resample", "resampling in a prompt", "other segments come from a corpus", "Leave it out"),
+        (in_prompt and corpus is not None and to == "zero", "a prompt and a corpus", "zero needs no corpus", ""),
+    ):
+        if wrong:
+            raise InvalidInput(what_failed, why=why, instead=instead)
+
+
+def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
+    """The clusters that some memories' values are in, cut as `unembed clusters` does."""
+    if not memories:
+        return {}
+    numbered = [lm.memory(*pair) for pair in memories]
+    found = cluster_values(lm, max(1, lm.n_memories // 10))
+    return {f"cluster of {lm.memory_name(n, i)}": found.members(found.of(n, i)) for n, i in numbered}
+
+
+def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
+    """The memories that have a label in an index.
+
+    Raises:
+        InvalidInput: there is no index, or none with the label.
+    """
+    if not names:
+        return {}
+    index = opened(build=False)  # one that is built now would have no labels
+    if index is None:
+        raise InvalidInput(
+            f"concept {names[0]!r}", why=f"there is no index of {lm.name} with labels", instead="Name one with --index"
+        )
+    found: Groups = {name: [] for name in names}
+    for row in index.labels():
+        for name, members in found.items():
+            if row["label"].casefold() == name.casefold() and row["kind"] != "random value":
+                members.append((row["layer"], row["index"]))
+    for name, members in found.items():
+        if not members:
+            raise InvalidInput(f"concept {name!r}", why="no memory has this label in the index")
+    return {name: sorted(set(members)) for name, members in found.items()}
+
+
+def _metric(token: str | None, against: str | None) -> Metric | None:
+    """The logit of a token, minus that of another; None for the default of the analysis."""
+    if token is None:
+        if against is not None:
+            raise InvalidInput(f"comparing with {against!r} alone", why="no token is named", instead="Give --token too")
+        return None
+    return logit_difference(token, None if against == "none" else against)
+
+
+_PAIR = '"The blue car and the red" "The blue sky and the red"'
+ANALYSES = (
+    Analysis("patch", patch_answer, Needs.MODEL, Cost.SECONDS, f"unembed patch {_PAIR} --points heads"),
+    Analysis(
+        "paths", paths_answer, Needs.MODEL, Cost.SECONDS,
+        f'unembed paths {_PAIR} --reader logits --reader "layer 5"',
+    ),
+    Analysis(
+        "ablate", ablate_answer, Needs.MODEL, Cost.SECONDS,
+        'unembed ablate "Once upon a time there was a little" --token " girl" --against " boy"',
+    ),
+)  # fmt: skip

@@ -1,0 +1,41 @@
+"""Progress of a long computation: one line on stderr, which a terminal shows counting up."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class ProgressLine:
+    """The line that follows a computation on a terminal; elsewhere nothing is written."""
+
+    def __init__(self) -> None:
+        """Begin; nothing is shown before the first stage reports."""
+        self._shown = sys.stderr.isatty()
+        self._last, self._stage, self._began = 0.0, "", 0.0
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Show how much of a stage is done; at most ten times a second."""
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage, self._began = stage, now
+        if not self._shown or now - self._last < 0.1:
+            return
+        self._last = now
+        spent = now - self._began
+        counted = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+        left = f", {duration(spent / done * (total - done))} left" if total and done and spent > 1 else ""
+        rate = f", {done / spent:,.0f} a second" if done and spent > 1 else ""
+        print(f"\r\x1b[2K{stage}: {counted}{rate}{left}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._shown and self._stage:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def duration(seconds: int | float) -> str:
+    """Seconds in words."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
