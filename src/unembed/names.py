@@ -80,51 +80,100 @@ the shared expert."""
 MemoryAddress = tuple[int, MemoryIndex]
 """Layer and index of a memory; written L5M278."""
 
-_MEMORY = re.compile(r"L?(\d{1,6})(?:[.M](\d{1,9})|E(\d{1,6})M(\d{1,9})|SM(\d{1,9}))")
+
+class SignedMemory(NamedTuple):
+    """A memory at one sign of its coefficient; written L5M278, or -L5M278 where the coefficient is negative.
+
+    In a gated layer a memory fires with either sign, and what it promotes at one it suppresses at the other.
+    """
+
+    layer: int
+    index: MemoryIndex
+    pole: Pole = "positive"
+
+    @property
+    def sign(self) -> int:
+        """1, or -1 at the negative pole."""
+        return -1 if self.pole == "negative" else 1
+
+    @property
+    def address(self) -> MemoryAddress:
+        """Layer and index alone."""
+        return self.layer, self.index
+
+
+_MEMORY = re.compile(
+    r"(?:(?P<minus>[-\u2212])(?=L))?L?(?P<layer>\d{1,6})"
+    r"(?:[.M](?P<number>\d{1,9})|E(?P<expert>\d{1,6})M(?P<index>\d{1,9})|SM(?P<shared>\d{1,9}))"
+)
+"""The minus sign may be the one of typography, too."""
 
 
 _HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})")
 
 
-def memory_name(layer: int, number: MemoryIndex, experts: tuple[int, int] | None = None) -> str:
+def memory_name(
+    layer: int, number: MemoryIndex, experts: tuple[int, int] | None = None, pole: Pole = "positive"
+) -> str:
     """The name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
 
     Args:
         number: of the memory in its layer; or (expert, number), as `parse_memory` returns it.
         experts: how many routed experts the layer has, and how many memories each; None without experts.
+        pole: "negative" for the memory at negative coefficients: -L5M278.
     """
+    sign = "-" if pole == "negative" else ""
     if isinstance(number, tuple):
         expert, number = number
-        return f"L{layer}SM{number}" if expert is None else f"L{layer}E{expert}M{number}"
+        return f"{sign}L{layer}SM{number}" if expert is None else f"{sign}L{layer}E{expert}M{number}"
     if experts is None:
-        return f"L{layer}M{number}"
+        return f"{sign}L{layer}M{number}"
     n, width = experts
     if number >= n * width:
-        return f"L{layer}SM{number - n * width}"
-    return f"L{layer}E{number // width}M{number % width}"
+        return f"{sign}L{layer}SM{number - n * width}"
+    return f"{sign}L{layer}E{number // width}M{number % width}"
 
 
-def parse_memory(text: str) -> tuple[int, MemoryIndex] | None:
-    """Layer and index from the name of a memory (L5M278, 5.278, L12E7M345, L12SM3); None for any other text."""
+def parse_signed_memory(text: str) -> SignedMemory | None:
+    """Layer, index and pole from the name of a memory (L5M278, -L5M278, 5.278, L12E7M345, L12SM3); else None."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         return None
-    layer, number, expert, index, shared = match.groups()
-    if number is not None:
-        return int(layer), int(number)
-    return int(layer), (None, int(shared)) if shared is not None else (int(expert), int(index))
+    layer, pole = int(match["layer"]), "negative" if match["minus"] else "positive"
+    if match["number"] is not None:
+        return SignedMemory(layer, int(match["number"]), pole)
+    if match["shared"] is not None:
+        return SignedMemory(layer, (None, int(match["shared"])), pole)
+    return SignedMemory(layer, (int(match["expert"]), int(match["index"])), pole)
+
+
+def parse_memory(text: str) -> MemoryAddress | None:
+    """Layer and index from the name of a memory, at either pole; None for any other text."""
+    named = parse_signed_memory(text)
+    return None if named is None else named.address
+
+
+def read_signed_memory(text: str) -> SignedMemory:
+    """Layer, index and pole of a memory written L5M278 or 5.278; -L5M278 is its negative pole.
+
+    Raises:
+        InvalidInput: the text is not of that form.
+    """
+    named = parse_signed_memory(text)
+    if named is None:
+        raise InvalidInput(f"{text!r} is not a memory, such as L5M733")
+    return named
 
 
 def read_memory(text: str) -> MemoryAddress:
     """Layer and index of a memory written L5M278 or 5.278; of an expert's, L12E7M345, the index is (expert, index).
 
+    -L5M278 is the same memory at its negative pole: `read_signed_memory` tells the two apart.
+
     Raises:
         InvalidInput: the text is not of that form.
     """
-    named = parse_memory(text)
-    if named is None:
-        raise InvalidInput(f"{text!r} is not a memory, such as L5M733")
-    return named
+    return read_signed_memory(text).address
 
 
 class HeadAddress(NamedTuple):

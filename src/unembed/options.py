@@ -20,10 +20,12 @@ from unembed.names import (
     HeadBasis,
     MemoryAddress,
     Pole,
+    SignedMemory,
     StreamPoint,
     parse_head,
     parse_heads,
     read_memory,
+    read_signed_memory,
 )
 
 
@@ -121,7 +123,10 @@ CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
 ReadPoint = Annotated[StreamPoint, Option("Capture point that is read.")]
 Head = Annotated[HeadAddress, Option("A head, such as L0H3 or 0.3.", parse=parse_head)]
 Without = Annotated[Sequence[HeadAddress], Option('Heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
-Memory = Annotated[MemoryAddress, Option("A memory (FFN neuron), such as L5M278.", parse=read_memory)]
+Memory = Annotated[
+    SignedMemory,
+    Option("A memory (FFN neuron), such as L5M278; -L5M278 is its negative pole.", parse=read_signed_memory),
+]
 Memories = Annotated[
     list[MemoryAddress] | None,
     Option("A memory (FFN neuron), such as L5M278; repeatable.", parse=read_memory, name="memory", metavar="MEMORY"),
@@ -132,7 +137,9 @@ ShowUnlearned = Annotated[
         "Include tokens that the model never learned (by training counts or by the embedding).", off="--hide-unlearned"
     ),
 ]
-Side = Annotated[Pole, Option("Largest or lowest coefficients (an index of gated layers has both).")]
+AnySide = Annotated[
+    Pole | None, Option("Only triggers with positive, or negative, coefficients (an index of gated layers has both).")
+]
 Context = Annotated[int | None, Option("Tokens shown of each prefix; default: as many as fit.", low=0)]
 IndexFolder = Annotated[Path | None, Option("An index of the model; default: its ready index.", metavar="DIR")]
 OUT = Option("The file or folder to write.", "o")

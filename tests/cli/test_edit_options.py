@@ -111,3 +111,13 @@ def test_edits_that_fit_no_model_fail_in_one_line(
     result = unembed("trace", PROMPT, "--model", gpt2_folder, *options)
     assert result.exit_code == 1
     assert why in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_number_counts_along_the_pole_that_is_named(gpt2_folder: Path) -> None:
+    lm = package.load(gpt2_folder)
+    given = EditOptions(set_=["-L1M3=2.5"], add=["-L1M5=1"], scale=["-L0M2=0.5"])
+    assert given.edits(lm) == [
+        package.set_coefficient(1, 3, -2.5),
+        package.scale_coefficient(0, 2, 0.5),
+        package.add_to_coefficient(1, 5, -1.0),
+    ]

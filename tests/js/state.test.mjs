@@ -47,7 +47,9 @@ test("ids of memories and heads are written and read", () => {
   assert.deepEqual(state.parseId(" l5m278 "), { layer: 5, index: 278, kind: "memory" });
   assert.deepEqual(state.parseId("5.278"), { layer: 5, index: 278, kind: "memory" });
   assert.deepEqual(state.parseId("L5H1"), { layer: 5, index: 1, kind: "head" });
-  for (const text of ["", "five", "L5", "L5E1M2"]) assert.equal(state.parseId(text), null, text);
+  assert.deepEqual(state.parseId("-L5M278"), { layer: 5, index: 278, kind: "memory", pole: "negative" });
+  assert.equal(state.idOf({ layer: 5, index: 278, pole: "negative" }), "-L5M278");
+  for (const text of ["", "five", "L5", "L5E1M2", "-L5H1"]) assert.equal(state.parseId(text), null, text);
 });
 
 test("memories of experts are numbered within their expert, those of the shared one come last", () => {

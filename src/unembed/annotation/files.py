@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from unembed.annotation.label import Label
 from unembed.annotation.rules import NONE, RULES, check_pattern
 from unembed.errors import InvalidInput, reading_fault
-from unembed.names import MemoryIndex, parse_memory
+from unembed.names import MemoryIndex, parse_signed_memory
 from unembed.results import Provenance, Table
 
 SCHEMA = "unembed.annotation/1"
@@ -175,11 +175,12 @@ def add_to_index(annotations: Sequence[Annotation], store: LabelStore) -> int:
     rows = []
     for annotation in annotations:
         for vector, found in zip(annotation.vectors, annotation.patterns, strict=True):
-            if (written := parse_memory(vector)) is None:
+            if (written := parse_signed_memory(vector)) is None:
                 raise InvalidInput(f"vector {vector!r}", why="an index labels memories only, such as L3M17")
-            layer, index = store.memory(*written)
+            layer, index = store.memory(*written.address)
+            pole = {"pole": written.pole} if written.pole == "negative" else {}
             for p in found or (Pattern(NONE, "", ()),):
-                notes = {"pattern": p.kind or None, "members": list(p.tokens)}
+                notes = {"pattern": p.kind or None, "members": list(p.tokens), **pole}
                 rows.append(Label(layer, index, p.description, annotation.annotator, "value", notes))
     known = {(r["layer"], r["index"], r["label"], r["author"]) for r in store.labels().rows()}
     return len(store.add_labels(r for r in rows if (r.layer, r.index, r.label, r.author) not in known))

@@ -10,7 +10,7 @@ import typer
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Opening, Output
-from unembed.names import read_memory
+from unembed.names import read_signed_memory
 from unembed.options import AnySeed, Memories, Option, Out, PerLayer, TopTokens
 from unembed.results import check_writable
 
@@ -84,8 +84,8 @@ def agreement(
     provenance = None
     if automatic:
         lm = opening.open()
-        memories = [read_memory(vector) for vector in read[0].vectors]
-        found = unembed.value_concepts(lm, memories, top=max(read[0].n_tokens), embedding=False)
+        memories = [read_signed_memory(vector) for vector in read[0].vectors]
+        found = unembed.value_concepts(lm, memories, poles="named", top=max(read[0].n_tokens), embedding=False)
         read.append(unembed.annotation.automatic(found))
         provenance = found.provenance
     table = unembed.annotation.token_agreement(read, provenance)

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from unembed.errors import InvalidInput
+from unembed.names import parse_memory
 from unembed.options import Parameter, parameter_of
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "path": Path, "text": str}
@@ -154,6 +155,7 @@ def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             own = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
             words = [word if word.partition("=")[0] in own else _renamed(word, former) for word in args]
+            words = [_not_an_option(word) for word in words]
             return super().parse_args(ctx, _joined(words) if names_part else words)
 
     return Command
@@ -162,6 +164,11 @@ def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
 def _renamed(word: str, former: Mapping[str, str]) -> str:
     name, equals, value = word.partition("=")
     return f"{former[name]}{equals}{value}" if name in former else word
+
+
+def _not_an_option(word: str) -> str:
+    """A word, with the minus sign of a memory's negative pole (-L5M278) written so that it does not begin an option."""
+    return f"\u2212{word[1:]}" if word.startswith("-L") and parse_memory(word) is not None else word
 
 
 def _joined(words: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output
-from unembed.names import MemoryAddress, read_memory
+from unembed.names import SignedMemory, read_signed_memory
 from unembed.options import AnySeed, Layers, Option, PerLayer, TopTokens, ValueBasis
 
 if TYPE_CHECKING:
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 @command("concepts", "unembed concepts L3M17 L4M200")
 def concepts(
     memories: Annotated[
-        list[MemoryAddress] | None,
+        list[SignedMemory] | None,
         Option(
-            "Memories, such as L5M278; by default a random sample.", parse=read_memory, metavar="MEMORY", argument=True
+            "Memories, such as L5M278, or -L5M278 at its negative pole; by default a random sample.",
+            parse=read_signed_memory,
+            metavar="MEMORY",
+            argument=True,
         ),
     ] = None,
     per_layer: PerLayer = 10,
@@ -38,7 +41,10 @@ def concepts(
     seed: AnySeed = None,
     output: Output = Output(),
 ) -> None:
-    """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens."""
+    """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens.
+
+    Those of gated layers fire with either sign: they are read at both, unless one is named.
+    """
     import unembed
 
     lm = opening.open(seed)
@@ -57,7 +63,7 @@ def concepts(
         table = _for_terminal(table, found.labels)
     output.deliver(table)
     if output.for_terminal:
-        first = lm.memory_name(*lm.memory(*memories[0])) if memories else None
+        first = lm.memory_name(*lm.memory(*memories[0].address), memories[0].pole) if memories else None
         print_explorer_link(opening, "atlas" if first is None else "memory", memory=first)
 
 

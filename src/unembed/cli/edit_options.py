@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from unembed.errors import InvalidInput
-from unembed.names import MemoryIndex, head_named, parse_memory
+from unembed.names import MemoryIndex, head_named, parse_memory, parse_signed_memory
 from unembed.options import Option
 
 if TYPE_CHECKING:
@@ -50,16 +50,16 @@ class VectorSource:
 
 
 def memory_edit(text: str, option: str) -> tuple[int, MemoryIndex, float]:
-    """Layer, index and number of MEMORY=NUMBER.
+    """Layer, index and number of MEMORY=NUMBER; of -L5M278=3, the negative pole, the number is -3.
 
     Raises:
         typer.BadParameter: the text is not of that form.
     """
     match = _VALUE.fullmatch(text.strip())
-    named = None if match is None else parse_memory(match["target"])
+    named = None if match is None else parse_signed_memory(match["target"])
     if match is None or named is None:
         raise typer.BadParameter(f"{text!r} is not a memory and a value, such as L5M733=3.0", param_hint=option)
-    return *named, float(match["value"])
+    return *named.address, named.sign * float(match["value"])
 
 
 def scaling(text: str) -> tuple[str, int, MemoryIndex | None, float]:

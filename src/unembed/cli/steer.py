@@ -14,6 +14,7 @@ from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, TextOutput
+from unembed.names import SignedMemory
 from unembed.options import AnySeed, Coefficient, NewTokens, Option, Prompt, Samples, Tokens
 
 if TYPE_CHECKING:
@@ -62,8 +63,10 @@ def steer(
     down = steering.promoting(lm, steering.words_of(suppress), per_word) if suppress else []
     if triggers and text is not None and (ranked := up + down):
         lines = [line for line in text.splitlines() if len(line) > 40][:64]
-        fires = steering.firing(lm, [(p.layer, p.index) for p in ranked], lines)
-        up, down = ([replace(p, triggers=fires[p.layer, p.index]) for p in part] for part in (up, down))
+        fires = steering.firing(lm, [SignedMemory(p.layer, p.index, p.pole) for p in ranked], lines)
+        up, down = (
+            [replace(p, triggers=fires[SignedMemory(p.layer, p.index, p.pole)]) for p in part] for part in (up, down)
+        )
     changes += steering.chosen_edits(up, down, to=coefficient, by=factor)
     steered = steering.steer(
         lm,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output
+from unembed.names import Pole, SignedMemory
 from unembed.options import IndexFolder, Memory, ShowUnlearned, Tokens, UnusedSeed, ValueBasis
 from unembed.results import Table
 from unembed.version import __version__
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unembed import Index, LanguageModel
-    from unembed.names import MemoryIndex
+    from unembed.gallery import MemoryDescriptions
     from unembed.results import Provenance
 
 _TRIGGERS = 5
+ReadBasis = Literal["raw", "final"]
 
 
 @command("value", "unembed value L7M985 --tokens 5")
@@ -38,27 +41,27 @@ def value(
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
     An index answers alone, without the model: only --basis final, --show-unlearned, and more tokens than the index
-    holds read the weights. As many suppressed tokens are listed as promoted ones; through the final norm, only the
-    promoted ones. A description is shown where a gallery has one (see `unembed memories`). --json, --csv and
-    --html hold the tokens.
+    holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire with
+    either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A description
+    is shown where a gallery has one (see `unembed memories`). --json, --csv and --html hold the tokens.
     """
-    layer, column = memory
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
 
     stored = stored_index(opening, index) if basis == "raw" and not show_unlearned else None
-    table = None if stored is None else _stored_tokens(stored[0], layer, column, tokens, seed)
+    table = None if stored is None else _stored_tokens(stored[0], memory, tokens, seed)
     if stored is not None and table is not None:
         opened, known = stored
         described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
-        place = opened.memory(layer, column)
-        name = opened.memory_name(*place)
+        place, is_signed = opened.memory(*memory.address), "negative" in opened.poles
+        name = opened.memory_name(*place, memory.pole)
     else:
         lm = opening.open(seed)
-        place = lm.memory(layer, column)
-        name = lm.memory_name(*place)
-        table = _tokens(lm, *place, tokens, basis, show_unlearned, seed)
+        place = lm.memory(*memory.address)
+        is_signed = lm.is_signed(place[0])
+        name = lm.memory_name(*place, memory.pole)
+        table = _tokens(lm, SignedMemory(*place, memory.pole), tokens, basis, show_unlearned, seed)
         if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
         described = memory_descriptions(lm, None if opened is None else opened.path)
@@ -68,51 +71,76 @@ def value(
     if opened is None:
         build = f"unembed index build --model {shlex.quote(opening.model)}"
         print(f"no index of the model is ready; {build} finds the text on which its memories fire", file=sys.stderr)
-    found = None if opened is None else opened.triggers(*place, _TRIGGERS)
-    show(lambda width: _card(table, described.of(*place), found, width, output.plain), plain=output.plain)
+    poles = _poles(opened, SignedMemory(*place, memory.pole), described, is_signed=is_signed)
+    show(lambda width: _card(table, memory.pole, poles, width, output.plain), plain=output.plain)
     print_explorer_link(opening, "memory", index=index, memory=name)
 
 
-def _stored_tokens(index: Index, layer: int, number: MemoryIndex, top: int, seed: int | None) -> Table | None:
+@dataclass(frozen=True)
+class _Pole:
+    """One sign of a memory's coefficient: what is known of it."""
+
+    pole: Pole
+    title: str
+    description: str | None
+    found: Table | None
+    """Its triggers; None without an index."""
+
+    @property
+    def strength(self) -> float:
+        """The size of the coefficient on its top trigger."""
+        return max((abs(m) for m in self.found.columns["coefficient"]), default=0.0) if self.found else 0.0
+
+
+def _poles(index: Index | None, memory: SignedMemory, described: MemoryDescriptions, *, is_signed: bool) -> list[_Pole]:
+    """The poles of a memory: the one that was named with its sign first, else the stronger one."""
+    found: list[_Pole] = []
+    for pole in get_args(Pole) if is_signed else (memory.pole,):
+        known = index is not None and pole in index.poles
+        triggers = index.triggers(*memory.address, _TRIGGERS, pole=pole) if index is not None and known else None
+        description = described.of(memory.layer, cast(int, memory.index), negative=pole == "negative")
+        found.append(_Pole(pole, f"At {pole} coefficients" if is_signed else "", description, triggers))
+    first = {memory.pole} if memory.pole == "negative" else set[str]()
+    return sorted(found, key=lambda one: (one.pole not in first, -one.strength))
+
+
+def _stored_tokens(index: Index, memory: SignedMemory, top: int, seed: int | None) -> Table | None:
     """The tokens as an index holds them; None where it holds fewer, or none that are suppressed."""
     if index.suppressed is None or top > index.manifest.settings["top_tokens"]:
         return None
-    ends = {
-        name: index.value_tokens(layer, number, top, bottom=bottom).columns
-        for name, bottom in (("promoted", False), ("suppressed", True))
-    }
+    ends = {name: index.value_tokens(*memory.address, top, bottom=bottom).columns for name, bottom in _ends(memory)}
     columns = {
         f"{name}_{column.removeprefix('token_')}": read[column]
         for name, read in ends.items()
         for column in ("token_id", "token", "score")
     }
+    for name in ends if memory.sign < 0 else ():
+        columns[f"{name}_score"] = [-score for score in columns[f"{name}_score"]]
     notes = {"show_unlearned": False}
     provenance = replace(index.provenance, corpus=None, basis="raw", seed=seed, version=__version__, notes=notes)
-    place = index.memory(layer, number)
-    return _titled(index.memory_name(*place), index.value_norm(*place), columns, provenance)
+    place = index.memory(*memory.address)
+    return _titled(index.memory_name(*place, memory.pole), index.value_norm(*place), columns, provenance)
+
+
+def _ends(memory: SignedMemory) -> tuple[tuple[str, bool], tuple[str, bool]]:
+    """What is listed, and whether it is the lower end of the value's scores; the ends change places with the sign."""
+    return ("promoted", memory.sign < 0), ("suppressed", memory.sign > 0)
 
 
 def _tokens(
-    lm: LanguageModel,
-    layer: int,
-    column: int,
-    top: int,
-    basis: ValueBasis,
-    show_unlearned: bool,
-    seed: int | None,
+    lm: LanguageModel, memory: SignedMemory, top: int, basis: ReadBasis, show_unlearned: bool, seed: int | None
 ) -> Table:
     columns: dict[str, Any] = {}
-    # Through the norm, the tokens with the lowest scores are not those that the value suppresses.
-    ends = [("promoted", False), ("suppressed", True)][: 2 if basis == "raw" else 1]
-    for name, bottom in ends:
+    layer, column = cast("tuple[int, int]", memory.address)
+    for name, bottom in _ends(memory):
         ids, scores = lm.values.top(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         columns |= {
             f"{name}_id": ids.tolist(),  # pyright: ignore[reportUnknownMemberType]
             f"{name}_token": lm.token_strings(ids),
-            f"{name}_score": scores.tolist(),  # pyright: ignore[reportUnknownMemberType]
+            f"{name}_score": (memory.sign * scores).tolist(),  # pyright: ignore[reportUnknownMemberType]
         }
     provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
-    return _titled(lm.memory_name(layer, column), lm.values.norm(layer, column), columns, provenance)
+    return _titled(lm.memory_name(layer, column, memory.pole), lm.values.norm(layer, column), columns, provenance)
 
 
 def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
@@ -121,14 +149,14 @@ def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provena
     return Table(title, columns, provenance)
 
 
-def _card(table: Table, description: str | None, found: Table | None, width: int, plain: bool) -> RenderableType:
-    """The description, tokens and scores side by side, and the triggers."""
+def _card(table: Table, shown: Pole, poles: Sequence[_Pole], width: int, plain: bool) -> RenderableType:
+    """Each pole with its description, what it promotes and its triggers; then the tokens with their scores."""
     from rich.console import Group
     from rich.table import Table as Columns
     from rich.text import Text
 
     from unembed.cli.bars import decimals, signed
-    from unembed.cli.index.view import draw_passages
+    from unembed.cli.index.view import draw_passages, tokens_line
     from unembed.results import visible_rich
 
     drawn = Columns(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
@@ -143,10 +171,22 @@ def _card(table: Table, description: str | None, found: Table | None, width: int
         cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ends]
         drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score, places)))))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
-    parts += [] if description is None else [visible_rich(description, prose=True)]
-    parts += [Text(), drawn, Text()]
-    if found is None:
-        parts.append(visible_rich(table.provenance.line(), prose=True, style="dim"))
+    for number, one in enumerate(poles):
+        if one.title:
+            stronger = ", the stronger pole" if number == 0 and one.strength > poles[-1].strength else ""
+            parts += [Text(), Text(f"{one.title}{stronger}", style="bold")]
+            end = "promoted" if one.pole == shown else "suppressed"
+            parts.append(tokens_line("promotes", table.columns[f"{end}_token"], width))
+        parts += [] if one.description is None else [visible_rich(one.description, prose=True)]
+        if one.title and one.found is not None:
+            parts.append(draw_passages(one.found, None, width, plain=plain, signature=False))
+    if poles[0].title:
+        parts += [Text(), Text(f"Scores of the value at {shown} coefficients", style="bold"), drawn]
     else:
-        parts.append(draw_passages(found, None, width, plain=plain))
+        parts += [Text(), drawn]
+    if poles[0].title or poles[0].found is None:
+        source = table if poles[0].found is None else poles[0].found
+        parts += [Text(), visible_rich(source.provenance.line(), prose=True, style="dim")]
+    else:
+        parts += [Text(), draw_passages(poles[0].found, None, width, plain=plain)]
     return Group(*parts)

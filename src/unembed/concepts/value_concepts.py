@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -21,9 +22,9 @@ from unembed.lens import read
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis, MemoryIndex
+from unembed.names import Basis, MemoryIndex, Pole, SignedMemory, read_signed_memory
 from unembed.results import Displayed, Provenance, Table
-from unembed.validation import as_pair, as_tuple, positive_int, valid_seed
+from unembed.validation import as_pair, as_tuple, one_of, positive_int, valid_seed
 
 TOP = 30
 """Number of top tokens of a vector (as in the papers)."""
@@ -166,10 +167,11 @@ def sample_memories(
 
 def value_concepts(
     lm: Decoder,
-    memories: Sequence[tuple[int, MemoryIndex]] | None = None,
+    memories: Sequence[tuple[int, MemoryIndex] | SignedMemory | str] | None = None,
     *,
     per_layer: int = 10,
     layers: Sequence[int] | None = None,
+    poles: Literal["both", "named"] = "both",
     seed: int = 0,
     top: int = TOP,
     basis: Basis = "raw",
@@ -178,10 +180,14 @@ def value_concepts(
 ) -> VectorConcepts:
     """The concepts of some memories' values; of a random sample of every layer if none are named.
 
+    A memory of a gated layer fires with either sign, so it is read at both poles, unless the negative one is named.
+
     Args:
-        memories: layer and index of each; drawn when None.
+        memories: layer and index of each, or a name: "L5M278" for both poles, "-L5M278" for the negative one; drawn
+            when None.
         per_layer: how many to draw from each layer.
         layers: from which layers to draw; all when None.
+        poles: "named" to read every memory at one pole: the positive one, unless the name has a minus sign.
         top: top tokens of each value.
         basis: "raw" (the papers' E v) or "final".
         embedding: whether neighbours in the embedding are classes too; see `model_classes`.
@@ -194,19 +200,36 @@ def value_concepts(
     """
     lm = require_decoder(lm)
     if memories is None:
-        chosen = sample_memories(lm, per_layer, seed, layers)
+        drawn = (SignedMemory(*one) for one in sample_memories(lm, per_layer, seed, layers))
+        chosen = [(one.layer, one.index, pole) for one in drawn for pole in _poles(lm, one, poles)]
     else:
-        chosen = [lm.memory(*as_pair("memory", m)) for m in as_tuple("memories", memories)]
+        named = [_named(one) for one in as_tuple("memories", memories)]
+        chosen = [(*lm.memory(*one.address), pole) for one in named for pole in _poles(lm, one, poles)]
     if not chosen:
         raise InvalidInput("an empty list of memories", instead="Name at least one, or pass None to draw a sample")
+    signs = torch.tensor([SignedMemory(*one).sign for one in chosen], device=lm.device)
     return vector_concepts(
         lm,
-        values_of(lm, chosen),
-        [lm.memory_name(n, i) for n, i in chosen],
-        [n for n, _ in chosen],
+        values_of(lm, [one[:2] for one in chosen]) * signs[:, None],
+        [lm.memory_name(*one) for one in chosen],
+        [n for n, _, _ in chosen],
         top=top,
         basis=basis,
         seed=seed if memories is None else None,
         embedding=embedding,
         show_unlearned=show_unlearned,
     )
+
+
+def _named(given: object) -> SignedMemory:
+    if isinstance(given, str):
+        return read_signed_memory(given)
+    return given if isinstance(given, SignedMemory) else SignedMemory(*as_pair("memory", given))
+
+
+def _poles(lm: Decoder, memory: SignedMemory, poles: str) -> tuple[Pole, ...]:
+    """The poles at which a memory is read."""
+    one_of("poles", poles, ("both", "named"))
+    if poles == "named" or memory.pole == "negative" or not lm.is_signed(lm.layer(memory.layer)):
+        return (memory.pole,)
+    return get_args(Pole)

@@ -146,7 +146,8 @@ def _candidates(
     sizes = [lm.weights.n_memories[n] for n in chosen]
     starts = np.concatenate([[0], np.cumsum([lm.n_memories_of(n) for n in range(lm.n_layers)])])
     layer, index = np.repeat(chosen, sizes), np.concatenate([np.arange(n) for n in sizes])
-    poles = ("positive",) if known is None else tuple(known.positions)
+    signed = any(lm.is_signed(n) for n in chosen)
+    poles = (("positive", "negative") if signed else ("positive",)) if known is None else tuple(known.positions)
     ids, positions = [], []
     for pole in poles:
         readings = value_readings(

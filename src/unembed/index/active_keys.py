@@ -59,5 +59,8 @@ def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> T
     names = ("pole", "coefficient", "strength", "place", "position")
     table: dict[str, list[Any]] = {name: column.tolist() for name, column in zip(names, shown, strict=True)}
     ids = seen.tokens[0].tolist()
-    table |= {"token": [files.strings[ids[p]] for p in table["position"]], "top_tokens": files.top_tokens(rows)}
-    return files.table(f"Keys that fire most on {shortened(text)!r}", files.memory_columns(rows) | table)
+    negative = np.array([pole == "negative" for pole in table["pole"]], dtype=bool)
+    table |= {"token": [files.strings[ids[p]] for p in table["position"]]}
+    table |= {"top_tokens": files.top_tokens(rows, negative)}
+    named = files.memory_columns(rows, table["pole"] if "negative" in files.trigger_lists else None)
+    return files.table(f"Keys that fire most on {shortened(text)!r}", named | table)

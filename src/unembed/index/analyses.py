@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.names import Among, FiredBy, PromotedBy
-from unembed.options import Context, Memory, Option, Side, Top
+from unembed.options import AnySide, Context, Memory, Option, Top
 from unembed.results import Table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def search(
     words: Annotated[str, Option('Words, all required; "a phrase"; begin*.', metavar="TEXT")],
     *,
     top: Top = 20,
-    pole: Side = "positive",
+    pole: AnySide = None,
     context: Context = None,
 ) -> Table:
     """Find triggers by their text, the strongest first."""
@@ -57,7 +57,7 @@ def similar(
     among: Annotated[Among, Option("Compare values or keys.")] = "values",
 ) -> Table:
     """Find the memories (FFN neurons) whose values, or keys, point the same way."""
-    return index.similar(*memory, top, among=among)
+    return index.similar(*memory.address, top, among=among, pole=memory.pole)
 
 
 def sql(

@@ -19,7 +19,7 @@ from unembed.index.manifest import Manifest, read_manifest
 from unembed.index.queries import IndexQueries
 from unembed.index.settings import BuildProgress, IndexSettings
 from unembed.lazy import offers
-from unembed.names import Among, FiredBy, MemoryIndex, Pole
+from unembed.names import Among, FiredBy, MemoryIndex, Pole, SignedMemory
 from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
@@ -201,21 +201,31 @@ class Index(IndexQueries):
 
         Returns:
             Columns layer, index, pole, coefficient, strength, place (the number of stored triggers that are stronger),
-            position and token (where in the text), top_tokens (what the value promotes).
+            position and token (where in the text), top_tokens (what the value promotes at this pole).
         """
         from unembed.index import active_keys
 
         return active_keys.firing_on(self, self.model, as_str("text", text), positive_int("top", top), by)
 
-    def similar(self, layer: int, index: MemoryIndex, top: int = 20, *, among: Among = "values") -> Table:
+    def similar(
+        self,
+        layer: int,
+        index: MemoryIndex,
+        top: int = 20,
+        *,
+        among: Among = "values",
+        pole: Pole = "positive",
+    ) -> Table:
         """The memories whose values (or keys) point in the most similar direction, exactly.
 
         Args:
             top: rows at most, without the memory itself.
             among: "values", or "keys" (in a gated layer the gate's column).
+            pole: "negative" for what is similar to the negated value.
 
         Returns:
-            Columns layer, index, cosine, top_tokens.
+            Columns layer, index, cosine, top_tokens. Among values of gated layers, which fire with either sign, each
+            neighbour is at the pole that is more similar: columns memory and pole.
         """
         from unembed.index.vectors import Vectors
 
@@ -224,14 +234,20 @@ class Index(IndexQueries):
             if as_str("among", among) not in self._vectors:
                 self._vectors[among] = Vectors(self.model, among, self.manifest.settings.get("layers"))
         vectors = self._vectors[among]
-        cosines = vectors.cosines(vectors.row(layer, index)).cpu()
-        cosines[self.row(layer, index)] = -2.0
-        best, rows = cosines.topk(min(positive_int("top", top), len(cosines) - 1))
-        columns = self.memory_columns(rows.numpy()) | {
+        sign = SignedMemory(layer, index, pole).sign if among == "values" else 1
+        cosines = sign * vectors.cosines(vectors.row(layer, index)).cpu()
+        signed = among == "values" and self.is_signed(layer)
+        sizes = cosines.abs() if signed else cosines.clone()
+        sizes[self.row(layer, index)] = -2.0
+        best, rows = sizes.topk(min(positive_int("top", top), len(cosines) - 1))
+        negative = (cosines[rows] < 0).numpy() & signed
+        poles: list[Pole] | None = ["negative" if one else "positive" for one in negative] if signed else None
+        columns = self.memory_columns(rows.numpy(), poles) | {
             "cosine": best.tolist(),
-            "top_tokens": self.top_tokens(rows.numpy()),
+            "top_tokens": self.top_tokens(rows.numpy(), negative),
         }
-        return self.table(f"{among.capitalize()} most similar to {self.memory_name(layer, index)}", columns)
+        name = self.memory_name(layer, index, pole if among == "values" else "positive")
+        return self.table(f"{among.capitalize()} most similar to {name}", columns)
 
     def contexts(self, layer: int, index: MemoryIndex, top: int = 10, *, pole: Pole = "positive") -> ContextsView:
         """The triggers of a key with the coefficient of every token in them; the model is run on their text.

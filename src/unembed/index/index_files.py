@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,9 +181,9 @@ class IndexFiles:
         stored = self.manifest.settings.get("experts")
         return None if not stored or stored[layer] is None else (int(stored[layer][0]), int(stored[layer][1]))
 
-    def memory_name(self, layer: int, number: int) -> str:
-        """The name of a memory: L5M278, or L12E7M345 in a layer of experts."""
-        return memory_name(layer, number, self.experts_of(layer))
+    def memory_name(self, layer: int, number: int, pole: Pole = "positive") -> str:
+        """The name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 at its negative pole."""
+        return memory_name(layer, number, self.experts_of(layer), pole)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
         """A layer and number, checked; negative ones count from the end. An expert's memory may be (expert, index).
@@ -215,13 +216,19 @@ class IndexFiles:
         layer, index = self.memory(layer, index)
         return int(self.bounds[layer]) + index
 
-    def memory_columns(self, rows: np.ndarray) -> dict[str, list[Any]]:
-        """Layer and number of rows, as columns; and the memories' names where memories belong to experts."""
+    def memory_columns(self, rows: np.ndarray, poles: Sequence[Pole] | None = None) -> dict[str, list[Any]]:
+        """Layer and number of rows, as columns.
+
+        Where memories belong to experts, or `poles` are given, there are names and poles too.
+        """
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
         columns: dict[str, list[Any]] = {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
-        if self.manifest.settings.get("experts"):
-            columns["memory"] = [self.memory_name(*pair) for pair in zip(*columns.values(), strict=True)]
-        return columns
+        if poles is not None or self.manifest.settings.get("experts"):
+            signs: Sequence[Pole] = ["positive"] * len(rows) if poles is None else poles
+            columns["memory"] = [
+                self.memory_name(*one) for one in zip(columns["layer"], columns["index"], signs, strict=True)
+            ]
+        return columns if poles is None else columns | {"pole": list(poles)}
 
     def token_id(self, token: str | int) -> int:
         """The id of a token given by its text or id.
@@ -244,9 +251,23 @@ class IndexFiles:
             )
         return self._by_string[token]
 
-    def top_tokens(self, rows: np.ndarray) -> list[list[str]]:
-        """The eight tokens that the value of each row promotes most."""
-        return [[self.strings[i] for i in ids] for ids in self.readings[0][rows, :_SHOWN_TOKENS].tolist()]
+    def top_tokens(self, rows: np.ndarray, negative: np.ndarray | None = None) -> list[list[str]]:
+        """The eight tokens that the value of each row promotes most.
+
+        Args:
+            negative: whether each row's coefficient is negative, so that it promotes the tokens with the lowest scores;
+                all are positive when None. An older index has no such tokens: then those rows are empty.
+        """
+        ids = np.asarray(self.readings[0][rows, :_SHOWN_TOKENS])
+        if negative is not None and negative.any():
+            low = self.suppressed
+            ids = ids.copy()
+            ids[negative] = -1 if low is None else low[0][rows[negative], :_SHOWN_TOKENS]
+        return [[self.strings[i] for i in row if i >= 0] for row in ids.tolist()]
+
+    def is_signed(self, layer: int) -> bool:
+        """Whether the memories of a layer fire with either sign, so that the index has triggers of both."""
+        return "negative" in self.trigger_lists and self.manifest.layers[layer] > 0
 
     def table(self, title: str, columns: Any) -> Table:
         """A result of this index."""

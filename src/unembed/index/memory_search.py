@@ -1,9 +1,10 @@
 """Memories found by a query in one text box, and how the query was parsed.
 
-`breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it; `"·Paris"` is exactly that
+`breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it (memories of gated layers, which
+fire with either sign, are found at the pole that does); `"·Paris"` is exactly that
 token (`·` or a space in front); `*fast*` and `/^·[A-Z]/` are all tokens that match a wildcard or a regular expression;
 `ctx:"capital of"` has the words in its triggers; `name:city` has them in its label, and finds heads too; `layer:3-5`
-restricts the layers; `L4M17` is a memory.
+restricts the layers; `L4M17` is a memory, `-L4M17` its negative pole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from unembed.errors import IndexFault, InvalidInput
 from unembed.memories.token_ranking import values_scoring, word_forms
 from unembed.memories.values import Values
+from unembed.names import Pole
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -50,6 +52,8 @@ class Understood:
     names: list[str] = field(default_factory=list)
     layers: tuple[int, int] | None = None
     memory: tuple[int, int] | None = None
+    pole: Pole = "positive"
+    """Of the memory."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Hit:
     """The activation density of a memory; None without an index."""
     labelled: bool = False
     """Whether people have labelled it."""
+    pole: Pole = "positive"
+    """The sign of the coefficient for which this holds; "negative" in gated layers only."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,8 @@ def understand(query: str) -> Understood:
             found.context.append(text)
         elif kind == "name:":
             found.names.append(text)
+        elif kind == "-" and (memory := _MEMORY.fullmatch(text)):
+            found = dataclasses.replace(found, memory=(int(memory[1]), int(memory[2])), pole="negative")
         elif kind == "-":
             found.suppress.append(text.replace("·", " "))
         elif quoted:
@@ -179,7 +187,7 @@ def search(
     parts: list[Callable[[], Iterable[Hit]]] = []
     if query_parts.memory is not None:
         layer, i = query_parts.memory
-        parts.append(lambda: [_hit(lm, layer, i, "memory", "")])
+        parts.append(lambda: [dataclasses.replace(_hit(lm, layer, i, "memory", ""), pole=query_parts.pole)])
     for word in query_parts.promote:
         parts.append(lambda word=word: _promoting(lm, index, word_forms(lm, word)))
     for text in query_parts.exact:
@@ -227,10 +235,10 @@ def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
 
 
 def _merged(found: Iterable[Hit]) -> list[Hit]:
-    """One hit for each memory or head, in the order of their first ones."""
-    merged: dict[tuple[str, int, int], Hit] = {}
+    """One hit for each memory (at one pole) or head, in the order of their first ones."""
+    merged: dict[tuple[str, int, int, str], Hit] = {}
     for hit in found:
-        key = (hit.of, hit.layer, hit.index)
+        key = (hit.of, hit.layer, hit.index, hit.pole)
         first = merged.get(key)
         if first is None:
             merged[key] = hit
@@ -259,13 +267,13 @@ def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
 def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
     """The same hits with the top tokens of their values, read layer by layer where an index did not list them."""
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
-    shown: dict[tuple[int, int], list[str]] = {}
-    for layer in {hit.layer for hit in wanted}:
-        indices = [hit.index for hit in wanted if hit.layer == layer]
-        ids, _ = Values(lm).top(layer, indices, 12)
-        shown |= {(layer, i): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
+    shown: dict[tuple[int, int, Pole], list[str]] = {}
+    for layer, pole in {(hit.layer, hit.pole) for hit in wanted}:
+        indices = [hit.index for hit in wanted if (hit.layer, hit.pole) == (layer, pole)]
+        ids, _ = Values(lm).top(layer, indices, 12, bottom=pole == "negative")
+        shown |= {(layer, i, pole): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
     return [
-        dataclasses.replace(hit, top_tokens=shown.get((hit.layer, hit.index), hit.top_tokens))
+        dataclasses.replace(hit, top_tokens=shown.get((hit.layer, hit.index, hit.pole), hit.top_tokens))
         if hit.of == "memory"
         else hit
         for hit in hits
@@ -302,7 +310,8 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
     rows = [(row, token) for token in ids for row in index.promoting(token, MAX_HITS).rows()]
     for row, token in sorted(rows, key=lambda pair: -pair[0]["score"]):
         found = list(row["top_tokens"])[:12]
-        yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found)
+        pole = row.get("pole", "positive")
+        yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found, pole=pole)
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
@@ -311,13 +320,14 @@ def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppres
     texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
     values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED, lowest=lowest)]
     for value, token in sorted(values, key=lambda pair: pair[0].score * (1 if lowest else -1))[:MAX_SCORED]:
-        yield Hit(value.layer, value.index, kind, texts[token], None, value.score, [])
+        yield Hit(value.layer, value.index, kind, texts[token], None, value.score, [], pole=value.pole)
 
 
 def _triggered(index: Index, text: str) -> Iterator[Hit]:
     for row in index.search(f'"{text}"', MAX_HITS, context=12).rows():
         shown = f"{row['prefix']}[{row['token']}]"
-        yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], [])
+        pole = row.get("pole", "positive")
+        yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], [], pole=pole)
 
 
 def _named(lm: Decoder, index: Index, text: str) -> Iterator[Hit]:

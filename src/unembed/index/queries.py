@@ -48,7 +48,7 @@ class IndexQueries(IndexFiles):
         n = min(positive_int("top", top), int((position[row] >= 0).sum()))
         columns = {"rank": list(range(1, n + 1)), "coefficient": coefficient[row][:n].tolist()}
         columns |= self._places(position[row][:n], context)
-        return self.table(f"Triggers of key {self.memory_name(layer, index)}, {pole} coefficients", columns)
+        return self.table(f"Triggers of key {self.memory_name(layer, index, pole)}, {pole} coefficients", columns)
 
     def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
         """The top tokens of a value, best first: columns rank, token_id, token, score.
@@ -75,14 +75,15 @@ class IndexQueries(IndexFiles):
         return self.table(f"{end} tokens of value {self.memory_name(layer, index)}", columns)
 
     def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
-        """Values that have a token among their top tokens.
+        """Values that have a token among their top tokens; in gated layers, at either pole.
 
         Args:
             token: a token's text, leading space included, or its id.
             by: "score" (largest first) or "rank" (of the token among the top tokens of the value, then score).
 
         Returns:
-            Columns layer, index, rank, score, top_tokens.
+            Columns layer, index, rank, score, top_tokens; of gated layers memory and pole too: the value of a negative
+            pole is negated, and so is its score.
 
         Raises:
             NotOneToken: the text is not one token.
@@ -91,59 +92,72 @@ class IndexQueries(IndexFiles):
             raise InvalidInput(f"promoting by {by!r}", why="values are ordered by 'score' or 'rank'")
         number = self.token_id(token)
         tokens, scores = self.readings
-        found = self.entries_of(number)
-        rows, ranks = np.divmod(found, tokens.shape[1])
-        if by == "rank":
-            order = np.argsort(ranks, kind="stable")
-            rows, ranks = rows[order], ranks[order]
-        rows, ranks = rows[: positive_int("top", top)], ranks[:top]
-        columns: dict[str, Any] = self.memory_columns(rows) | {
+        rows, ranks = np.divmod(self.entries_of(number), tokens.shape[1])
+        score, signed = np.asarray(scores[rows, ranks]), "negative" in self.trigger_lists
+        negative = np.zeros(len(rows), dtype=bool)
+        if signed and self.suppressed is not None:
+            low_rows, low_ranks = np.nonzero(np.asarray(self.suppressed[0]) == number)
+            rows, ranks = np.concatenate([rows, low_rows]), np.concatenate([ranks, low_ranks])
+            score = np.concatenate([score, -np.asarray(self.suppressed[1])[low_rows, low_ranks]])
+            negative = np.concatenate([negative, np.ones(len(low_rows), dtype=bool)])
+        order = np.lexsort((-score, ranks)) if by == "rank" else np.argsort(-score, kind="stable")
+        best = order[: positive_int("top", top)]
+        rows, ranks, score, negative = rows[best], ranks[best], score[best], negative[best]
+        poles: list[Pole] | None = ["negative" if one else "positive" for one in negative] if signed else None
+        columns: dict[str, Any] = self.memory_columns(rows, poles) | {
             "rank": (ranks + 1).tolist(),
-            "score": scores[rows, ranks].tolist(),
+            "score": score.tolist(),
+            "top_tokens": self.top_tokens(rows, negative),
         }
-        columns["top_tokens"] = self.top_tokens(rows)
-        return self.table(f"Values that promote {self.strings[number]!r}, {len(found):,} in all", columns)
+        return self.table(f"Values that promote {self.strings[number]!r}, {len(order):,} in all", columns)
 
-    def search(self, text: str, top: int = 20, *, pole: Pole = "positive", context: int | None = None) -> Table:
+    def search(self, text: str, top: int = 20, *, pole: Pole | None = None, context: int | None = None) -> Table:
         """Triggers whose text contains the words: full-text search, the strongest triggers first.
 
         Args:
             text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
-            pole: "positive" or, in gated layers, "negative".
+            pole: "positive" or, in gated layers, "negative"; every pole that the index has when None.
             context: tokens of each prefix; all when None.
 
         Returns:
-            Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`.
+            Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`; in
+            an index with both poles memory and pole too.
         """
         self.need("search")
         match = text_search.match_of(text)
         positive_int("top", top)
-        coefficient, position = self.pole(pole)
         passages = self.passages
         segments = text_search.segments_matching(self.path / "search.sqlite", match)
-        flat = np.asarray(position).reshape(-1)
-        chosen = text_search.inside(flat, np.asarray(passages.start), segments)
-        rows, ranks = np.divmod(chosen, position.shape[1])
-        strength = coefficient[rows, ranks] / coefficient[rows, 0]
+        names = self.poles if pole is None else (pole,)
+        parts: list[tuple[np.ndarray, ...]] = []
+        for number, name in enumerate(names):
+            coefficient, position = self.pole(name)
+            flat = np.asarray(position).reshape(-1)
+            rows, ranks = np.divmod(text_search.inside(flat, np.asarray(passages.start), segments), position.shape[1])
+            found = coefficient[rows, ranks]
+            parts.append((
+                rows, ranks, np.full(len(rows), number), position[rows, ranks], found, found / coefficient[rows, 0],
+            ))  # fmt: skip
+        rows, ranks, of, at, coefficients, strength = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(-strength, kind="stable")
-        chosen_rows: list[int] = []
+        best: list[int] = []
         for some in text_search.some_at_a_time(order):
             # Many keys share a trigger; each text is searched once.
-            at, which = np.unique(flat[chosen[some]], return_inverse=True)
-            matching = np.zeros(len(at), dtype=bool)
-            matching[text_search.prefixes_matching([passages.text(passages.read_to(int(p))) for p in at], match)] = True
-            chosen_rows += some[matching[which]].tolist()
-            if len(chosen_rows) >= top:
+            places, which = np.unique(at[some], return_inverse=True)
+            matching = np.zeros(len(places), dtype=bool)
+            texts = [passages.text(passages.read_to(int(p))) for p in places]
+            matching[text_search.prefixes_matching(texts, match)] = True
+            best += some[matching[which]].tolist()
+            if len(best) >= top:
                 break
-        best = chosen_rows[:top]
-        strength = strength[best]
-        rows, ranks = rows[best], ranks[best]
-        columns: dict[str, Any] = self.memory_columns(rows) | {
-            "rank": (ranks + 1).tolist(),
-            "coefficient": coefficient[rows, ranks].tolist(),
-            "strength": strength.tolist(),
+        best = best[:top]
+        poles = [names[i] for i in of[best].tolist()] if len(self.poles) > 1 else None
+        columns: dict[str, Any] = self.memory_columns(rows[best], poles) | {
+            "rank": (ranks[best] + 1).tolist(),
+            "coefficient": coefficients[best].tolist(),
+            "strength": strength[best].tolist(),
         }
-        return self.table(f"Triggers with {shortened(text)!r}", columns | self._places(position[rows, ranks], context))
+        return self.table(f"Triggers with {shortened(text)!r}", columns | self._places(at[best], context))
 
     def _places(self, positions: np.ndarray, context: int | None) -> dict[str, list[Any]]:
         if context is not None:

@@ -1,4 +1,8 @@
-"""Values ranked by the score they give a token: those that promote or suppress a word, and their top triggers."""
+"""Values ranked by the score they give a token: those that promote or suppress a word, and their top triggers.
+
+Memories of a gated layer fire with either sign, so each is ranked at the pole at which it promotes (or suppresses) the
+token: at the negative pole its value is negated, and so is the score.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
 from unembed.memories.values import Values, memories_at, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.vocabulary import check_unicode
+from unembed.names import Pole, SignedMemory
 from unembed.stream.run import run
 from unembed.validation import as_str, as_tuple, positive_int
 
@@ -34,10 +39,12 @@ class RankedValue:
     rank: int
     """The rank of that token in the value's own list, from 1."""
     score: float
-    """e_w . v: change of the token's raw score at a coefficient of 1."""
+    """e_w . v: change of the token's raw score at a coefficient of 1, or of -1 at the negative pole."""
     top_tokens: tuple[str, ...]
     triggers: tuple[str, ...] = ()
     """Prefixes on which it fires most, the last token in brackets; empty when no text was searched."""
+    pole: Pole = "positive"
+    """The sign of the coefficient at which it promotes the word; "negative" in gated layers only."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ class ScoredValue:
     layer: int
     index: int
     score: float
+    pole: Pole = "positive"
+    """The sign of the coefficient at which it has this score; "negative" in gated layers only."""
 
 
 def word_forms(lm: Decoder, word: str) -> list[int]:
@@ -108,11 +117,13 @@ def promoting(lm: Decoder, words: Sequence[str], top: int = 5) -> list[RankedVal
 
 def _promoting_one(lm: Decoder, word: str, top: int) -> list[RankedValue]:
     ids = torch.tensor(word_forms(lm, as_str("word", word)), device=lm.device)
-    best, form = token_scores_of_values(lm, ids).max(dim=-1)
+    scores = token_scores_of_values(lm, ids)
+    scores, poles = _at_better_pole(lm, scores)
+    best, form = scores.max(dim=-1)
     candidates = best.topk(min(40 * top + 200, best.numel())).indices
     found: list[RankedValue] = []
     for chunk in candidates.split(64):
-        found += _confirmed(lm, word, chunk, ids, form, best)
+        found += _confirmed(lm, word, chunk, ids, form, best, poles)
         if len(found) >= top:
             return found[:top]
     if not found:
@@ -125,17 +136,25 @@ def _promoting_one(lm: Decoder, word: str, top: int) -> list[RankedValue]:
 
 
 def _confirmed(
-    lm: Decoder, word: str, chunk: Int[Tensor, " candidate"], ids: Tensor, form: Tensor, best: Tensor
+    lm: Decoder,
+    word: str,
+    chunk: Int[Tensor, " candidate"],
+    ids: Tensor,
+    form: Tensor,
+    best: Tensor,
+    negative: Bool[Tensor, "memory token"],
 ) -> list[RankedValue]:
     """Those candidates, in order, that list the word among their top tokens."""
     values, found = Values(lm), []
     for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
-        listed = values.top(layer, index, LISTED)[0].tolist()
+        below = bool(negative[at, form[at]])
+        listed = values.top(layer, index, LISTED, bottom=below)[0].tolist()
         token = int(ids[form[at]])
         if token in listed:
             text, *top_tokens = lm.token_strings([token, *listed[:PREVIEWED]])
             rank, score = listed.index(token) + 1, float(best[at])
-            found.append(RankedValue(layer, index, word, text, rank, score, tuple(top_tokens)))
+            pole = "negative" if below else "positive"
+            found.append(RankedValue(layer, index, word, text, rank, score, tuple(top_tokens), pole=pole))
     return found
 
 
@@ -151,29 +170,46 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
     return torch.cat([written_values(lm, n).to(columns) @ columns for n in lm.memory_layers]).float()
 
 
+def _at_better_pole(
+    lm: Decoder, scores: Float[Tensor, "memory token"]
+) -> tuple[Float[Tensor, "memory token"], Bool[Tensor, "memory token"]]:
+    """Each score at the pole where it is positive, of memories that fire with either sign; whether it is negative."""
+    signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
+    negative = (scores < 0) & signed[:, None].to(scores.device)
+    return torch.where(negative, -scores, scores), negative
+
+
 @torch.no_grad()
 def firing(
-    lm: Decoder, memories: Sequence[tuple[int, int]], texts: Sequence[str], top: int = 3
-) -> dict[tuple[int, int], tuple[str, ...]]:
-    """For each memory, the ends of the prefixes on which its coefficient was highest, at most one from each text.
+    lm: Decoder, memories: Sequence[tuple[int, int] | SignedMemory], texts: Sequence[str], top: int = 3
+) -> dict[tuple[int, int] | SignedMemory, tuple[str, ...]]:
+    """For each memory, the ends of the prefixes on which it fires most at its pole, at most one from each text.
 
     Args:
-        memories: layer and index of each.
+        memories: layer and index of each, at the positive pole; or with its pole.
         top: prefixes for each memory.
+
+    Returns:
+        By layer and index, or by signed memory, as they were given.
     """
-    memories = [lm.memory(*m) for m in memories]
-    layers = sorted({layer for layer, _ in memories})
-    seen: dict[tuple[int, int], list[tuple[float, str]]] = {m: [] for m in memories}
+    given = [
+        SignedMemory(*lm.memory(*one.address), one.pole) if isinstance(one, SignedMemory) else lm.memory(*one)
+        for one in memories
+    ]
+    layers = sorted({one[0] for one in given})
+    seen: dict[tuple[int, int] | SignedMemory, list[tuple[float, str]]] = {one: [] for one in given}
     limit = lm.n_ctx or 512
     for text in texts:
         ids = lm.encode(text)[:, :limit]
         m = run(lm, ids, "coefficients", logits=False, layers=layers)
-        for layer, index in memories:
-            value, at = m.at("coefficients", layer)[0, :, index].max(dim=0)
+        for one, found in seen.items():
+            signed = SignedMemory(*one)
+            value, at = (signed.sign * m.at("coefficients", signed.layer)[0, :, signed.index]).max(dim=0)
             tokens = lm.token_strings(ids[0, max(0, int(at) - CONTEXT) : int(at) + 1])
-            seen[layer, index].append((float(value), "".join(tokens[:-1]) + f"[{tokens[-1]}]"))
+            found.append((float(value), "".join(tokens[:-1]) + f"[{tokens[-1]}]"))
     return {
-        m: tuple(text for value, text in sorted(found, reverse=True)[:top] if value > 0) for m, found in seen.items()
+        one: tuple(text for value, text in sorted(found, reverse=True)[:top] if value > 0)
+        for one, found in seen.items()
     }
 
 
@@ -181,13 +217,21 @@ def firing(
 def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool = False) -> list[ScoredValue]:
     """The values with the largest (or lowest) score v . e_w for a token, in the raw basis, exactly.
 
+    A memory of a gated layer is listed at the pole at which it promotes (or suppresses) the token.
+
     Raises:
         NotOneToken: the text is not one token.
         Unsupported: the model has no memories.
 
     Memory: one score for each memory, and one layer's values.
     """
-    scores = token_scores_of_values(lm, torch.tensor([lm.single_token(token)], device=lm.device))[:, 0].cpu()
-    best = scores.topk(min(positive_int("top", top), len(scores)), largest=not lowest)
-    memories = memories_at(lm, best.indices).tolist()
-    return [ScoredValue(n, i, score) for (n, i), score in zip(memories, best.values.tolist(), strict=True)]
+    scores = token_scores_of_values(lm, torch.tensor([lm.single_token(token)], device=lm.device))
+    scores, negative = (part[:, 0].cpu() for part in _at_better_pole(lm, -scores if lowest else scores))
+    best = scores.topk(min(positive_int("top", top), len(scores)))
+    rows = zip(
+        memories_at(lm, best.indices).tolist(), best.values.tolist(), negative[best.indices].tolist(), strict=True
+    )
+    return [
+        ScoredValue(n, i, -score if lowest else score, "negative" if below else "positive")
+        for (n, i), score, below in rows
+    ]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
 from unembed.lazy import offers
-from unembed.lens import COLUMNS, ROWS, TopTokens, read, read_ends, top_k
+from unembed.lens import COLUMNS, ROWS, TopTokens, logits_of, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, MemoryIndex
 from unembed.results import Displayed, Provenance, Table
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8 * ROWS
 """Values between two progress reports. An offloaded W_U is fetched once for each such batch."""
+_FEW = 64
+"""Values whose scores over the whole vocabulary are held at once."""
 
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
@@ -223,13 +225,26 @@ def _top(
     lm: Decoder, vectors: Tensor, k: int, basis: Basis, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
     if bottom and basis != "raw":
-        raise InvalidInput(
-            "bottom tokens",
-            why="only in the raw basis are they the top tokens of the negated value",
-            instead="Use basis='raw'",
-        )
+        return _lowest(lm, vectors, k, basis, hidden)
     reading = read(lm, -vectors if bottom else vectors, k, basis=basis, hidden=hidden)
     return (-reading.logits if bottom else reading.logits), reading.ids
+
+
+def _lowest(
+    lm: Decoder, vectors: Tensor, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
+) -> tuple[Tensor, Tensor]:
+    """The lowest scores of vectors in a basis in which they are not the highest of the negated vectors.
+
+    Memory: `_FEW` * d_vocab scores at a time.
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+    for rows in vectors.split(_FEW):
+        scores = logits_of(lm, rows, basis)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden.to(scores.device), torch.inf)
+        lowest = scores.topk(min(k, scores.shape[-1]), largest=False)
+        found.append((lowest.values, lowest.indices))
+    return torch.cat([values for values, _ in found]), torch.cat([ids for _, ids in found])
 
 
 @offers("top top_tokens norm readings clusters")

@@ -21,7 +21,7 @@ from unembed.models.structure.resolver import resolve
 from unembed.models.structure.structure import FeedForwardSite
 from unembed.models.vocabulary import Vocabulary, unlearned_by_counts, unlearned_by_embedding
 from unembed.models.weights import Weights
-from unembed.names import Basis, HeadBasis, MemoryIndex, ScoreBasis, memory_name
+from unembed.names import Basis, HeadBasis, MemoryIndex, Pole, ScoreBasis, memory_name
 from unembed.results import Provenance
 from unembed.validation import as_expert_pair, as_int
 
@@ -139,9 +139,14 @@ class Decoder:
         site = self.structure.blocks[layer].feed_forward
         return None if site is None or site.experts is None else (site.experts.n_experts, site.experts.width)
 
-    def memory_name(self, layer: int, number: int) -> str:
-        """A memory in writing: L5M278, or L12E7M345 in a layer of experts."""
-        return memory_name(layer, number, self.experts_of(layer))
+    def memory_name(self, layer: int, number: int, pole: Pole = "positive") -> str:
+        """A memory in writing: L5M278, or L12E7M345 in a layer of experts; -L5M278 at its negative pole."""
+        return memory_name(layer, number, self.experts_of(layer), pole)
+
+    def is_signed(self, layer: int) -> bool:
+        """Whether the memories of a layer fire with either sign: its FFN is gated."""
+        site = self.structure.blocks[layer].feed_forward
+        return site is not None and site.has_memories and site.is_gated
 
     def n_memories_of(self, layer: int) -> int:
         """Memories of one layer, those of experts included: 0 where there are none."""

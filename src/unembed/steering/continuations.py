@@ -58,14 +58,17 @@ def chosen_edits(
     """Edits that set the coefficients of some values and scale those of others; a value in both lists is set.
 
     Args:
-        promote: values whose coefficient is set.
+        promote: values whose coefficient is set; to the negative of `to` where a value promotes its word at its
+            negative pole. A value that is found twice is set as it was found first.
         suppress: values whose coefficient is multiplied.
         to: the coefficient.
         by: the factor; 0 silences.
     """
-    on = dict.fromkeys((p.layer, p.index) for p in promote)
+    on: dict[tuple[int, int], float] = {}
+    for p in promote:
+        on.setdefault((p.layer, p.index), -to if p.pole == "negative" else to)
     off = dict.fromkeys(m for p in suppress if (m := (p.layer, p.index)) not in on)
-    return [set_coefficient(*m, to) for m in on] + [scale_coefficient(*m, by) for m in off]
+    return [set_coefficient(*m, size) for m, size in on.items()] + [scale_coefficient(*m, by) for m in off]
 
 
 def contrast_vector(lm: Decoder, positive: str, negative: str, layer: int) -> Float[Tensor, " d_model"]:
@@ -178,21 +181,29 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
-    """The edited memories, how they are changed, and the tokens they promote."""
+    """The edited memories, how they are changed, and the tokens they promote at the sign that the edit gives them."""
     memories = [e for e in edits if e.target == "coefficient"]
+    signs = ["negative" if e.action != "scale" and e.value < 0 else "positive" for e in memories]
     columns = {
         "layer": [e.layer for e in memories],
         "index": [e.index for e in memories],
         "action": [e.action for e in memories],
         "value": [e.value for e in memories],
-        "top_tokens": [Values(lm).top_tokens(*lm.memory(e.layer, e.index), 8) for e in memories],
+        "top_tokens": [
+            Values(lm).top_tokens(*lm.memory(e.layer, e.index), 8, bottom=sign == "negative")
+            for e, sign in zip(memories, signs, strict=True)
+        ],
     }
     return Table("Edited memories", columns, lm.provenance(basis="raw"))
 
 
 def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
     """The values that `promoting` returned, one row for each value and word."""
-    columns = {name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")}
+    columns: dict[str, list[Any]] = {
+        name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")
+    }
+    if any(lm.is_signed(n) for n in lm.memory_layers):
+        columns["pole"] = [p.pole for p in found]
     columns["top_tokens"] = [list(p.top_tokens) for p in found]
     if any(p.triggers for p in found):
         columns["fires_on"] = [list(p.triggers) for p in found]

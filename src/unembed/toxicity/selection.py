@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -53,7 +54,9 @@ def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> 
         OutOfRange: the model has no such memory.
     """
     chosen = [lm.memory(*memory) for memory in memories]
-    return Selection(tuple(set_coefficient(*m, to) for m in chosen), _table(lm, chosen, {}, "Values picked by hand"))
+    signs = [-1 if to < 0 else 1] * len(chosen)
+    table = _table(lm, chosen, {}, "Values picked by hand", signs)
+    return Selection(tuple(set_coefficient(*m, to) for m in chosen), table)
 
 
 def paper_values(lm: Decoder, to: float = ON) -> Selection:
@@ -74,14 +77,17 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
 
 
 def value_scores(
-    lm: Decoder, scorer: Scorer, top: int = 30, *, layers: Sequence[int] | None = None
+    lm: Decoder, scorer: Scorer, top: int = 30, *, layers: Sequence[int] | None = None, negative: bool = False
 ) -> Float[Tensor, "layer d_mlp"]:
     """The toxicity of each value's top tokens, joined into one text; NaN after the last value of a smaller layer.
+
+    Args:
+        negative: of what each promotes at negative coefficients (gated layers) instead.
 
     Source: Geva et al. 2022, appendix A.4.
     """
     lm = require_decoder(lm)
-    ids = value_readings(lm, top, layers=layers).ids
+    ids = value_readings(lm, top, layers=layers, bottom=negative).ids
     scores = torch.full(ids.shape[:2], float("nan"))
     for row, found in zip(scores, ids, strict=True):
         texts = ["".join(lm.token_strings(tokens)) for tokens in found[found[:, 0] >= 0].long()]
@@ -102,6 +108,8 @@ def by_scorer(
 ) -> Selection:
     """Random values among those whose top tokens score below a threshold, as the paper's API-graded ten.
 
+    Memories of gated layers fire with either sign: both poles are candidates, and one is chosen at most once.
+
     Args:
         scorer: scores the 30 top tokens of each value.
         below: the threshold.
@@ -115,7 +123,10 @@ def by_scorer(
     """
     lm = require_decoder(lm)
     chosen_layers = list(lm.memory_layers) if layers is None else [lm.layer(layer) for layer in layers]
-    scores = value_scores(lm, scorer, layers=chosen_layers)
+    signed = any(lm.is_signed(layer) for layer in chosen_layers)
+    scores = torch.stack(
+        [value_scores(lm, scorer, layers=chosen_layers, negative=n) for n in (False, True)[: 1 + signed]]
+    )
     flat = scores.flatten()
     fit = (flat < below).nonzero()[:, 0]
     if len(fit) < n:
@@ -125,21 +136,38 @@ def by_scorer(
             instead="Raise the threshold, or request fewer",
         )
     if lowest:
-        picked = flat.argsort(stable=True)[:n]
+        order = flat.argsort(stable=True)
     else:
-        picked = fit[torch.randperm(len(fit), generator=torch.Generator().manual_seed(seed))[:n]]
-    memories = [(chosen_layers[i // scores.shape[1]], i % scores.shape[1]) for i in picked.tolist()]
-    extra = {"toxicity": flat[picked].tolist()}
-    table = _table(lm, memories, extra, f"Values whose top tokens {scorer.name} scores below {below:g}")
-    return Selection(tuple(set_coefficient(*m, to) for m in memories), table)
+        order = fit[torch.randperm(len(fit), generator=torch.Generator().manual_seed(seed))]
+    _, n_layers, width = scores.shape
+    picked: dict[tuple[int, int], int] = {}
+    for i in order.tolist():
+        memory = i % (n_layers * width)
+        picked.setdefault((chosen_layers[memory // width], memory % width), i)
+        if len(picked) == n:
+            break
+    signs = [-1 if i >= n_layers * width else 1 for i in picked.values()]
+    extra: dict[str, list[Any]] = {"toxicity": flat[list(picked.values())].tolist()}
+    table = _table(lm, list(picked), extra, f"Values whose top tokens {scorer.name} scores below {below:g}", signs)
+    return Selection(tuple(set_coefficient(*m, sign * to) for m, sign in zip(picked, signs, strict=True)), table)
 
 
-def _table(lm: Decoder, memories: Sequence[tuple[int, int]], extra: dict[str, list[float]], title: str) -> Table:
+def _table(
+    lm: Decoder,
+    memories: Sequence[tuple[int, int]],
+    extra: dict[str, list[Any]],
+    title: str,
+    signs: Sequence[int] | None = None,
+) -> Table:
+    """The memories and what they promote at the signs of their coefficients; all are positive when None."""
+    signs = [1] * len(memories) if signs is None else signs
+    poles = {"pole": ["negative" if sign < 0 else "positive" for sign in signs]}
     columns = {
         "layer": [layer for layer, _ in memories],
         "index": [index for _, index in memories],
+        **(poles if any(lm.is_signed(n) for n in lm.memory_layers) else {}),
         **extra,
-        "top_tokens": [Values(lm).top_tokens(*m, 10) for m in memories],
+        "top_tokens": [Values(lm).top_tokens(*m, 10, bottom=sign < 0) for m, sign in zip(memories, signs, strict=True)],
     }
     return Table(title, columns, lm.provenance(basis="raw"))
 

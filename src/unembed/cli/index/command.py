@@ -10,8 +10,7 @@ import typer
 from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Json, Opening, Output
-from unembed.names import memory_name
-from unembed.options import Context, Layer, Memory, Option, Side, Top
+from unembed.options import AnySide, Context, Layer, Memory, Option, Top
 
 Folder = Annotated[Path, Option("The index's folder.", metavar="DIR")]
 
@@ -31,22 +30,27 @@ def triggers(
     memory: Memory,
     *,
     top: Top = 25,
-    pole: Side = "positive",
+    pole: AnySide = None,
     context: Context = None,
     output: Output = Output(),
 ) -> None:
-    """Show the prefixes on which a key fires most, their last token marked, and what its value promotes."""
-    layer, index = memory
+    """Show the prefixes on which a key fires most, their last token marked, and what its value promotes there.
+
+    -L5M278 is the memory at negative coefficients, as --pole negative is.
+    """
+    layer, index, named = memory
+    pole = pole or named
     import unembed
     from unembed.cli.index.view import deliver_passages
     from unembed.models import SHIPPED
 
     opened = unembed.Index.open(folder)
     found = opened.triggers(layer, index, top, pole=pole, context=context)
-    value = opened.value_tokens(layer, index, 10)
+    is_known = pole == "positive" or opened.suppressed is not None
+    value = opened.value_tokens(layer, index, 10, bottom=pole == "negative") if is_known else None
     deliver_passages(found, value, output)
     if output.for_terminal and opened.provenance.model in SHIPPED:  # the place of another model is not known
-        shown = memory_name(layer, index)
+        shown = opened.memory_name(*opened.memory(layer, index), pole)
         print_explorer_link(Opening(model=opened.provenance.model), "memory", index=folder, memory=shown)
 
 

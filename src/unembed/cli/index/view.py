@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,27 @@ def deliver_passages(found: Table, value: Table | None, output: Output) -> None:
         output.deliver(found)
 
 
-def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool) -> RenderableType:
-    """A line each: coefficient and bar, the end of the prefix, the trigger token marked, the next token."""
+def tokens_line(what: str, tokens: Sequence[str], width: int) -> Text:
+    """Tokens in one line, after what they are."""
+    from rich.text import Text
+
+    line = Text(f"{what}  ", style="dim")
+    for token in tokens:
+        line.append_text(visible_rich(token)).append(" ")
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def draw_passages(
+    found: Table, value: Table | None, width: int, *, plain: bool, signature: bool = True
+) -> RenderableType:
+    """A line each: coefficient and bar, the end of the prefix, the trigger token marked, the next token.
+
+    Args:
+        found: the passages.
+        value: tokens that the memory promotes at the sign of these coefficients.
+        signature: whether a last line says what the passages come from.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -51,11 +70,7 @@ def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool)
     rows = list(found.rows())
     parts: list[Any] = [Text(found.title, style="bold")]
     if value is not None:
-        promoted = Text("value promotes  ", style="dim")
-        for row in value.rows():
-            promoted.append_text(visible_rich(row["token"])).append(" ")
-        promoted.truncate(width, overflow="ellipsis")
-        parts.append(promoted)
+        parts.append(tokens_line("value promotes", value.columns["token"], width))
     if not rows:
         return Group(*parts, Text("none", style="dim"))
     named = "layer" in rows[0]
@@ -89,7 +104,8 @@ def draw_passages(found: Table, value: Table | None, width: int, *, plain: bool)
             _, following = whole_character(row["prefix"] + row["token"], following)
         line.append(Text("end", style="dim") if following is None else _short(following, 14))
         table.add_row(*line)
-    return Group(*parts, table, visible_rich(found.provenance.line(), prose=True, style="dim"))
+    last = [visible_rich(found.provenance.line(), prose=True, style="dim")] if signature else []
+    return Group(*parts, table, *last)
 
 
 def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:

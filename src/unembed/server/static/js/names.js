@@ -10,7 +10,7 @@ let open = false;
 /** Read the automatic descriptions of memories: they do not change while the server runs. */
 export async function loadDescriptions() {
   const { rows } = await api.get("/memories/descriptions", {}, { channel: "descriptions" });
-  for (const row of rows) if (row.pole === "positive") described.set(idOf(row), row.description);
+  for (const row of rows) described.set(idOf(row), row.description);
 }
 
 /** The automatic description of a memory, or undefined. */

@@ -142,24 +142,31 @@ export const setExperts = (found) => {
   experts = found ?? {};
 };
 
-/** The written id of a memory (`L5M278`; of experts `L12E7M345`, of the shared one `L12SM3`) or of a head (`L5H1`). */
-export function idOf({ layer, index }, kind = "memory") {
+/**
+ * The written id of a memory (`L5M278`; of experts `L12E7M345`, of the shared one `L12SM3`) or of a head (`L5H1`);
+ * `-L5M278` is a memory at its negative pole.
+ */
+export function idOf({ layer, index, pole = "" }, kind = "memory") {
   const [n, width] = (kind !== "head" && experts[layer]) || [0, 1];
-  if (!n) return `L${layer}${kind === "head" ? "H" : "M"}${index}`;
+  const sign = pole === "negative" ? "-" : "";
+  if (!n) return `${sign}L${layer}${kind === "head" ? "H" : "M"}${index}`;
   return index < n * width
-    ? `L${layer}E${Math.floor(index / width)}M${index % width}`
-    : `L${layer}SM${index - n * width}`;
+    ? `${sign}L${layer}E${Math.floor(index / width)}M${index % width}`
+    : `${sign}L${layer}SM${index - n * width}`;
 }
 
-/** The memory or head of a written id (`L5M278` or `5.278`, `L12E7M345`, `L5H1`), or null. */
+/** The memory or head of a written id (`L5M278` or `5.278`, `-L5M278`, `L12E7M345`, `L5H1`), or null. */
 export function parseId(text) {
-  const found = /^\s*l?(\d+)\s*(?:e(\d+)\s*m|(s)m|([.mhd]))\s*(\d+)\s*$/i.exec(text);
+  const found = /^\s*[-\u2212]?l?(\d+)\s*(?:e(\d+)\s*m|(s)m|([.mhd]))\s*(\d+)\s*$/i.exec(text);
   if (!found) return null;
+  const negative = /^\s*[-\u2212]/.test(text);
+  if (negative && /h/i.test(found[4] ?? "")) return null;
   const [layer, expert, number] = [1, 2, 5].map((i) => Number(found[i]));
   const [n, width] = experts[layer] ?? [0, 1];
   if ((found[2] || found[3]) && !n) return null;
   const first = found[2] ? expert * width : found[3] ? n * width : 0;
-  return { layer, index: first + number, kind: /h/i.test(found[4] ?? "") ? "head" : "memory" };
+  const one = { layer, index: first + number, kind: /h/i.test(found[4] ?? "") ? "head" : "memory" };
+  return negative ? { ...one, pole: "negative" } : one;
 }
 
 /** The address of a memory on the server. */
