@@ -6,6 +6,7 @@ import { MODEL, module } from "./page.mjs";
 const { rowsOf } = await module("screens/trace-rows.js");
 const { ranked } = await module("updates.js");
 const { percentile, percentileText } = await module("screens/memory-here.js");
+const { cell, patchingRows } = await module("screens/compare-map.js");
 const { goTo } = await module("state.js");
 
 const stage = (point, ids) => ({
@@ -94,4 +95,25 @@ test("a percentile is read from a histogram and written as English does", () => 
   const shown = [0.21, 0.22, 0.23, 0.11, 0.12, 0.5, 0.999, 1].map(percentileText);
   const words = ["21st", "22nd", "23rd", "11th", "12th", "50th", "99.90th"].map((text) => `${text} percentile`);
   assert.deepEqual(shown, [...words, "above all sampled tokens"]);
+});
+
+test("a map of patches names the layers that have the point, which are not all layers", () => {
+  const found = {
+    layers: [1, 3],
+    positions: [0, 2],
+    tokens: ["a", " b"],
+    values: [
+      [1, 2],
+      [3, 4],
+    ],
+    recovered: [
+      [0, 0.5],
+      [0.25, 1],
+    ],
+  };
+  assert.deepEqual(patchingRows(found).at(-1), [3, 2, " b", 4, 1]);
+  goTo("#/compare?layer=3&position=2");
+  assert.deepEqual(cell(found), [1, 1]);
+  goTo("#/compare?layer=0&position=2");
+  assert.equal(cell(found), null);
 });

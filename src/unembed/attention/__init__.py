@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from unembed.attention.behaviour.repeated_pattern import induction_view as induction_view
     from unembed.attention.circuits import Circuits as Circuits
     from unembed.attention.paths.geometry import virtual_weights as virtual_weights
+    from unembed.attention.paths.memory_connections import MemoryConnections as MemoryConnections
+    from unembed.attention.paths.memory_connections import memory_connections as memory_connections
     from unembed.attention.text.head_examples import HeadExamples as HeadExamples
     from unembed.attention.text.head_examples import Progress as Progress
     from unembed.attention.text.head_examples import examples_of_heads as examples_of_heads
     from unembed.attention.views import HEAD_SCORES as HEAD_SCORES
-    from unembed.attention.views import ConnectionsView as ConnectionsView
     from unembed.attention.views import HeadsView as HeadsView
     from unembed.attention.views import HeadView as HeadView
-    from unembed.attention.views import connections_view as connections_view
     from unembed.attention.views import head_view as head_view
     from unembed.attention.views import heads_view as heads_view
     from unembed.attention.weights.low_rank import LowRank as LowRank
@@ -37,8 +37,9 @@ else:
             "behaviour.repeated_pattern": "InductionView induction_view",
             "circuits": "Circuits",
             "paths.geometry": "virtual_weights",
+            "paths.memory_connections": "MemoryConnections memory_connections",
             "text.head_examples": "HeadExamples Progress examples_of_heads",
-            "views": "HEAD_SCORES ConnectionsView HeadsView HeadView connections_view head_view heads_view",
+            "views": "HEAD_SCORES HeadsView HeadView head_view heads_view",
             "weights.low_rank": "LowRank",
             "weights.rotation": "rotated",
         },

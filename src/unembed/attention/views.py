@@ -1,4 +1,4 @@
-"""What surfaces show of heads and their connections, as plain values."""
+"""What surfaces show of heads, as plain values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import torch
 
 from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.circuits import Circuits
-from unembed.attention.paths.memory_connections import Connection, memory_connections
 from unembed.attention.weights.low_rank_topk import Entries
 from unembed.errors import Unsupported
-from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import Scored, scored
 from unembed.results.lists import numbers, numbers_or_none
 
 SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/1"
-SCHEMA_CONNECTIONS = "unembed.memory_connections/1"
 """Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
 
 HEAD_SCORES = {
@@ -186,45 +183,3 @@ def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[
         for mode in ("q", "k", "v")
         for p in [p for p in read if p.mode == mode][:each]
     ]
-
-
-@dataclass(frozen=True)
-class ConnectedMemory:
-    """A memory wired to another one by the weights alone."""
-
-    layer: int
-    index: int
-    strength: float
-    """Cosine of the value of the earlier one and the key of the later one."""
-    top_tokens: list[str]
-
-
-@dataclass(frozen=True)
-class ConnectionsView:
-    """What writes to a memory's key and what reads its value, the strongest first."""
-
-    schema: str
-    layer: int
-    index: int
-    basis: str
-    heads: list[Connection]
-    writers: list[ConnectedMemory]
-    readers: list[ConnectedMemory]
-    chance_head: float
-    chance_memory: float
-
-
-def connections_view(lm: Decoder, layer: int, index: int, top: int = 6) -> ConnectionsView:
-    """The heads and memories wired most strongly to a memory; see `memory_connections`."""
-    found = memory_connections(lm, layer, index, top)
-    memories = [*found.writers, *found.readers]
-    ends = Values(lm).top_and_bottom([(one.layer, [one.index]) for one in memories], 8) if memories else []
-    shown = [
-        ConnectedMemory(one.layer, one.index, one.strength, lm.token_strings(ids[0]))
-        for one, (ids, _) in zip(memories, ends, strict=True)
-    ]
-    writers, readers = shown[: len(found.writers)], shown[len(found.writers) :]
-    chance = found.chance_head, found.chance_memory
-    return ConnectionsView(
-        SCHEMA_CONNECTIONS, found.layer, found.index, found.basis, found.heads, writers, readers, *chance
-    )

@@ -14,8 +14,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from torch import Tensor
 
 from unembed import errors
+from unembed.results import numbers_or_none
 from unembed.server.model_queue import Busy, Superseded
 
 
@@ -141,8 +143,13 @@ def to_json(content: object) -> bytes:
 _STRICT: dict[str, Any] = {"allow_nan": False, "separators": (",", ":")}
 
 
-def _fields(value: object) -> dict[str, Any]:
-    """A view's fields as they are: `dataclasses.asdict` copies every number, which takes longer than encoding."""
+def _fields(value: object) -> Any:
+    """A result's fields as they are: `dataclasses.asdict` copies every number, which takes longer than encoding.
+
+    Tensors are nested lists, with None for NaN.
+    """
+    if isinstance(value, Tensor):
+        return numbers_or_none(value)
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")
     return vars(value)

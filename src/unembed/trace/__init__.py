@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from unembed.trace.tables import EntropyAndKL as EntropyAndKL
     from unembed.trace.trace import Trace as Trace
     from unembed.trace.two_prompts import ComparisonView as ComparisonView
-    from unembed.trace.two_prompts import PatchingView as PatchingView
     from unembed.trace.two_prompts import alignment_of as alignment_of
     from unembed.trace.two_prompts import compared_tokens as compared_tokens
     from unembed.trace.two_prompts import comparison_view as comparison_view
-    from unembed.trace.two_prompts import patching_view as patching_view
+    from unembed.trace.two_prompts import given_coefficients as given_coefficients
     from unembed.trace.view import SCHEMA_EXPLAIN as SCHEMA_EXPLAIN
     from unembed.trace.view import SCHEMA_TRACE as SCHEMA_TRACE
     from unembed.trace.view import AttributionView as AttributionView
@@ -67,7 +66,7 @@ else:
             "readings": "Readings",
             "tables": "EntropyAndKL",
             "trace": "Trace",
-            "two_prompts": "ComparisonView PatchingView alignment_of compared_tokens comparison_view patching_view",
+            "two_prompts": "ComparisonView alignment_of compared_tokens comparison_view given_coefficients",
             "view": "SCHEMA_EXPLAIN SCHEMA_TRACE AttributionView EventView Finding GridView "
             "LayerView MemoriesView SubUpdateView TraceView mixer_of_all mixers_in_words",
         },

@@ -1,4 +1,4 @@
-"""Two prompts side by side and activations patched between them, as plain values."""
+"""Two prompts side by side, as plain values, and what patching between them puts into a run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unembed.causality.metrics import logit_difference
 from unembed.causality.patching import Patching
-from unembed.causality.prompt_pair import Direction, align
+from unembed.causality.prompt_pair import align
 from unembed.models.named_tokens import Candidate, Token, most_likely
 from unembed.results.lists import numbers
 from unembed.trace.question import Question
 from unembed.trace.words import prompt_tokens, question_tokens
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
     from unembed.trace.trace import Trace
 
 SCHEMA_COMPARISON = "unembed.comparison/1"
-SCHEMA_PATCHING = "unembed.patching/1"
 
 
 @dataclass(frozen=True)
@@ -48,30 +44,6 @@ class ComparisonView:
     pairs: list[tuple[int, int]]
     """Corresponding positions, [in clean, in corrupted]."""
     alignment: str
-
-
-@dataclass(frozen=True)
-class PatchingView:
-    """The metric when one activation of the other prompt replaces the prompt's own."""
-
-    schema: str
-    provenance: dict[str, Any]
-    point: str
-    metric: str
-    direction: Direction
-    clean: float
-    corrupted: float
-    positions: list[int]
-    """Positions of the patched prompt."""
-    tokens: list[str]
-    values: list[Any]
-    """[layer][position], [layer][head], [layer][head][position] or [layer][position][memory]."""
-    recovered: list[Any]
-    """The same as fractions of the way to the other prompt's metric: 0 no effect, 1 all of it."""
-    indices: list[list[list[int]]] | None
-    """The memories of `coefficients`, [layer][position][memory]."""
-    given: list[list[list[float]]] | None
-    """Their coefficients in the other prompt, which replace the prompt's."""
 
 
 def comparison_view(
@@ -145,29 +117,13 @@ def _side(trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideV
     )
 
 
-def patching_view(found: Patching, clean: Trace, corrupted: Trace) -> PatchingView:
-    """A patching between the prompts of two traces, as the page draws it."""
-    return PatchingView(
-        SCHEMA_PATCHING,
-        found.provenance.to_dict(),
-        found.point,
-        found.metric,
-        found.direction,
-        found.clean,
-        found.corrupted,
-        list(found.positions),
-        list(found.tokens),
-        numbers(found.values),
-        numbers(found.recovered),
-        None if found.indices is None else numbers(found.indices),
-        None if found.indices is None else _given(found, found.indices, clean, corrupted),
-    )
+def given_coefficients(found: Patching, clean: Trace, corrupted: Trace) -> list[list[list[float]]] | None:
+    """The coefficients in the other prompt, which replaced those of the patched one: [layer][position][memory].
 
-
-def _given(
-    found: Patching, indices: Int[Tensor, "layer pos k"], clean: Trace, corrupted: Trace
-) -> list[list[list[float]]]:
-    """The coefficients in the other prompt of the memories that were patched."""
+    None where no memories were patched.
+    """
+    if found.indices is None:
+        return None
     pairs, _ = align(clean.lm, clean.tokens, corrupted.tokens, alignment_of(clean, corrupted))
     denoising = found.direction == "denoising"
     source = clean if denoising else corrupted
@@ -177,5 +133,5 @@ def _given(
             numbers(source.run.at("coefficients", layer)[0, other_of[position], memories[i]])
             for i, position in enumerate(found.positions)
         ]
-        for layer, memories in enumerate(indices)
+        for layer, memories in zip(found.layers, found.indices, strict=True)
     ]

@@ -12,9 +12,13 @@ import torch
 
 from unembed.attention.paths.weights_between import Part, VirtualWeight, readers_by_layer, writers_by_layer
 from unembed.attention.weights.folded_weights import default_basis
+from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.validation import positive_int
+
+_TOKENS = 8
+"""Tokens of each memory."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Connection:
     index: int
     strength: float
     """Of a head: ||W_O k|| / (||W_O||_F ||k||), 0 to 1. Of a memory: the cosine of value and key."""
+    top_tokens: list[str] | None = None
+    """What a memory's value promotes most; None of a head."""
 
 
 @dataclass(frozen=True)
@@ -85,4 +91,11 @@ def memory_connections(
 def _strongest(lm: Decoder, found: Iterable[tuple[str, VirtualWeight]], top: int) -> list[Connection]:
     chosen = sorted(found, key=lambda pair: -pair[1].ratio)[:top]
     named = [(Part.named(lm, name), one) for name, one in chosen]
-    return [Connection(of.layer, of.index, one.ratio if one.cosine is None else one.cosine) for of, one in named]
+    memories = [(of.layer, [of.index]) for of, one in named if one.cosine is not None]
+    ends = iter(Values(lm).top_and_bottom(memories, _TOKENS) if memories else ())
+    return [
+        Connection(of.layer, of.index, one.ratio)
+        if one.cosine is None
+        else Connection(of.layer, of.index, one.cosine, lm.token_strings(next(ends)[0][0]))
+        for of, one in named
+    ]

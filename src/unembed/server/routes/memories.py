@@ -9,7 +9,7 @@ from fastapi import Query
 from fastapi.responses import StreamingResponse
 
 import unembed
-from unembed.attention import ConnectionsView, connections_view
+from unembed.attention import MemoryConnections, memory_connections
 from unembed.gallery import memory_descriptions
 from unembed.index import (
     ClusterView,
@@ -158,7 +158,8 @@ def post_activations(state: r.State, layer: r.LayerNumber, index: r.Index, query
     return memory_on_prompt(trace, layer, index, query.question(trace), query.position, state.index)
 
 
-@routes.answer("GET /memories/{layer}/{index}/connections", "reading weights", on="long")
-def get_connections(state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 6) -> ConnectionsView:
+@routes.answer("GET /memories/{layer}/{index}/connections", "reading weights", on="long", shape=MemoryConnections)
+def get_connections(state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 6) -> dict[str, Any]:
     """What writes to the key and what reads the value, by the weights alone: heads and memories."""
-    return connections_view(state.lm, layer, index, top)
+    found = memory_connections(state.lm, layer, index, top)
+    return {"schema": "unembed.memory_connections/1", **vars(found)}

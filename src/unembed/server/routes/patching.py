@@ -13,14 +13,7 @@ from unembed.server import requests as r
 from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
 from unembed.stream import generate_steps
-from unembed.trace import (
-    ComparisonView,
-    PatchingView,
-    alignment_of,
-    compared_tokens,
-    comparison_view,
-    patching_view,
-)
+from unembed.trace import ComparisonView, alignment_of, compared_tokens, comparison_view, given_coefficients
 
 routes = Routes("compare")
 
@@ -33,8 +26,11 @@ def post_prompts(state: r.State, query: r.TwoPrompts) -> ComparisonView:
 
 
 @routes.answer("POST /patching", "patching", channel="patching {query.point}")
-def post_patching(state: r.State, query: r.PatchingRequest) -> PatchingView:
-    """Every activation of a kind patched by itself: what `unembed patch --json` computes."""
+def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
+    """Every activation of a kind patched by itself: what `lm.patch` returns.
+
+    `recovered` is 0 for no effect and 1 for all of it. `given`: the coefficients that replaced those of each memory.
+    """
     lm = state.lm
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
     target, other = compared_tokens(clean, corrupted, *query.tokens())
@@ -48,7 +44,8 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> PatchingView:
         direction=query.direction,
         top=query.top,
     )
-    return patching_view(found, clean, corrupted)
+    given = given_coefficients(found, clean, corrupted)
+    return {"schema": "unembed.patching/1", **vars(found), "recovered": found.recovered, "given": given}
 
 
 @routes.post("/patching/continuation")

@@ -20,23 +20,23 @@ const percent = (x) => `${fixed(100 * x, 1)} %`;
 export const into = () => (state().direction === "denoising" ? "corrupted" : "clean");
 
 /**
- * The chosen cell as [layer, column], or null.
+ * The chosen cell as [row, column], or null.
  * @returns {[number, number] | null}
  */
-export function cell({ positions, values }) {
+export function cell({ layers, positions }) {
   const { layer, position } = state();
-  const column = positions.indexOf(Number(position));
-  const isNone = layer === "" || position === "" || column < 0 || Number(layer) >= values.length;
-  return isNone ? null : [Number(layer), column];
+  const [row, column] = [layers.indexOf(Number(layer)), positions.indexOf(Number(position))];
+  const isNone = layer === "" || position === "" || row < 0 || column < 0;
+  return isNone ? null : [row, column];
 }
 
 /** Layer, position, token, logit difference and recovered fraction of every cell. */
-export const patchingRows = ({ recovered, positions, tokens, values }, shown = (text) => text) =>
-  recovered.flatMap((row, n) => row.map((x, c) => [n, positions[c], shown(tokens[c]), values[n][c], x]));
+export const patchingRows = ({ recovered, layers, positions, tokens, values }, shown = (text) => text) =>
+  recovered.flatMap((row, n) => row.map((x, c) => [layers[n], positions[c], shown(tokens[c]), values[n][c], x]));
 
 export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
   const at = cell(found);
-  const { values, recovered, positions, tokens } = found;
+  const { values, recovered, layers, positions, tokens } = found;
   const other = into() === "corrupted" ? "clean" : "corrupted";
   const there = new Map(
     view.pairs.map(([clean, corrupted]) => (other === "clean" ? [corrupted, clean] : [clean, corrupted])),
@@ -45,19 +45,19 @@ export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
   const [, name, what] = pointOf(found);
   const data = {
     values: recovered,
-    rows: recovered.map((_, n) => `Layer ${n}`),
+    rows: layers.map((layer) => `Layer ${layer}`),
     columns: positions.map((p, i) => ({ text: tokens[i], differs: isOther(p) })),
     chosen: at,
     label: `${name}: fraction recovered by layer and position`,
     name: (n, c) =>
-      `Layer ${n}, position ${positions[c]} ${visible(tokens[c])}: ${percent(recovered[n][c])} recovered, ` +
+      `Layer ${layers[n]}, position ${positions[c]} ${visible(tokens[c])}: ${percent(recovered[n][c])} recovered, ` +
       `logit difference ${signed(values[n][c])}`,
   };
-  const onpick = (n, c) => turn({ layer: String(n), position: String(positions[c]), patched: "" });
+  const onpick = (n, c) => turn({ layer: String(layers[n]), position: String(positions[c]), patched: "" });
   patches.mount(map, data, { onpick });
   fill(scale, `Fraction recovered: 0 as with the ${into()} prompt, 1 as with the ${other} one, negative away from it.`);
   const patched = ([n, c]) => [
-    [`With ${what} ${n} at `, token(tokens[c]), ` patched, the logit difference is ${signed(values[n][c])}: `],
+    [`With ${what} ${layers[n]} at `, token(tokens[c]), ` patched, the logit difference is ${signed(values[n][c])}: `],
     [h("b.whole", percent(recovered[n][c])), " of the way to the other prompt."],
   ];
   const hint = "Each cell is a run with one patched activation; choose one to see its heads and memories.";
@@ -84,17 +84,19 @@ export const openCell = (t, query) =>
 /** The heads and memories of a layer as rows of bars. */
 function rowsOf({ heads, memories }, layer) {
   const text = (x, of) => ({ value: x, text: percent(x), title: `logit difference ${signed(of)} with it patched` });
-  const head = ([x], index) => ({ id: idOf({ layer, index }, "head"), ...text(x, heads.values[layer][index][0]) });
+  const [of, at] = [heads, memories].map((found) => found?.layers.indexOf(layer) ?? -1);
+  const head = ([x], index) => ({ id: idOf({ layer, index }, "head"), ...text(x, heads.values[of][index][0]) });
   const memory = (x, k) => ({
-    id: idOf({ layer, index: memories.indices[layer][0][k] }),
-    ...text(x, memories.values[layer][0][k]),
-    given: memories.given[layer][0][k],
+    id: idOf({ layer, index: memories.indices[at][0][k] }),
+    ...text(x, memories.values[at][0][k]),
+    given: memories.given[at][0][k],
   });
-  return [heads.recovered[layer].map(head), memories?.recovered[layer][0].map(memory) ?? []];
+  return [heads.recovered[of]?.map(head) ?? [], memories?.recovered[at]?.[0].map(memory) ?? []];
 }
 
 export function drawParts({ inside, found, parts, view }) {
-  const [layer, column] = /** @type {[number, number]} */ (cell(found));
+  const [row, column] = /** @type {[number, number]} */ (cell(found));
+  const layer = found.layers[row];
   const [heads, memories] = rowsOf(inside, layer);
   const picked = state().patched;
   const least = Math.max(0.05, ...[...heads, ...memories].map((one) => Math.abs(one.value)));

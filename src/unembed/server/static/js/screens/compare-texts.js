@@ -9,8 +9,9 @@ const NEW_TOKENS = 12;
 export async function continueAll({ api, view, found, texts, statusLine }) {
   const at = found && cell(found);
   if (!at) return fill(statusLine, "Choose a cell of the map first: it is patched while the text is continued.");
+  const layer = found.layers[at[0]];
   const picked = parseId(state().patched);
-  const patched = picked ? state().patched : `layer ${at[0]}, ${pointOf(found)[1].toLowerCase()}`;
+  const patched = picked ? state().patched : `layer ${layer}, ${pointOf(found)[1].toLowerCase()}`;
   const text = (side, { prompt }) => h("div.text", { data: { side } }, h("span.given", prompt));
   const sides = {
     clean: ["Clean", text("clean", view.clean)],
@@ -24,7 +25,7 @@ export async function continueAll({ api, view, found, texts, statusLine }) {
     corrupted: view.corrupted.prompt,
     point: picked ? (picked.kind === "head" ? "z" : "coefficients") : found.point,
     direction: state().direction,
-    layer: at[0],
+    layer,
     position: found.positions[at[1]],
     index: picked ? picked.index : null,
     max_new_tokens: NEW_TOKENS,
