@@ -20,7 +20,7 @@ from unembed.errors import IndexFault, InvalidInput
 from unembed.server.clusters import ClusterStore
 from unembed.server.model_queue import ModelQueue, superseded
 from unembed.server.responses import Cache, to_json
-from unembed.server.store import SavedAddresses, SavedPresets, TemporaryPresets
+from unembed.server.store import Presets, SavedAddresses
 
 if TYPE_CHECKING:
     from unembed.attention.circuits import Circuits
@@ -71,7 +71,7 @@ class ServerState:
         """Comparisons since the server started, by number."""
         self.addresses = Cache(MAX_ADDRESS_BYTES)
         self.saved_addresses = None if index is None else SavedAddresses(index.path)
-        self.presets = TemporaryPresets() if index is None else SavedPresets(index.path)
+        self.presets = Presets(None if index is None else index.path)
         self.label_version = 0
         """Rises with every label that is written, so that cached responses with labels become stale."""
         # One thread for long work, so that it takes one processor at most from the model.

@@ -1,4 +1,4 @@
-"""Addresses and presets that outlive the server, in a file next to the index's labels.
+"""Addresses and presets, in a file next to the index's labels; presets in memory without an index.
 
 An address never changes, since links name it. A preset is replaced by one of the same name, and can be deleted.
 """
@@ -6,11 +6,11 @@ An address never changes, since links name it. A preset is replaced by one of th
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 import sqlite3
+import threading
 from collections.abc import Generator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class SavedAddresses:
     def put(self, name: str, address: str) -> bool:
         """Save an address. Returns False where the folder cannot be written or the file is full."""
         try:
-            with self._open() as connection, connection:
+            with _connection(self.path) as connection, connection:
                 size = connection.execute("SELECT COALESCE(SUM(LENGTH(address)), 0) FROM sessions").fetchone()[0]
                 if size + len(address) > _MAX_BYTES:
                     return False
@@ -56,21 +56,20 @@ class SavedAddresses:
         if not self.path.exists():
             return None
         try:
-            with self._open() as connection:
+            with _connection(self.path) as connection:
                 row = connection.execute("SELECT address FROM sessions WHERE name = ?", (name,)).fetchone()
             return None if row is None else str(row[0])
         except sqlite3.Error:
             return None
 
-    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return _connection(self.path)
 
+class Presets:
+    """Presets (edits by name) in the index's folder; without one in memory, until the server stops."""
 
-class SavedPresets:
-    """Presets (edits by name) in the index's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+    def __init__(self, folder: Path | None) -> None:
+        self.path = None if folder is None else folder / NAME
+        self._in_memory = None if folder else sqlite3.connect(":memory:", check_same_thread=False)
+        self._lock = threading.Lock()
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
         """Save edits under a name, replacing those of the same name; returns their number.
@@ -82,7 +81,9 @@ class SavedPresets:
         try:
             with self._open() as connection, connection:
                 others = connection.execute("SELECT COUNT(*) FROM presets WHERE name != ?", (name,)).fetchone()[0]
-                _check_room(name, others)
+                if others >= MAX_PRESETS:
+                    why = f"{MAX_PRESETS} presets are saved already"
+                    raise InvalidInput(f"preset {name!r}", why=why, instead="Delete one of them")
                 cursor = connection.execute(
                     "INSERT OR REPLACE INTO presets (name, edits, model, made) VALUES (?, ?, ?, ?)",
                     (name, json.dumps(edits), model, _now()),
@@ -93,7 +94,7 @@ class SavedPresets:
 
     def all(self) -> list[dict[str, Any]]:
         """All presets, by name."""
-        if not self.path.exists():
+        if self._is_missing():
             return []
         with self._open() as connection:
             rows = connection.execute("SELECT id, name, edits, model, made FROM presets ORDER BY name").fetchall()
@@ -101,13 +102,22 @@ class SavedPresets:
 
     def remove(self, number: int) -> bool:
         """Delete a preset; whether it existed."""
-        if not self.path.exists():
+        if self._is_missing():
             return False
         with self._open() as connection, connection:
             return connection.execute("DELETE FROM presets WHERE id = ?", (number,)).rowcount > 0
 
+    def _is_missing(self) -> bool:
+        return self.path is not None and not self.path.exists()
+
     @contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
+        if self._in_memory is not None:
+            with self._lock:
+                self._in_memory.executescript(_SCHEMA)
+                yield self._in_memory
+            return
+        assert self.path is not None
         try:
             with _connection(self.path) as connection:
                 yield connection
@@ -117,41 +127,6 @@ class SavedPresets:
                 why=str(error),
                 instead="Check the folder's permissions and the free disk space",
             ) from error
-
-
-class TemporaryPresets:
-    """Presets in memory, until the server stops."""
-
-    def __init__(self) -> None:
-        self._presets: dict[str, dict[str, Any]] = {}
-        self._numbers = itertools.count(1)
-
-    def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
-        """Save edits under a name, replacing those of the same name; returns their number.
-
-        Raises:
-            InvalidInput: there are too many presets.
-        """
-        _check_room(name, len(self._presets.keys() - {name}))
-        number = next(self._numbers)
-        self._presets[name] = {"id": number, "name": name, "edits": json.dumps(edits), "model": model, "made": _now()}
-        return number
-
-    def all(self) -> list[dict[str, Any]]:
-        """All presets, by name."""
-        return [preset for _, preset in sorted(self._presets.items())]
-
-    def remove(self, number: int) -> bool:
-        """Delete a preset; whether it existed."""
-        name = next((name for name, one in list(self._presets.items()) if one["id"] == number), None)
-        return name is not None and self._presets.pop(name, None) is not None
-
-
-def _check_room(name: str, others: int) -> None:
-    if others >= MAX_PRESETS:
-        raise InvalidInput(
-            f"preset {name!r}", why=f"{MAX_PRESETS} presets are saved already", instead="Delete one of them"
-        )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from unembed.server.app import create
 from unembed.server.state import ServerState
-from unembed.server.store import MAX_PRESETS, SavedPresets, TemporaryPresets
+from unembed.server.store import MAX_PRESETS, Presets
 
 EDITS = [
     {"target": "coefficient", "action": "set", "layer": 3, "index": 5, "value": 9.5, "positions": "last", "on": True},
@@ -81,7 +81,7 @@ def test_requests_without_the_token_neither_store_nor_read(stranger):
 
 @pytest.mark.parametrize("kind", ["file", "passing"])
 def test_there_are_no_more_than_so_many(tmp_path, kind):
-    presets = SavedPresets(tmp_path) if kind == "file" else TemporaryPresets()
+    presets = Presets(tmp_path if kind == "file" else None)
     for n in range(MAX_PRESETS):
         presets.put(f"{n}", EDITS, "wren")
     presets.put("7", EDITS[:1], "wren")
@@ -91,7 +91,7 @@ def test_there_are_no_more_than_so_many(tmp_path, kind):
 
 
 def test_a_folder_that_is_not_writable_is_reported(tmp_path):
-    presets = SavedPresets(tmp_path / "gone")
+    presets = Presets(tmp_path / "gone")
     assert presets.all() == [] and presets.remove(1) is False
     with pytest.raises(Exception, match="Check the folder's permissions"):
         presets.put("a", EDITS, "wren")
