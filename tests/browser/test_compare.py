@@ -30,8 +30,9 @@ def number(text: str) -> float:
 
 
 def test_every_cell_is_the_patch_of_the_library(opened, patching):
+    # Before the page runs the model.
+    found, other = patching("resid_pre"), patching("resid_pre", direction="noising")
     page = opened(AT)
-    found = patching("resid_pre")
     expect(cells(page)).to_have_count(found.values.numel())
     for cell in cells(page).all():
         name = cell.get_attribute("aria-label") or ""
@@ -42,16 +43,15 @@ def test_every_cell_is_the_patch_of_the_library(opened, patching):
         assert number(name.split("difference ")[1]) == pytest.approx(float(found.values[layer, position]), rel=0.01)
     page.get_by_role("radio", name="Corrupted into clean").click()
     expect(page.get_by_role("columnheader", name="·car")).to_be_visible()
-    other = patching("resid_pre", direction="noising")
     name = f"Layer 0, position 2 ·car: {100 * float(other.recovered[0, 2]):.1f} % recovered"
     expect(page.get_by_role("gridcell", name=name)).to_be_visible()
 
 
 def test_a_cell_opens_its_heads_and_memories_and_a_link_restores_it(opened, patching):
+    heads = patching("z", positions=[5]).recovered[4, :, 0]  # before the page runs the model
     page = opened(AT)
     page.get_by_role("gridcell", name=re.compile("^Layer 4, position 5 ")).click()
     region = page.get_by_role("region", name="Heads and memories of the cell")
-    heads = patching("z", positions=[5]).recovered[4, :, 0]
     best = int(heads.abs().argmax())
     first = region.get_by_role("listitem").first
     expect(first).to_contain_text(f"L4H{best}")
