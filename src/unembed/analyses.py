@@ -74,8 +74,10 @@ MODULES = (
     "unembed.attention.text.direct_path",
     "unembed.attention.paths.term_importance",
     "unembed.attention.behaviour.in_context",
+    "unembed.memories.clustering.answer",
     "unembed.index.analyses",
     "unembed.jacobian.fit_answer",
+    "unembed.early_exit.answers",
 )
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"

@@ -178,7 +178,7 @@ def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Para
     if option.given:
         return Parameter(given.name, option.given, option)
     if get_origin(kind) in (Union, UnionType):
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
+        kind = Union[*(part for part in get_args(kind) if part is not type(None))]  # of one type: the type
     if repeated := get_origin(kind) is list:
         (kind,) = get_args(kind)
     choices = get_args(kind) if get_origin(kind) is Literal else ()

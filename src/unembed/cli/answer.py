@@ -65,7 +65,7 @@ def _deliver_sections(listing: Listing, lm: Decoder | None, answer: Answer, outp
         exhibit = report.exhibits[answer.main or next(iter(report.exhibits))]
         sys.stdout.write((answer.data if isinstance(answer.data, Table) else exhibit.table).to_csv())
     elif output.html is None or output.plain:
-        draw = _one_table if isinstance(answer.data, Table) else _drawn
+        draw = _one_table if "table" in report.exhibits else _drawn
         show(lambda width: draw(report, width, output.plain), plain=output.plain)
 
 
@@ -74,7 +74,7 @@ def _one_table(report: Report, width: int, plain: bool) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from unembed.results import Table
+    from unembed.results import Table, visible_rich
 
     exhibit = report.exhibits["table"]
     whole = exhibit.table
@@ -85,7 +85,8 @@ def _one_table(report: Report, width: int, plain: bool) -> RenderableType:
     for figure in report.sections[0].figures:
         if figure.kind == "heat":
             parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
-    return Group(*parts, brief[: exhibit.listed], *more)
+    note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
+    return Group(*parts, brief[: exhibit.listed], *more, *note)
 
 
 def _drawn(report: Report, width: int, plain: bool) -> RenderableType:

@@ -361,7 +361,7 @@ class Answer:
         percent: tuple[str, ...] = (),
         listed: int = 40,
         brief: tuple[str, ...] = (),
-        data: Table | None = None,
+        data: Table | Mapping[str, Any] | None = None,
         screen: Screen | None = None,
     ) -> Answer:
         """One table, which is also what JSON and CSV hold; figures draw it under the name "table".
@@ -371,7 +371,7 @@ class Answer:
             percent: columns that hold shares.
             listed: rows that a terminal shows.
             brief: columns that a terminal shows.
-            data: what JSON and CSV hold instead.
+            data: what JSON, and CSV if it is a table, hold instead.
             screen: the explorer's screen that shows the same.
         """
         exhibit = Exhibit("table", table, note, percent, listed=listed, brief=brief)

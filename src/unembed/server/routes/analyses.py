@@ -22,8 +22,12 @@ _ON: dict[Cost, Pool] = {Cost.INSTANT: "model", Cost.SECONDS: "long", Cost.MINUT
 
 
 def declared_routes() -> Routes:
-    """`GET /analyses`, and `POST /analyses/NAME` for every analysis of this package and of other installed ones."""
-    routes, requests = Routes("analyses"), {listing.name: _request(listing) for listing in listings()}
+    """`GET /analyses`, and `POST /analyses/NAME` for the analyses of this package and of other installed ones.
+
+    Those that cannot be asked without naming a file have none.
+    """
+    answered = [one for one in listings() if not any(p.required and _names_a_file(p) for p in one.parameters)]
+    routes, requests = Routes("analyses"), {listing.name: _request(listing) for listing in answered}
 
     @routes.get("/analyses")
     async def get_analyses() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
@@ -38,11 +42,11 @@ def declared_routes() -> Routes:
                 "source": one.source,
                 "request": requests[one.name].model_json_schema(),
             }
-            for one in listings()
+            for one in answered
         ]
         return {"analyses": rows}
 
-    for listing in listings():
+    for listing in answered:
         _add(routes, listing, requests[listing.name])
     return routes
 
@@ -82,8 +86,11 @@ def _request(listing: Listing) -> type[BaseModel]:
 
 
 def _is_asked_for(parameter: Parameter) -> bool:
-    names_a_file = parameter.kind == "path" or parameter.name == "corpus"
-    return parameter.kind == "edits" if parameter.option.given else not names_a_file
+    return parameter.kind == "edits" if parameter.option.given else not _names_a_file(parameter)
+
+
+def _names_a_file(parameter: Parameter) -> bool:
+    return parameter.kind == "path" or parameter.name == "corpus"
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:

@@ -1,0 +1,175 @@
+"""Rules for early exit as questions that every surface asks: fit one, evaluate it, generate with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.document.model import Answer, Screen
+from unembed.early_exit.example_prefixes import examples as draw_examples
+from unembed.early_exit.example_prefixes import saturation_table
+from unembed.early_exit.fitting import fit
+from unembed.early_exit.rule import load
+from unembed.errors import InvalidInput
+from unembed.models.decoder import Decoder
+from unembed.options import OUT, AnySeed, Clusters, Corpus, NewTokens, Option, Progress, Prompt
+from unembed.results import Table, check_writable
+
+Examples = Annotated[int, Option("Number of examples, one from each sentence.", "n", low=20)]
+Rule = Annotated[Path, Option("A rule that `fit` saved.")]
+_LAB = Screen("labs/early-exit")
+
+
+def read_threshold(text: str) -> str | float:
+    """A number, or how thresholds are chosen.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    return _number_or_word(text, "precision", "f1")
+
+
+def read_decision(text: str) -> str | float:
+    """The cost of a decision in blocks, or that it is to be measured.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    return _number_or_word(text, "measured")
+
+
+def _number_or_word(text: str, *words: str) -> str | float:
+    try:
+        return text if text in words else float(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is neither a number nor {' or '.join(words)}") from None
+
+
+def fit_answer(
+    lm: Decoder,
+    *,
+    out: Annotated[Path, OUT],
+    method: Annotated[
+        Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
+        Option("The method; each is described above."),
+    ] = "sub_updates",
+    corpus: Corpus = None,
+    examples: Examples = 5000,
+    disagreement: Annotated[
+        float | None, Option("Largest expected share of changed tokens, by risk control, such as 0.05.")
+    ] = None,
+    threshold: Annotated[
+        str | float | None,
+        Option(
+            "A number; or precision or f1, which set one per layer. Default: depends on the method.",
+            parse=read_threshold,
+        ),
+    ] = None,
+    decision: Annotated[
+        str | float | None,
+        Option(
+            "Cost of a decision in blocks, such as 0.1, or: measured. Decide only where an exit saves more.",
+            parse=read_decision,
+        ),
+    ] = None,
+    clusters: Clusters = None,
+    similarity: Annotated[
+        Literal["ordered", "set"],
+        Option("For sub_updates: ordered as in the released code, or set as in the paper."),
+    ] = "ordered",
+    seed: AnySeed = None,
+    progress: Progress = None,
+) -> Answer:
+    """Fit a rule on random prefixes of sentences, choose its thresholds on others, and save it.
+
+    Methods: sub_updates decides by the dominant sub-updates, in 200 clusters of values unless --clusters says
+    otherwise; representation, update and both by a classifier on the stream; margin, entropy and agreement by the
+    model's confidence.
+    """
+    check_writable(out)
+    own: dict[str, Any] = {"clusters": clusters or 200, "similarity": similarity} if method == "sub_updates" else {}
+    chosen = 38 if seed is None else seed
+    found = draw_examples(lm, corpus, examples, seed=chosen, progress=_of_examples(progress))
+    own |= {"threshold": threshold, "disagreement": disagreement, "decision": decision}
+    rule = fit(lm, found, method, seed=chosen, **own)
+    rule.save(out)
+    table = saturation_table(lm, found)
+    note = f"Saved in {out}: {rule.method}, {rule.calibration}."
+    return Answer.of_table(_with_units(table, lm.n_layers), note=note, data=table, screen=_LAB)
+
+
+def evaluate_answer(
+    lm: Decoder,
+    rule: Rule,
+    *,
+    corpus: Corpus = None,
+    examples: Examples = 1000,
+    tradeoff: Annotated[bool, Option("List disagreement and layers saved for all thresholds.")] = False,
+    seed: AnySeed = None,
+    progress: Progress = None,
+) -> Answer:
+    """Evaluate a rule's accuracy and saved layers on other examples."""
+    fitted = load(rule, lm)
+    found = draw_examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_of_examples(progress))
+    table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
+    return Answer.of_table(_with_units(table, lm.n_layers), data=table, screen=_LAB)
+
+
+def generate_answer(
+    lm: Decoder, rule: Rule, prompt: Prompt, *, new_tokens: NewTokens = 20, seed: AnySeed = None
+) -> Answer:
+    """Continue a prompt with early exit; greedy without --seed."""
+    found = load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)
+    columns = {
+        "text": [found.text],
+        "last_layer_computed_for_each_new_token_from_the_second": [list(found.layers)],
+        f"layers_saved_of_{found.n_layers},_mean_over_tokens": [found.saved_layers],
+    }
+    data = {
+        "schema": "unembed.early_exit/1",
+        "prompt": found.prompt,
+        "text": found.text,
+        "layers": list(found.layers),
+        "n_layers": found.n_layers,
+        "saved_layers": found.saved_layers,
+        "seconds": found.seconds,
+    }
+    table = Table(f"Continuation of {prompt!r} with early exit", columns, lm.provenance(seed=seed))
+    return Answer.of_table(table, data=data)
+
+
+def _of_examples(progress: Progress) -> Any:
+    return None if progress is None else lambda done, total: progress("examples", done, total)
+
+
+def _with_units(table: Table, n_layers: int) -> Table:
+    """The table with the unit of every number in the name of its column."""
+    names = {
+        "accuracy": "tokens as the full model's, %",
+        "disagreement": "tokens changed, %",
+        "saved_layers": f"layers saved of {n_layers}, mean",
+        "saved_layers_of_right": f"of them at unchanged tokens, of {n_layers}",
+        "share_saved": "layers saved, %",
+        "share": "share, %",
+        "left_early": "tokens that left early, %",
+        "exits_by_layer": "tokens that left after layer 0, 1, ...",
+    }
+    columns = {names.get(name, name): values for name, values in table.columns.items()}
+    return Table(table.title, columns, table.provenance)
+
+
+ANALYSES = (
+    Analysis(
+        "early-exit fit", fit_answer, Needs.MODEL, Cost.MINUTES,
+        "unembed early-exit fit --out rule.npz --examples 5000",
+    ),
+    Analysis(
+        "early-exit evaluate", evaluate_answer, Needs.MODEL, Cost.MINUTES,
+        "unembed early-exit evaluate rule.npz --tradeoff",
+    ),
+    Analysis(
+        "early-exit generate", generate_answer, Needs.MODEL, Cost.SECONDS,
+        'unembed early-exit generate rule.npz "Once upon a time" --new-tokens 40',
+    ),
+)  # fmt: skip
