@@ -7,6 +7,8 @@ import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+USER_CACHE = os.environ.get("UNEMBED_CACHE")
+"""Where `unembed models get` put the models that tests marked `real` open; None for the platform's cache folder."""
 # The ready index of `make run` would put triggers into every trace: tests that want one build it.
 os.environ["UNEMBED_CACHE"] = f"{tempfile.gettempdir()}/unembed-tests-{os.getpid()}"
 os.environ["UNEMBED_READY_INDEX"] = "never"

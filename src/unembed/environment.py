@@ -44,6 +44,7 @@ _USES = {
     "nlp": "early exit by classifiers",
     "data": "corpora by their Hugging Face name",
     "big": "models spread over devices, memory and disk",
+    "gguf": "GGUF files, unembed models get",
 }
 """Extras that a user would choose, and what for; the empty name is for packages that are always needed."""
 _WORK = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"browser", "faults", "golden", "package", "parity"}
+ELSEWHERE = {"browser", "faults", "golden", "package", "parity", "real"}
 
 
 def source_of(test: Path) -> Path | None:

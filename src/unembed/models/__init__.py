@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.models.fetching import fetch_model as fetch_model
     from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.named_tokens import Candidate as Candidate
     from unembed.models.named_tokens import Scored as Scored
     from unembed.models.named_tokens import Token as Token
+    from unembed.models.published_models import PUBLISHED as PUBLISHED
+    from unembed.models.published_models import is_fetched as is_fetched
+    from unembed.models.published_models import published_folder as published_folder
     from unembed.models.shipped_models import DEFAULT_MODEL as DEFAULT_MODEL
     from unembed.models.shipped_models import SHIPPED as SHIPPED
     from unembed.models.shipped_models import shipped_folder as shipped_folder
@@ -26,8 +30,10 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
+            "fetching": "fetch_model",
             "hub": "is_local_only",
             "named_tokens": "Candidate Scored Token",
+            "published_models": "PUBLISHED is_fetched published_folder",
             "shipped_models": "DEFAULT_MODEL SHIPPED shipped_folder",
             "sizes": "model_sizes",
             "weight_records": "KnownWeights known_weights record_weights",

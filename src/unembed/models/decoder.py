@@ -179,9 +179,16 @@ class Decoder:
         seed: int | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Provenance:
-        """The provenance of a result of this model: its name, revision and dtype, and what else is given."""
+        """The provenance of a result of this model: its name, revision, dtype, quantisation, and what is given."""
+        quantised = {"dequantised_from": self._opened.quantised} if self._opened.quantised else {}
         return Provenance(
-            self.name, self.revision, self.dtype_name, corpus=corpus, basis=basis, seed=seed, notes=notes or {}
+            self.name,
+            self.revision,
+            self.dtype_name,
+            corpus=corpus,
+            basis=basis,
+            seed=seed,
+            notes={**quantised, **(notes or {})},
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ from unembed.errors import (
 from unembed.models.adapters import ADAPTER, check_adapter
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
+from unembed.models.gguf import QUANTISED
 from unembed.models.hub import is_local_only
 from unembed.models.load_report import check_weights, heard
+from unembed.models.published_models import PUBLISHED, fetched_folder
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
 
 TOKEN_COUNTS = "token_counts.json"
@@ -52,6 +54,11 @@ class Opened:
     """How often each token occurred in the training text, where that shipped with the model."""
     tokenizer_fault: str = ""
     """What is wrong with the tokenizer whose files are there; empty where there is one, or no file."""
+
+    @property
+    def quantised(self) -> str:
+        """From which packed types the weights were dequantised when they were read; empty where from none."""
+        return getattr(self.hf.config, QUANTISED, "")
 
 
 def open_model(
@@ -96,6 +103,11 @@ def open_model(
     placed = {} if device_map is None else {n: v for n, v in placed.items() if v is not None}
     if name in SHIPPED:
         return _shipped(name, dtype, device, placed)
+    if name in PUBLISHED:
+        if revision is not None:
+            raise InvalidInput(f"revision of {name}", why="it has one version", instead="Leave revision out")
+        opened = open_model(fetched_folder(name), tokenizer=tokenizer, dtype=dtype, device=device, **placed)
+        return replace(opened, name=name, revision=PUBLISHED[name].sha256)
     return _pretrained(
         name,
         tokenizer,

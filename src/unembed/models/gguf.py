@@ -1,0 +1,109 @@
+"""GGUF files (of llama.cpp): weights, configuration and tokenizer in one file, read by transformers.
+
+Quantised weights are dequantised: the model then holds, in floating point, exactly the numbers that the file's blocks
+stand for. They are not the numbers of the model before it was quantised, so results say how it was.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from unembed.errors import ExtraMissing, ModelUnavailable, first_sentence
+from unembed.models.load_report import check_weights, heard
+
+QUANTISED = "dequantised_from"
+"""The field of a model's configuration that says from which types of numbers its weights were dequantised."""
+_FLOATS = ("F16", "F32", "F64", "BF16")
+
+
+@dataclass(frozen=True, eq=False)
+class GgufModel:
+    """What a GGUF file holds."""
+
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def check_gguf_extra(what: str) -> None:
+    """Refuse what needs the packages that read GGUF files, where they are not installed.
+
+    Raises:
+        ExtraMissing: one is not.
+    """
+    lacking = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise ExtraMissing(
+            what,
+            why=f"GGUF files are read with {' and '.join(lacking)}, which is not installed",
+            instead="pip install 'unembed[gguf]'",
+        )
+
+
+def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
+    """The model and tokenizer of a GGUF file; the configuration has the field `QUANTISED` where weights were packed.
+
+    Raises:
+        ExtraMissing: gguf or accelerate is not installed.
+        ModelUnavailable: the file is damaged, or transformers does not read its architecture.
+    """
+    check_gguf_extra(f"file {path.name}")
+    types = _types_of_tensors(path)
+    given = {"gguf_file": path.name, "local_files_only": True}
+    try:
+        with heard(path.name) as said, _without_bar():
+            hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
+                path.parent, dtype=dtype, output_loading_info=True, **given
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **given)
+    except Exception as error:  # transformers and gguf raise many kinds
+        raise ModelUnavailable(f"file {path}", why=f"transformers does not read it: {first_sentence(error)}") from error
+    check_weights(path.name, info)
+    said.pass_on()
+    return GgufModel(_as_floats(hf, types), tokenizer)
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Read without the progress bar of transformers' reader, which its own switch does not turn off."""
+    from transformers import modeling_gguf_pytorch_utils
+
+    reader: Any = modeling_gguf_pytorch_utils
+    before = reader.tqdm
+    reader.tqdm = lambda each, **_: each
+    try:
+        yield
+    finally:
+        reader.tqdm = before
+
+
+def _types_of_tensors(path: Path) -> Mapping[str, int]:
+    """How many tensors of the file have each type, such as Q4_1, the most frequent first."""
+    from gguf import GGUFReader
+
+    try:
+        tensors = GGUFReader(path).tensors
+    except Exception as error:  # a damaged file raises many kinds
+        raise ModelUnavailable(f"file {path}", why=f"it is no whole GGUF file: {first_sentence(error)}") from error
+    return dict(Counter(tensor.tensor_type.name for tensor in tensors).most_common())
+
+
+def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:
+    """The model as one of floating-point weights, which it is after they were dequantised: it can be saved."""
+    model: Any = hf
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        if name in vars(model):
+            delattr(model, name)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    if packed := [f"{name} ({n} of {sum(types.values())} tensors)" for name, n in types.items() if name not in _FLOATS]:
+        setattr(model.config, QUANTISED, ", ".join(packed))
+    return hf
