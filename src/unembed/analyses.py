@@ -72,6 +72,7 @@ MODULES = (
     "unembed.attention.behaviour.score_terms",
     "unembed.attention.paths.virtual_heads",
     "unembed.attention.text.direct_path",
+    "unembed.attention.text.relations",
     "unembed.attention.paths.term_importance",
     "unembed.attention.behaviour.in_context",
     "unembed.memories.clustering.answer",

@@ -88,6 +88,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "index/export": (TEXT, "index export INDEX triggers.csv --layer 1 --context 5"),
     "circuits/heads": (TABLE, "circuits heads --sequences 4 --length 12"),
     "circuits/head": (TABLE, "circuits head L1H2 --top 6"),
+    "circuits/relations": (TABLE, "circuits relations verb_past_tense adj_comparative --top 6"),
     "circuits/head/offset": (TEXT, "circuits head 0 1 --top 4 --offset 2 --basis raw"),
     "circuits/composition": (TABLE, "circuits composition --top 6"),
     "circuits/composition/q": (TEXT, "circuits composition --top 6 --kind q --basis raw --seed 2"),

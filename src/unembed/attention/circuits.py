@@ -17,6 +17,7 @@ from unembed.attention.paths.term_importance import term_importance
 from unembed.attention.paths.virtual_heads import head, virtual_head
 from unembed.attention.paths.weights_between import readers_of, virtual_weight, writers_of
 from unembed.attention.text.direct_path import direct_path
+from unembed.attention.text.relations import relations
 from unembed.attention.text.skip_trigrams import skip_trigram_bugs, skip_trigrams
 from unembed.attention.weights.by_offset import position_scores, previous_token_by_weights, scores_by_offset
 from unembed.attention.weights.composition import (
@@ -47,7 +48,8 @@ def _of_model(function: Callable[Concatenate[Decoder, P], R]) -> Callable[Concat
 
 @offers(
     "ov qk head virtual_head copying_scores composition head_scores induction skip_trigrams expand term_importance "
-    "direct_path in_context score_terms readers_of writers_of"
+    "direct_path in_context score_terms readers_of "
+    "writers_of relations"
 )
 class Circuits(HeadMatrices):
     """The QK and OV circuits of every head of a model, and every analysis of them.
@@ -88,6 +90,7 @@ class Circuits(HeadMatrices):
     in_context = _of_model(in_context)
 
     direct_path = _of_model(direct_path)
+    relations = relations
     skip_trigrams = skip_trigrams
     skip_trigram_bugs = skip_trigram_bugs
 

@@ -78,6 +78,17 @@ def test_top_entries_are_those_of_the_dense_matrix(m: int, n: int, r: int, k: in
     assert len(set(zip(found.rows.tolist(), found.columns.tolist(), strict=True))) == min(k, m * n)
 
 
+@given(n=st.integers(2, 3000), k=st.integers(1, 40), largest=st.booleans(), n_kinds=st.integers(1, 9))
+def test_top_entries_between_different_kinds(n: int, k: int, largest: bool, n_kinds: int) -> None:
+    matrix, kinds = low_rank(m=300, n=n), torch.arange(max(300, n)) % n_kinds
+    dense = matrix.dense()
+    apart = kinds[:300, None] != kinds[:n]
+    found = matrix.top(k, largest=largest, kinds=(kinds[:300], kinds[:n]))
+    expected = dense[apart].topk(min(k, int(apart.sum())), largest=largest).values
+    torch.testing.assert_close(found.values, expected, rtol=1e-9, atol=1e-9)
+    assert apart[found.rows, found.columns].all()
+
+
 def test_the_top_of_one_row() -> None:
     matrix = low_rank(m=300, n=2500)
     dense = matrix.dense()

@@ -153,12 +153,21 @@ class LowRank:
         """The entries where chosen rows and columns meet."""
         return _product(self.left[..., self._ids(rows, -2), :], self.right[..., self._ids(columns, -1)])
 
-    def top(self, k: int = 10, *, largest: bool = True) -> low_rank_topk.Entries:
+    def top(
+        self,
+        k: int = 10,
+        *,
+        largest: bool = True,
+        kinds: tuple[Int[Tensor, " row"], Int[Tensor, " column"]] | None = None,
+    ) -> low_rank_topk.Entries:
         """The k largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
+
+        Args:
+            kinds: a number for each row and column; entries where the two are equal are left out.
 
         Memory: a few blocks; see `low_rank_topk.top`.
         """
-        return low_rank_topk.top(*self._single("top"), k, largest=largest)
+        return low_rank_topk.top(*self._single("top"), k, largest=largest, kinds=kinds)
 
     def top_of_row(
         self, row: int, k: int = 10, *, largest: bool = True, hidden: Bool[Tensor, " column"] | None = None

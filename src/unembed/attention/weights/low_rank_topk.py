@@ -39,8 +39,19 @@ def balanced(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"]) -> tuple[T
     return (q_left @ (U * root)).to(dtype), ((root[:, None] * Vh) @ q_right.mT).to(dtype)
 
 
-def top(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], k: int, *, largest: bool = True) -> Entries:
+def top(
+    left: Float[Tensor, "m r"],
+    right: Float[Tensor, "r n"],
+    k: int,
+    *,
+    largest: bool = True,
+    kinds: tuple[Int[Tensor, " m"], Int[Tensor, " n"]] | None = None,
+) -> Entries:
     """The k largest entries of left @ right (the smallest with `largest=False`), exact up to rounding.
+
+    Args:
+        kinds: a number for each row and column; entries where the two are equal are left out. With the numbers of
+            tokens on both sides, that is the diagonal.
 
     Time: at most one multiplication by blocks and one comparison of each entry. Memory: the two factors and one block.
     """
@@ -51,6 +62,8 @@ def top(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], k: int, *, larg
     row_norms, row_order = left.norm(dim=1).sort(descending=True)
     column_norms, column_order = right.norm(dim=0).sort(descending=True)
     left, right = left[row_order], right[:, column_order].contiguous()
+    if kinds is not None:
+        kinds = kinds[0].to(left.device)[row_order], kinds[1].to(left.device)[column_order]
     best = torch.empty(0, dtype=left.dtype, device=left.device)
     places = torch.empty((2, 0), dtype=torch.long, device=left.device)
     floor = -torch.inf
@@ -65,10 +78,15 @@ def top(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"], k: int, *, larg
                 break
             block = buffer[: len(some) * min(COLUMNS, n_columns - j)].view(len(some), -1)
             torch.mm(some, right[:, j : j + COLUMNS], out=block)
+            if kinds is not None:
+                block[kinds[0][i : i + ROWS, None] == kinds[1][j : j + COLUMNS]] = -torch.inf
             if float(block.max()) <= floor:
                 continue
             best, places = _merged(best, places, block, (i, j), k, floor)
             floor = float(best[-1]) if len(best) == k else -torch.inf
+    if kinds is not None:  # fewer than k entries may be left
+        kept = best > -torch.inf
+        best, places = best[kept], places[:, kept]
     values = best if largest else -best
     return Entries(row_order[places[0]], column_order[places[1]], values)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated, Any
 
+import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from unembed.attention.weights.composition import MODES, partners
@@ -120,21 +122,34 @@ def full_circuit_exhibits(
         exhibits.append(Exhibit(name, table))
 
     with suppress(Unsupported):
-        ov = shown_entries(lm, circuits.ov_full(layer, head, basis), top)
-        listed("ov_entries", "Largest entries of W_E W_OV W_U", "source", "output", *ov)
+        ov = shown_entries(lm, circuits.ov_full(layer, head, basis), top, between_words=True)
+        listed("ov_entries", "Largest entries of W_E W_OV W_U between different words", "source", "output", *ov)
     with suppress(Unsupported):
         qk = shown_entries(lm, circuits.qk_full(layer, head, offset, basis), top)
         listed("qk_entries", "Largest entries of W_E W_QK W_E'", "destination", "source", *qk)
     return exhibits
 
 
-def shown_entries(lm: Decoder, full: LowRank, top: int) -> Entries:
-    """The largest entries of a matrix over the vocabulary, among the tokens that lists show."""
+def shown_entries(lm: Decoder, full: LowRank, top: int, *, between_words: bool = False) -> Entries:
+    """The largest entries of a matrix over the vocabulary, among the tokens that lists show.
+
+    Args:
+        between_words: leave out entries in which both tokens are one word, spaces and capitals aside. Most heads raise
+            the word they read, which one number says (`own_token`); what else a head does stands below these.
+    """
     shown = (~lm.unlisted).nonzero()[:, 0].to(full.left.device)
-    if len(shown) in (0, lm.d_vocab):
-        return full.top(top)
-    found = LowRank(full.left[shown], full.right[:, shown]).top(top)
-    return Entries(shown[found.rows], shown[found.columns], found.values)
+    every = len(shown) in (0, lm.d_vocab)
+    among = full if every else LowRank(full.left[shown], full.right[:, shown])
+    words = _words(lm, torch.arange(lm.d_vocab) if every else shown) if between_words else None
+    found = among.top(top, kinds=None if words is None else (words, words))
+    return found if every else Entries(shown[found.rows], shown[found.columns], found.values)
+
+
+def _words(lm: Decoder, ids: Int[Tensor, " token"]) -> Int[Tensor, " token"]:
+    """A number for each token's word: tokens that differ in spaces and capitals alone have one."""
+    numbers: dict[str, int] = {}
+    words = (text.strip().casefold() or text for text in lm.token_strings(ids))
+    return torch.tensor([numbers.setdefault(word, len(numbers)) for word in words])
 
 
 def head_answer(

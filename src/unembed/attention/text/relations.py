@@ -1,0 +1,269 @@
+"""What heads map to what: a head that attends to ·France and raises ·Paris, found in its weights alone.
+
+For each pair (s, t) of a relation: is t among the k tokens that the head's full OV circuit W_E W_OV W_U raises most
+where it attends to s? The control are the same sources with the targets of other pairs: a head that raises all
+capitals for every country passes both. How surprising a share is, among so many heads, is measured by shuffling the
+targets: the largest excess of any head in a thousand shuffles (Westfall and Young 1993).
+
+Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unembed.attention.text.word_relations import Relation, TokenPairs, open_relation, shipped_relations, token_pairs
+from unembed.attention.weights.folded_weights import require_heads, through_embedding, through_unembedding
+from unembed.attention.weights.paper import of_circuits
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Answer, Exhibit, Section
+from unembed.errors import InvalidInput, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import HeadAddress, HeadBasis
+from unembed.options import CircuitBasis, Option, Seed, Top
+from unembed.results import Displayed, Provenance, Table
+from unembed.validation import positive_int, valid_seed
+
+SHUFFLES = 1_000
+"""The smallest probability that shuffling can show is one in as many, and one more."""
+MAPPED = 0.05
+"""A head is said to map a relation below this probability, corrected for the number of heads and relations."""
+_EXAMPLES = 4
+_ROWS = 128
+"""Sources read in the vocabulary at once."""
+_NUMBERS = 1 << 25
+"""Entries of the matrices through which heads are read in the vocabulary at once: 128 MiB."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RelationOfHeads(Displayed):
+    """How many pairs of a relation each head maps; NaN where a layer's heads have no full OV circuit.
+
+    Attributes:
+        relation: its name.
+        share: of the pairs, for how many a target is among the `k` tokens that the head raises most.
+        shuffled: the same with the targets of other pairs, the mean over all of them.
+        p_value: probability that any head of the model exceeds its `shuffled` as far, if sources and targets were
+            unrelated.
+        mapped: which pairs each head maps.
+        pairs: source and target of each, as tokens' texts.
+        left_out: pairs that are not single tokens, or map a token to itself.
+        k: how many of the tokens that a head raises most count.
+    """
+
+    relation: str
+    share: Float[Tensor, "layer head"]
+    shuffled: Float[Tensor, "layer head"]
+    p_value: Float[Tensor, "layer head"]
+    mapped: Bool[Tensor, "layer head pair"]
+    pairs: tuple[tuple[str, str], ...]
+    left_out: int
+    k: int
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each head that has an OV circuit, the largest share above shuffled pairs first."""
+        known = [(int(layer), int(head)) for layer, head in (~self.share.isnan()).nonzero()]
+        known.sort(key=lambda place: float(self.shuffled[place] - self.share[place]))
+        columns: dict[str, list[Any]] = {"layer": [layer for layer, _ in known], "head": [head for _, head in known]}
+        for name in ("share", "shuffled", "p_value"):
+            columns[name] = [float(getattr(self, name)[place]) for place in known]
+        columns["examples"] = [self.examples(*place) for place in known]
+        title = f"{self.relation[:1].upper()}{self.relation[1:]}: heads by the share of {len(self.pairs)} pairs"
+        return Table(title, columns, self.provenance)
+
+    def examples(self, layer: int, head: int, n: int = _EXAMPLES) -> str:
+        """Some pairs that a head maps: "France → Paris, Japan → Tokyo"."""
+        places = self.mapped[layer, head].nonzero()[:n, 0].tolist()
+        return ", ".join(" → ".join(word.strip() for word in self.pairs[i]) for i in places)
+
+
+def relations(
+    circuits: HeadMatrices,
+    pairs: Relation | str | Path | Sequence[Sequence[Any]],
+    *,
+    k: int = 10,
+    basis: HeadBasis | None = None,
+    seed: int = 0,
+) -> RelationOfHeads:
+    """Which heads map the sources of a relation to their targets, by weights alone.
+
+    The source is its embedding, so in deeper layers the number shows what the head would do with a stream in which the
+    layers below had left the token as it was.
+
+    Args:
+        pairs: a `Relation`; the name of a shipped one, such as "country_to_capital"; a file of pairs; or pairs such as
+            [("France", "Paris"), ...]. Words are single tokens with a leading space; others are left out and counted.
+        k: a target counts if it is among this many of the tokens that the head raises most, of the whole vocabulary.
+        basis: "folded" (with norm gains, where there are norms) or "raw".
+        seed: of the shuffles.
+
+    Raises:
+        InvalidInput: no such file; fewer than two pairs of single tokens.
+        Unsupported: no head of the model has a full OV circuit.
+
+    Memory: what is read of the vocabulary at once (`_NUMBERS`), and pairs squared.
+    """
+    (found,) = relations_of_heads(circuits, [_relation(pairs)], k=k, basis=basis, seed=seed)
+    return found
+
+
+@torch.no_grad()
+def relations_of_heads(
+    circuits: HeadMatrices, wanted: Sequence[Relation], *, k: int = 10, basis: HeadBasis | None = None, seed: int = 0
+) -> list[RelationOfHeads]:
+    """Several relations at once, so that the vocabulary is read once for each head; see `relations`."""
+    lm, basis = circuits.lm, circuits.known_basis(basis)
+    require_heads(lm, "relations")
+    k, seed = positive_int("k", k), valid_seed(seed)
+    pairs = [token_pairs(lm, relation) for relation in wanted]
+    sources = sorted({source for one in pairs for source in one.sources})
+    tops = _top_tokens(circuits, sources, k, basis)
+    provenance = lm.provenance(basis=basis, seed=seed)
+    return [
+        _of_relation(lm, relation, one, tops, sources, k, seed, provenance)
+        for relation, one in zip(wanted, pairs, strict=True)
+    ]
+
+
+def _relation(pairs: Relation | str | Path | Sequence[Sequence[Any]]) -> Relation:
+    if isinstance(pairs, Relation):
+        return pairs
+    return open_relation(pairs) if isinstance(pairs, str | Path) else Relation.of(pairs)
+
+
+def _top_tokens(
+    circuits: HeadMatrices, sources: Sequence[int], k: int, basis: HeadBasis
+) -> dict[HeadAddress, Int[Tensor, "source k"]]:
+    """The k tokens that each head raises most where it attends to each source; heads without an OV circuit are absent.
+
+    Raises:
+        Unsupported: no head has one.
+    """
+    lm = circuits.lm
+    ids = torch.tensor(sources, device=lm.device)
+    found: dict[HeadAddress, Tensor] = {}
+    refused: Unsupported | None = None
+    for layer in lm.attention_layers:
+        try:
+            heads = [circuits.ov(layer, head, basis) for head in range(lm.structure.blocks[layer].attention.n_heads)]
+        except Unsupported as error:
+            refused = error
+            continue
+        at_once = max(1, _NUMBERS // (heads[0].rank * lm.d_vocab))
+        for start in range(0, len(heads), at_once):
+            some = heads[start : start + at_once]
+            reads = through_embedding(lm, torch.cat([ov.left for ov in some], dim=1), basis, ids)
+            writes = through_unembedding(lm, torch.cat([ov.right for ov in some]), basis, centre=False)
+            sides = zip(reads.split(heads[0].rank, dim=1), writes.split(heads[0].rank), strict=True)
+            for head, (read, written) in enumerate(sides, start):
+                rows = [(part @ written).topk(min(k, lm.d_vocab)).indices.cpu() for part in read.split(_ROWS)]
+                found[HeadAddress(layer, head)] = torch.cat(rows)
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _of_relation(
+    lm: Decoder,
+    relation: Relation,
+    pairs: TokenPairs,
+    tops: Mapping[HeadAddress, Int[Tensor, "source k"]],
+    sources: Sequence[int],
+    k: int,
+    seed: int,
+    provenance: Provenance,
+) -> RelationOfHeads:
+    """One relation, from the tokens that each head raises most for each source."""
+    n = len(pairs.sources)
+    shape = (lm.n_layers, max(head.head for head in tops) + 1)
+    share, shuffled, p_value = (torch.full(shape, nan, dtype=torch.float64) for _ in range(3))
+    mapped = torch.zeros(*shape, n, dtype=torch.bool)
+    place = torch.tensor([sources.index(source) for source in pairs.sources])
+    apart = torch.tensor([[a.isdisjoint(b) for b in pairs.targets] for a in pairs.targets])
+    orders = torch.rand(SHUFFLES, n, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
+    largest = torch.full((SHUFFLES,), -torch.inf, dtype=torch.float64)
+    for head, top in tops.items():
+        hits = torch.stack(
+            [torch.isin(top[place], torch.tensor(sorted(targets))).any(dim=1) for targets in pairs.targets], dim=1
+        )
+        mapped[head] = hits.diagonal()
+        share[head] = hits.diagonal().double().mean()
+        shuffled[head] = hits[apart].double().mean()
+        largest = largest.maximum(hits[torch.arange(n), orders].double().mean(dim=1) - shuffled[head])
+    excess = share - shuffled
+    known = ~excess.isnan()
+    as_far = (largest[:, None] >= excess[known] - 1e-12).sum(dim=0)
+    p_value[known] = (1 + as_far).double() / (1 + SHUFFLES)
+    texts = tuple(
+        (lm.token_strings([source])[0], lm.token_strings([min(targets)])[0])
+        for source, targets in zip(pairs.sources, pairs.targets, strict=True)
+    )
+    return RelationOfHeads(relation.name, share, shuffled, p_value, mapped, texts, pairs.left_out, k, provenance)
+
+
+def relations_answer(
+    circuits: HeadMatrices,
+    relation: Annotated[
+        list[str] | None,
+        Option("Relations: files of pairs, or names of shipped ones; default: all shipped.", argument=True),
+    ] = None,
+    *,
+    within: Annotated[
+        int, Option("A target counts among this many of the tokens that a head raises most.", low=1)
+    ] = 10,
+    basis: CircuitBasis = None,
+    top: Top = 20,
+    seed: Seed = 0,
+) -> Answer:
+    """Find the heads that map words to words, such as countries to capitals, by their weights."""
+    lm, chosen = circuits.lm, circuits.known_basis(basis)
+    wanted: list[Relation] = []
+    skipped: list[str] = []
+    for name in relation or shipped_relations():
+        one = open_relation(name)
+        try:
+            token_pairs(lm, one)
+            wanted.append(one)
+        except InvalidInput as error:
+            if relation:
+                raise
+            skipped.append(f"Left out: {error}")
+    if not wanted:
+        raise InvalidInput(f"the shipped relations for {lm.name}", why="none has two pairs of single tokens")
+    made = relations_of_heads(circuits, wanted, k=within, basis=chosen, seed=seed)
+    provenance = lm.provenance(basis=chosen, seed=seed)
+    rows = sorted(
+        ((of, place) for of in made for place in map(tuple, (of.share > 0).nonzero().tolist())),
+        key=lambda row: float(row[0].shuffled[row[1]] - row[0].share[row[1]]),
+    )
+    columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "p_value", "examples")}
+    for of, place in rows[:top]:
+        own = (of.relation, *place, float(of.share[place]), float(of.shuffled[place]), len(of.pairs))
+        corrected = min(1.0, float(of.p_value[place]) * len(made))
+        for name, value in zip(columns, (*own, corrected, of.examples(*place)), strict=True):
+            columns[name].append(value)
+    n_heads = int((~made[0].share.isnan()).sum())
+    mapping = {place for of, place in rows if float(of.p_value[place]) * len(made) < MAPPED}
+    text = (
+        f"{len(mapping)} of {n_heads} heads map a relation further above shuffled pairs than any head would by "
+        f"chance (p below {MAPPED:g}, corrected for all heads and for the number of relations, {len(made)}). Read from "
+        "the weights alone: the source is its embedding, and a target counts if it is among the "
+        f"{within} tokens raised most."
+    )
+    table = Table("Heads that map words to words", columns, provenance)
+    exhibit = Exhibit("relations", table, percent=("share", "shuffled"))
+    return Answer(f"Relations of heads of {lm.name}", (Section("Relations", (text, *skipped), (exhibit,)),), provenance)
+
+
+_COLUMNS = ("relation", "layer", "head", "share", "shuffled", "pairs")
+
+ANALYSIS = of_circuits("relations", relations_answer, "relations country_to_capital --model wren")

@@ -1,0 +1,126 @@
+"""Relations between words, such as "country to capital": pairs, their files, and the pairs that are single tokens.
+
+A file is JSON: a list of `[source, [target, ...]]`, where any of the targets is right. The shipped relations are those
+of Elhelo and Geva (2025) whose licence is known; docs/licences.md names their authors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unembed.errors import InvalidInput, NotOneToken
+from unembed.models.decoder import Decoder
+
+SHIPPED = Path(__file__).parent / "shipped" / "relations"
+_FORM = 'It is a JSON list of [source, [target, ...]], such as [["France", ["Paris"]]]'
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Words and what they are mapped to.
+
+    Attributes:
+        name: in words, such as "country to capital".
+        pairs: each a source and its targets, any of which is right.
+    """
+
+    name: str
+    pairs: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @classmethod
+    def of(cls, pairs: Sequence[Any], name: str = "relation") -> Relation:
+        """The relation of pairs as a file or a person writes them; a target alone needs no list.
+
+        Raises:
+            InvalidInput: there is no pair, or one is not a source with its targets.
+        """
+        made: list[tuple[str, tuple[str, ...]]] = []
+        for pair in pairs:
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise InvalidInput(f"{name}: {str(pair)[:80]}", why="that is no source with its targets", instead=_FORM)
+            source, targets = pair
+            targets = targets if isinstance(targets, list | tuple) else [targets]
+            if not (isinstance(source, str) and targets and all(isinstance(one, str) for one in targets)):
+                raise InvalidInput(f"{name}: {str(pair)[:80]}", why="sources and targets are not texts", instead=_FORM)
+            made.append((source, tuple(targets)))
+        if not made:
+            raise InvalidInput(name, why="it has no pairs", instead=_FORM)
+        return cls(name, tuple(made))
+
+
+@dataclass(frozen=True)
+class TokenPairs:
+    """The pairs of a relation whose source and at least one target are single tokens of a model.
+
+    Attributes:
+        sources: the token of each pair's source.
+        targets: the tokens of its targets.
+        left_out: how many pairs of the relation have none, or map a token to itself.
+    """
+
+    sources: tuple[int, ...]
+    targets: tuple[frozenset[int], ...]
+    left_out: int
+
+
+def shipped_relations() -> tuple[str, ...]:
+    """The names of the shipped relations, in the order of the alphabet."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+
+
+def open_relation(name: str | Path) -> Relation:
+    """A shipped relation by its name, such as "country_to_capital", or one of a file.
+
+    Raises:
+        InvalidInput: there is no such file, or its content is not a relation.
+    """
+    path = SHIPPED / f"{name}.json" if str(name) in shipped_relations() else Path(name)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        known = ", ".join(shipped_relations())
+        raise InvalidInput(
+            f"the relation {str(name)!r}",
+            why=f"there is no such file ({error.strerror or error})",
+            instead=f"Name a file, or one of {known}",
+        ) from None
+    except ValueError as error:
+        raise InvalidInput(f"the relation in {path}", why=f"it is not JSON in UTF-8 ({error})", instead=_FORM) from None
+    if not isinstance(stored, list):
+        raise InvalidInput(f"the relation in {path}", why="it is not a list of pairs", instead=_FORM)
+    return Relation.of(stored, path.stem.replace("_", " "))
+
+
+def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
+    """The pairs that are single tokens, written with a leading space, as words stand within a sentence.
+
+    Raises:
+        InvalidInput: fewer than two pairs have different targets, so that shuffled pairs are no control.
+    """
+    sources: list[int] = []
+    targets: list[frozenset[int]] = []
+    for source, words in relation.pairs:
+        start = _token(lm, source)
+        ends = frozenset(one for one in (_token(lm, word) for word in words) if one is not None)
+        if start is None or not ends or start in ends:
+            continue
+        sources.append(start)
+        targets.append(ends)
+    if not any(one.isdisjoint(targets[0]) for one in targets[1:]):
+        raise InvalidInput(
+            f"{relation.name} in the vocabulary of {lm.name}",
+            why=f"only {len(sources)} of its {len(relation.pairs)} pairs are single tokens, or all have one target",
+            instead="Give at least two pairs of single tokens with different targets",
+        )
+    return TokenPairs(tuple(sources), tuple(targets), len(relation.pairs) - len(sources))
+
+
+def _token(lm: Decoder, word: str) -> int | None:
+    try:
+        return lm.single_token(f" {word.strip()}")
+    except NotOneToken:
+        return None

@@ -1,0 +1,99 @@
+"""A planted relation is found and its shuffled pairs are not; every share equals the dense computation."""
+
+import json
+from pathlib import Path
+
+import torch
+
+import unembed
+from unembed.attention.text.relations import relations_answer
+from unembed.attention.text.word_relations import Relation, open_relation, token_pairs
+from unembed.language_model import LanguageModel
+
+PAIRS = [
+    ("France", "Paris"), ("Italy", "Rome"), ("Germany", "Berlin"), ("England", "London"), ("Spain", "Madrid"),
+    ("Russia", "Moscow"), ("China", "Beijing"), ("Egypt", "Cairo"),
+]  # fmt: skip
+
+
+def planted(pairs: list[tuple[str, str]], layer: int, head: int) -> LanguageModel:
+    """attn-2l with one head whose OV circuit maps each source's embedding to its target's unembedding."""
+    lm = unembed.load("attn-2l")
+    sources, targets = (torch.tensor([lm.single_token(f" {pair[i]}") for pair in pairs]) for i in (0, 1))
+    with torch.no_grad():
+        reads, writes = lm.weights.W_V[layer][head], lm.weights.W_O[layer][head]
+        reads.zero_()
+        writes.zero_()
+        reads[:, : len(pairs)] = torch.linalg.pinv(lm.weights.W_E[sources])
+        writes[: len(pairs)] = torch.linalg.pinv(lm.weights.W_U)[targets]
+    return lm
+
+
+def test_a_planted_head_is_found_and_shuffled_targets_are_not() -> None:
+    known = [pair for pair in PAIRS if _is_known(pair)]
+    assert len(known) >= 5
+    lm = planted(known, 1, 2)
+    circuits = unembed.circuits(lm)
+    found = circuits.relations(known, k=1, basis="raw")
+    table = found.to_table()
+    assert (table["layer"][0], table["head"][0]) == (1, 2)
+    assert found.share[1, 2] == 1.0 and found.shuffled[1, 2] < 0.1
+    assert found.p_value[1, 2] < 0.05
+    sources, targets = zip(*known, strict=True)
+    turned = list(zip(sources, (*targets[1:], targets[0]), strict=True))
+    control = circuits.relations(turned, k=1, basis="raw")
+    assert control.share[1, 2] <= 1 / len(known) and control.p_value[1, 2] > 0.5
+
+
+def test_shares_are_those_of_the_dense_circuits() -> None:
+    for name in ("wren", "attn-2l"):
+        lm = unembed.load(name, dtype="float64")
+        circuits = unembed.circuits(lm)
+        relation = open_relation("verb_past_tense")
+        pairs = token_pairs(lm, relation)
+        found = circuits.relations(relation, k=10)
+        for layer, head in ((0, 1), (lm.n_layers - 1, 3)):
+            dense = circuits.ov_full(
+                layer, head, circuits.known_basis(None), sources=torch.tensor(pairs.sources)
+            ).dense()
+            top = dense.topk(10).indices.tolist()
+            hits = [[bool(targets & set(row)) for targets in pairs.targets] for row in top]
+            n = len(hits)
+            assert found.share[layer, head] == sum(hits[i][i] for i in range(n)) / n
+            others = [hits[i][j] for i in range(n) for j in range(n) if pairs.targets[i].isdisjoint(pairs.targets[j])]
+            assert abs(float(found.shuffled[layer, head]) - sum(others) / len(others)) < 1e-12
+            assert found.mapped[layer, head].tolist() == [hits[i][i] for i in range(n)]
+
+
+def test_shares_in_half_precision_differ_by_at_most_two_pairs() -> None:
+    relation = open_relation("verb_past_tense")
+    whole, half = (
+        unembed.circuits(unembed.load("attn-2l", dtype=dtype)).relations(relation) for dtype in ("float32", "bfloat16")
+    )
+    assert float((whole.share - half.share).abs().max()) <= 2 / len(whole.pairs) + 1e-12
+
+
+def test_probabilities_are_one_where_nothing_is_above_the_shuffled_pairs() -> None:
+    found = unembed.circuits(unembed.load("attn-2l")).relations([("France", "Paris"), ("Italy", "Rome")])
+    nothing = found.share <= found.shuffled
+    assert nothing.any() and bool((found.p_value[nothing] == 1).all())
+
+
+def test_the_answer_lists_the_planted_head_first_and_leaves_out_heads_that_map_nothing(tmp_path: Path) -> None:
+    known = [pair for pair in PAIRS if _is_known(pair)]
+    path = tmp_path / "capitals.json"
+    path.write_text(json.dumps(known), encoding="utf-8")
+    answer = relations_answer(unembed.circuits(planted(known, 0, 5)), [str(path)], within=1, basis="raw")
+    (section,) = answer.sections
+    assert "heads map a relation" in section.text[0]
+    rows = list(section.exhibits[0].table)
+    assert (rows[0]["layer"], rows[0]["head"], rows[0]["share"]) == (0, 5, 1.0)
+    assert rows[0]["examples"].startswith(f"{known[0][0]} → {known[0][1]}")
+    assert all(row["share"] > 0 for row in rows)
+
+
+def _is_known(pair: tuple[str, str]) -> bool:
+    try:
+        return bool(token_pairs(unembed.load("attn-2l"), Relation.of([pair, ("one", "two")])).sources[1:])
+    except unembed.errors.InvalidInput:
+        return False
