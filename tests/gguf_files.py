@@ -61,7 +61,12 @@ def _paired(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write_gguf(
-    path: Path, kind: str = "F32", *, without: str = "", more: dict[str, float | str] | None = None
+    path: Path,
+    kind: str = "F32",
+    *,
+    without: str = "",
+    more: dict[str, float | str] | None = None,
+    tensors: dict[str, np.ndarray] | None = None,
 ) -> LlamaForCausalLM:
     """Write a random Llama with its matrices as one type of numbers; return the model that the file stands for.
 
@@ -69,6 +74,7 @@ def write_gguf(
         path: the file.
         kind: a type of numbers that `gguf.quantize` writes, such as "Q4_0".
         without: the part of a name; tensors with it are left out.
+        tensors: further tensors.
         more: further fields of the file, such as `{"llama.rope.scaling.factor": 4.0}`.
     """
     torch.manual_seed(0)
@@ -107,6 +113,8 @@ def write_gguf(
         if rows:
             read = read.reshape(rows, -1, 2, values.shape[1]).transpose(1, 2).reshape(values.shape)
         weight.copy_(read)
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

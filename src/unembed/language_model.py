@@ -230,8 +230,8 @@ def load(
     """Open a decoder.
 
     Args:
-        model: a shipped name ("wren", the default), a hub id, a saved folder, or a `PreTrainedModel` in memory, which
-            may be compiled (`torch.compile`) or a PEFT model, merged or not.
+        model: a name that `unembed models` lists ("wren", the default), a hub id, a saved folder, a GGUF file, or a
+            `PreTrainedModel` in memory, which may be compiled (`torch.compile`) or a PEFT model, merged or not.
         tokenizer: needed only for a model in memory, or to use another one.
         revision: a branch, tag or commit of the hub.
         offline: use the local cache only.

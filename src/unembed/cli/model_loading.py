@@ -103,6 +103,8 @@ def _opened(
 def _is_path(model: str) -> bool:
     """Whether it names something on this disk, or what only a path can look like."""
     try:
-        return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()
+        return (
+            model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1 or Path(model).exists()
+        )
     except (OSError, ValueError):
         return True

@@ -49,7 +49,9 @@ def fetch_model(name: str) -> Path:
         TemporaryDirectory(prefix=_PART, dir=folder.parent) as work,
     ):
         whole = Path(work) / "model"
-        _convert(_unpacked(PUBLISHED[name], _downloaded(name, PUBLISHED[name], Path(work))), whole)
+        weights = _unpacked(PUBLISHED[name], _downloaded(name, PUBLISHED[name], Path(work)))
+        _convert(weights, whole)
+        os.replace(weights, whole / weights.name)  # beside its copy, for programs that read GGUF
         _move(whole, folder)
     return folder
 

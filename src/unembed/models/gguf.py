@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from unembed.errors import ExtraMissing, ModelUnavailable, first_sentence
+from unembed.models.gguf_fields import check_fields, check_tensors
 from unembed.models.load_report import check_weights, heard
 
 QUANTISED = "dequantised_from"
@@ -31,6 +32,23 @@ class GgufModel:
 
     hf: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+
+
+def gguf_file(path: Path) -> Path | None:
+    """The GGUF file that a path names: the file itself, or the only one in a folder without another model.
+
+    Raises:
+        ModelUnavailable: the folder holds several, and nothing says which is meant.
+    """
+    if path.is_file():
+        return path if path.suffix == ".gguf" else None
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:3]) + (" ..." if len(found) > 3 else "")
+        raise ModelUnavailable(f"folder {path}", why=f"it holds {len(found)} GGUF files: {names}", instead="Name one")
+    return found[0] if found else None
 
 
 def check_gguf_extra(what: str) -> None:
@@ -53,22 +71,33 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
 
     Raises:
         ExtraMissing: gguf or accelerate is not installed.
-        ModelUnavailable: the file is damaged, or transformers does not read its architecture.
+        ModelUnavailable: the file is damaged, or transformers does not read its architecture, or not all it says.
     """
     check_gguf_extra(f"file {path.name}")
-    types = _types_of_tensors(path)
+    reader = _reader(path)
+    types = dict(Counter(tensor.tensor_type.name for tensor in reader.tensors).most_common())
     given = {"gguf_file": path.name, "local_files_only": True}
     try:
         with heard(path.name) as said, _without_bar():
             hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
-                path.parent, dtype=dtype, output_loading_info=True, **given
+                path.parent, dtype=dtype, output_loading_info=True, **_unpacked(), **given
             )
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **given)
     except Exception as error:  # transformers and gguf raise many kinds
         raise ModelUnavailable(f"file {path}", why=f"transformers does not read it: {first_sentence(error)}") from error
     check_weights(path.name, info)
+    check_fields(path.name, {name: field.contents() for name, field in reader.fields.items()}, hf.config)
+    check_tensors(path.name, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}, hf)
     said.pass_on()
     return GgufModel(_as_floats(hf, types), tokenizer)
+
+
+def _unpacked() -> dict[str, Any]:
+    """The argument that keeps transformers from leaving weights packed, where its version can."""
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}
 
 
 @contextmanager
@@ -85,15 +114,14 @@ def _without_bar() -> Iterator[None]:
         reader.tqdm = before
 
 
-def _types_of_tensors(path: Path) -> Mapping[str, int]:
-    """How many tensors of the file have each type, such as Q4_1, the most frequent first."""
+def _reader(path: Path) -> Any:
+    """What reads the file's fields and tensors."""
     from gguf import GGUFReader
 
     try:
-        tensors = GGUFReader(path).tensors
+        return GGUFReader(path)
     except Exception as error:  # a damaged file raises many kinds
         raise ModelUnavailable(f"file {path}", why=f"it is no whole GGUF file: {first_sentence(error)}") from error
-    return dict(Counter(tensor.tensor_type.name for tensor in tensors).most_common())
 
 
 def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:

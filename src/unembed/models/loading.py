@@ -32,7 +32,7 @@ from unembed.errors import (
 from unembed.models.adapters import ADAPTER, check_adapter
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
-from unembed.models.gguf import QUANTISED
+from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
 from unembed.models.hub import is_local_only
 from unembed.models.load_report import check_weights, heard
 from unembed.models.published_models import PUBLISHED, fetched_folder
@@ -250,11 +250,23 @@ def _pretrained(
                 instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
             )
         return _wikilm(name, *found, dtype=dtype, device=device)
+    if (weights := gguf_file(path)) is not None:
+        if placed:
+            raise InvalidInput(
+                "device_map",
+                why="GGUF files are opened whole",
+                instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
+            )
+        if revision is not None:
+            raise InvalidInput(f"revision of {name}", why="a file has none", instead="Leave revision out")
+        return _gguf(weights, tokenizer, dtype=dtype, device=device)
     check_adapter(path)
     if path.is_dir() and not ((path / "config.json").exists() or (path / ADAPTER).exists()):
         raise ModelUnavailable(
             f"folder {name}", why="it contains no config.json", instead="Give a saved model's folder"
         )
+    if path.suffix == ".gguf" and not path.exists():
+        raise ModelUnavailable(f"no file at {name}", why="there is no such GGUF file", instead="Give the path of one")
     if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
         why = "it is a file" if path.is_file() else "there is no such folder"
         raise ModelUnavailable(f"no model folder at {name}", why=why, instead="Give a saved model's folder")
@@ -279,6 +291,14 @@ def _pretrained(
     said.pass_on()
     shown = path.name if path.is_dir() else name
     return Opened(_placed(hf, device), found, shown, commit, token_counts=counts, tokenizer_fault=fault)
+
+
+def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:
+    """The model of a GGUF file, with its own tokenizer unless another is given."""
+    read = read_gguf(path, _dtype(dtype))
+    _check_is_decoder(read.hf)
+    given, _ = (read.tokenizer, "") if tokenizer is None else _given_or_read(tokenizer, str(tokenizer), {})
+    return Opened(_placed(read.hf, device), given, path.name)
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:

@@ -1,0 +1,108 @@
+"""What a GGUF file says of its model and transformers does not read: refused where it changes numbers, else said.
+
+transformers reads the fields and tensors that it knows and drops the others in silence. Llama 3's tensor of rotary
+factors (`rope_freqs.weight`) is such a one.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from unembed.errors import ModelUnavailable, UnembedWarning
+
+_CHANGES_NUMBERS = re.compile(
+    r"rope\.|softcap|scale|sliding_window|clamp|norm_eps|key_length|value_length|gating|alibi"
+)
+_ALSO_CALLED = {
+    "key_length": ("head_dim",),
+    "value_length": ("head_dim", "v_head_dim"),
+    "dimension_count": ("head_dim",),
+    "layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps"),
+    "layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+}
+"""What configurations of transformers call some of the fields."""
+_NEUTRAL = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scaling.attn_factor": 1.0}
+"""Values with which a field changes nothing."""
+
+
+def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig) -> None:
+    """Refuse fields that change numbers and that the configuration does not have; warn of the others.
+
+    Args:
+        name: of the file, for the message.
+        fields: of the file, by name.
+        config: what transformers made of them.
+
+    Raises:
+        ModelUnavailable: a field changes numbers and was not read.
+    """
+    read = _fields_read(str(fields["general.architecture"]))
+    if read is None:
+        return
+    prefix = f"{fields['general.architecture']}."
+    own = {field.removeprefix(prefix): value for field, value in fields.items() if field.startswith(prefix)}
+    lost = {f: v for f, v in own.items() if f not in read and not _is_in(config, f, v) and _NEUTRAL.get(f) != v}
+    if own.get("rope.scaling.type") == "none":
+        lost = {field: value for field, value in lost.items() if not field.startswith("rope.scaling")}
+    changing = [f"{field} = {value}" for field, value in lost.items() if _CHANGES_NUMBERS.search(field)]
+    if changing:
+        raise ModelUnavailable(
+            f"file {name}",
+            why=f"transformers does not read its {', '.join(changing)}, which changes every number",
+            instead="Open the model as transformers saves it",
+        )
+    if lost:
+        warnings.warn(
+            f"transformers does not read these fields of {name}: {', '.join(sorted(lost))}",
+            UnembedWarning,
+            stacklevel=2,
+        )
+
+
+def _fields_read(architecture: str) -> set[str] | None:
+    """The fields that transformers reads of an architecture; None where it has a reader of its own for it."""
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+    def plain(word: str) -> str:
+        return word.replace("_", "").replace("-", "")
+
+    known = [rows for key, rows in GGUF_CONFIG_MAPPING.items() if plain(key) == plain(architecture)]
+    return {field for field, meant in known[0].items() if meant not in (None, -1)} if known else None
+
+
+def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
+    """Whether the configuration says the same, although the field was not read."""
+    last = field.rpartition(".")[2]
+    inner = config.get_text_config()
+    values = [getattr(inner, known, None) for known in (last, *_ALSO_CALLED.get(last, ()))]
+    if last in ("key_length", "value_length", "dimension_count") and getattr(inner, "head_dim", None) is None:
+        values.append(inner.hidden_size // inner.num_attention_heads)
+    return value in values
+
+
+def check_tensors(name: str, sizes: Mapping[str, int], hf: PreTrainedModel) -> None:
+    """Refuse rotary factors that the model has no place for; warn of other tensors without one.
+
+    Args:
+        name: of the file, for the message.
+        sizes: how many numbers each tensor of the file has.
+        hf: the model that was read.
+
+    Raises:
+        ModelUnavailable: the file has rotary factors of its own.
+    """
+    if factors := [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]:
+        raise ModelUnavailable(
+            f"file {name}",
+            why=f"transformers does not read its {factors[0]}, rotary factors that change every number",
+            instead="Open the model as transformers saves it",
+        )
+    surplus = sum(sizes.values()) - sum(parameter.numel() for parameter in hf.parameters())
+    if surplus > 0:
+        warnings.warn(f"{name} holds {surplus:,} numbers that the model does not use", UnembedWarning, stacklevel=2)
