@@ -16,8 +16,9 @@ import torch
 
 import unembed
 from unembed.gallery import Gallery
-from unembed.gallery.ranking import vectors_like, written_values
 from unembed.lens import read
+from unembed.memories.norm_overlap import vectors_like
+from unembed.memories.values import written_values
 from unembed.models.shipped_models import shipped_folder
 from unembed.names import memory_name
 

@@ -37,6 +37,17 @@ def test_random_lists_are_seldom_called_coherent(contexts):
     assert (coherence(contexts, lists).p <= 0.05).mean() < 0.12
 
 
+def test_lists_that_stay_significant_do_not_depend_on_those_given_up(contexts):
+    rng = np.random.default_rng(3)
+    lists = np.stack([*(rng.choice(ANYWHERE, 10, replace=False) for _ in range(50)), GROUP[:10], OTHER[:10]])
+    whole, judged = coherence(contexts, lists), coherence(contexts, lists, only_below=0.01)
+    significant = whole.p <= 0.01
+    assert significant[-2:].all() and significant.sum() < 10
+    for one, other in ((judged.p, whole.p), (judged.size, whole.size), (judged.similarity, whole.similarity)):
+        assert np.array_equal(one[significant], other[significant])
+    assert (judged.p[~significant] > 0.01).all() and np.isnan(judged.similarity[:50]).any()
+
+
 def test_similarity_is_the_mean_cosine_of_all_pairs(contexts):
     ids = np.array([[20, 45, 70, 99, 21, 150]])
     rows = contexts.vectors[ids[0]].astype(np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, score
+from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, describe_pattern, score
 from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
 PATTERN = TriggerPattern((Slot(-1, " on", True, 0.9, 0.01, 1e-9), Slot(0, "numbers", False, 0.9, 0.05, 1e-9)), None)
@@ -25,18 +25,21 @@ def test_a_pattern_of_triggers_that_promoted_tokens_do_not_follow_does_not_count
 
 
 def test_a_description_names_pattern_and_concept():
-    assert describe(PATTERN, "months", MONTHS, MONTHS, FULL) == "after 'on' + numbers: months (March, August, May)"
+    assert (
+        describe(describe_pattern(PATTERN), "months", MONTHS, MONTHS, FULL)
+        == "after 'on' + numbers: months (March, August, May)"
+    )
 
 
 def test_what_is_not_significant_is_not_named():
     weak: dict[str, Evidence | None] = {**FULL, "concept": Evidence(0.5, 0.5)}
-    assert describe(PATTERN, "months", MONTHS, MONTHS, weak) == (
+    assert describe(describe_pattern(PATTERN), "months", MONTHS, MONTHS, weak) == (
         "after 'on' + numbers: tokens such as 'March', 'August', 'May'"
     )
     small: dict[str, Evidence | None] = {**FULL, "concept": Evidence(0.1, 1e-9)}
-    assert "months" not in describe(PATTERN, "months", MONTHS, MONTHS, small)
+    assert "months" not in describe(describe_pattern(PATTERN), "months", MONTHS, MONTHS, small)
     loose: dict[str, Evidence | None] = {**FULL, "triggers": Evidence(0.9, 0.5)}
-    assert describe(PATTERN, "months", MONTHS, MONTHS, loose) == "months (March, August, May)"
+    assert describe(describe_pattern(PATTERN), "months", MONTHS, MONTHS, loose) == "months (March, August, May)"
 
 
 def test_a_negative_pole_has_a_minus_sign():

@@ -10,12 +10,13 @@ import torch
 
 import unembed
 from tests.conftest import tiny
+from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
-from unembed.errors import InvalidInput
+from unembed.errors import IndexFault, InvalidInput
 from unembed.gallery import Gallery, rank_memories
 from unembed.gallery.evidence import INGREDIENTS
-from unembed.gallery.ranking import agreement
-from unembed.index import Index
+from unembed.gallery.text_evidence import agreements
+from unembed.index import Index, IndexSettings
 from unembed.stream.interventions import set_coefficient
 
 LINES = 150
@@ -137,7 +138,18 @@ def test_a_phrase_that_the_triggers_repeat_is_no_agreement():
     """25 triggers in one phrase of the text are followed by one promoted token; ten different ones are evidence."""
     promoted = np.arange(30)
     repeated, varied = np.full(25, 7), np.concatenate([np.arange(10), np.arange(100, 115)])
-    one, ten = (agreement(following, promoted, base=0.02) for following in (repeated, varied))
+    lists, base = np.stack([promoted] * 2), np.full(2, 0.02)
+    one, ten = agreements(np.stack([repeated, varied]), lists, base)
     assert one is not None and one.size == pytest.approx(1.0) and one.p == pytest.approx(0.02)
     assert ten is not None and ten.size == pytest.approx((0.4 - 0.02) / 0.98) and ten.p < 1e-8
-    assert agreement(np.full(3, -1), promoted, base=0.02) is None
+    assert agreements(np.full((1, 3), -1), promoted[None], base[:1]) == [None]
+
+
+def test_an_index_of_some_layers_ranks_these_alone(tmp_path):
+    lm, text = lettered("llama"), open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32)
+    index = Index.build(lm, text, tmp_path / "one", settings=IndexSettings(layers=(1,)))
+    of_one, of_all = index.memories(50), Index.build(lm, text, tmp_path / "all").memories(50, layers=[1])
+    assert {row.layer for row in of_one} == {1}
+    assert [row.score for row in of_one] == pytest.approx([row.score for row in of_all], abs=1e-6)
+    with pytest.raises(IndexFault, match="it was built of layers 1"):
+        index.memories(5, layers=[0])

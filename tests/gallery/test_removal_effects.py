@@ -11,18 +11,19 @@ from unembed.gallery.removal_effects import Removal, probability_drops
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "gptj"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "gptj", "bloom", "opt", "mixtral", "mistral"])
 def test_each_prefix_loses_its_own_memory_at_its_last_token(family, dtype):
     lm = tiny(family, dtype)
     g = torch.Generator().manual_seed(0)
+    texts = torch.randint(3, 90, (2, 9), generator=g)
     removals = [
-        Removal(7 * n, torch.randint(3, 90, (3 + n,), generator=g), torch.randint(3, 90, (4,), generator=g).unique())
-        for n in range(5)
+        # Prefixes of one text, one of them twice, and of another; of one token, too; memories of several layers.
+        Removal(n % lm.n_layers, 5 * n, text[:length], torch.randint(3, 90, (4,), generator=g).unique())
+        for n, (text, length) in enumerate([(texts[0], 4), (texts[0], 9), (texts[1], 6), (texts[0], 4), (texts[1], 1)])
     ]
-    layer = lm.n_layers - 1
-    drops = probability_drops(lm, layer, removals)
+    drops = probability_drops(lm, removals)
     for drop, one in zip(drops.tolist(), removals, strict=True):
-        edit = set_coefficient(layer, one.index, 0.0, positions="last")
+        edit = set_coefficient(one.layer, one.index, 0.0, positions="last")
         before, after = (
             float(lm.run(one.ids[None], edits=edits).logits[0, -1].double().softmax(-1)[one.promoted].sum())
             for edits in ((), (edit,))
@@ -37,5 +38,5 @@ def test_nothing_stays_removed_afterwards():
     lm = tiny("gpt2")
     ids = torch.arange(3, 9)
     before = lm.run(ids[None]).logits
-    probability_drops(lm, 0, [Removal(1, ids, torch.tensor([5]))])
+    probability_drops(lm, [Removal(0, 1, ids, torch.tensor([5]))])
     assert torch.equal(lm.run(ids[None]).logits, before)

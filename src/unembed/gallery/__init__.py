@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.gallery.candidates import TriggerText as TriggerText
     from unembed.gallery.descriptions import MemoryDescriptions as MemoryDescriptions
     from unembed.gallery.descriptions import memory_descriptions as memory_descriptions
     from unembed.gallery.descriptions import memory_gallery as memory_gallery
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from unembed.gallery.gallery import FILE as FILE
     from unembed.gallery.gallery import SAVED as SAVED
     from unembed.gallery.gallery import Gallery as Gallery
-    from unembed.gallery.ranking import TriggerText as TriggerText
     from unembed.gallery.ranking import rank_memories as rank_memories
+    from unembed.gallery.saved_progress import SavedProgress as SavedProgress
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
@@ -33,6 +34,8 @@ else:
             "descriptions": "MemoryDescriptions memory_descriptions memory_gallery saved_descriptions saved_gallery",
             "evidence": "INGREDIENTS Evidence MemoryEvidence",
             "gallery": "ALIKE FILE SAVED Gallery",
-            "ranking": "TriggerText rank_memories",
+            "candidates": "TriggerText",
+            "ranking": "rank_memories",
+            "saved_progress": "SavedProgress",
         },
     )

@@ -118,19 +118,19 @@ def _quoted(text: str) -> str:
 
 
 def describe(
-    pattern: TriggerPattern | None,
+    pattern: str | None,
     concept: str | None,
     concept_tokens: tuple[str, ...],
     top_tokens: tuple[str, ...],
     evidence: dict[str, Evidence | None],
 ) -> str:
-    """One line from the evidence alone: trigger pattern, then what is promoted.
+    """One line from the evidence alone: trigger pattern (as `describe_pattern` words it), then what is promoted.
 
     The pattern is named if it is significant. The concept is named if it is significant and large enough; its tokens
     follow as examples. Without a concept the first tokens are quoted, and nothing is claimed about them.
     """
     triggers, named = evidence["triggers"], evidence["concept"]
-    where = describe_pattern(pattern) if triggers is not None and triggers.counted > 0 else None
+    where = pattern if triggers is not None and triggers.counted > 0 else None
     if concept is not None and named is not None and named.counted >= NAMED_SHARE:
         what = f"{concept} ({', '.join(token.strip() for token in concept_tokens[:3])})"
     else:

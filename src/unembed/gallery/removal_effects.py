@@ -1,69 +1,200 @@
 """The effect of a memory on its own triggers: the probability of the tokens it promotes, with and without it.
 
 The coefficient is set to 0 at the trigger token alone, in the running model, and the model's own next-token
-distribution is compared with the one that it has without the change.
+distribution is compared with the one that it has without the change. What precedes the trigger token is the same with
+and without the memory, so that prefixes of one text are run once, and where the model's cache holds plain keys and
+values only the trigger token is run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
-from unembed.stream.hooks import attach_hooks
+from unembed.stream.hooks import Callback, Hook, accepts_argument, attach_hooks
 from unembed.stream.run import forward_arguments, padded
 
 _TOKENS_AT_ONCE = 2048
+_SAME = 1e-3
+"""The largest difference of a probability between a pass with a cache and one without that counts as rounding."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """One prefix on which a memory of the layer is removed."""
+    """One prefix on which a memory is removed."""
 
+    layer: int
     index: int
     ids: Int[Tensor, " pos"]
     promoted: Int[Tensor, " k"]
     """The tokens whose probability is summed."""
 
 
+@dataclass(frozen=True)
+class _At:
+    """A removal of a batch: the row of its text, and the position of its trigger token there."""
+
+    number: int
+    removal: Removal
+    row: int
+
+    @property
+    def position(self) -> int:
+        return len(self.removal.ids) - 1
+
+
 @torch.no_grad()
-def probability_drops(lm: Decoder, layer: int, removals: Sequence[Removal]) -> Float[Tensor, " removal"]:
+def probability_drops(
+    lm: Decoder, removals: Sequence[Removal], progress: Callable[[int], None] = lambda _done: None
+) -> Float[Tensor, " removal"]:
     """How much the probability of the promoted tokens, taken together, falls when the memory is removed.
 
-    Positive where the memory promotes them. Different memories of one layer share a forward pass.
+    Positive where the memory promotes them. Different memories, of any layers, share a forward pass.
 
-    Memory: the logits of one position of each prefix of a batch of 2,048 tokens, and its activations.
+    Args:
+        progress: called with the number of removals that are done.
+
+    Memory: the activations and the cache of a batch of 2,048 tokens, and the logits at its trigger tokens.
     """
     drops = torch.zeros(len(removals), dtype=torch.float64)
-    order = sorted(range(len(removals)), key=lambda i: len(removals[i].ids))
-    start = 0
-    while start < len(order):
-        end = start + 1
-        while end < len(order) and len(removals[order[end]].ids) * (end + 1 - start) <= _TOKENS_AT_ONCE:
-            end += 1
-        batch = order[start:end]
-        chosen = [removals[i] for i in batch]
-        before, after = (_probabilities(lm, layer, chosen, remove=remove) for remove in (False, True))
-        drops[batch] = before - after
-        start = end
+    cached = None
+    done = 0
+    for texts, places in _batches(removals):
+        before, cache = _before(lm, texts, places)
+        if cached is None:
+            again = None if cache is None else _last_token(lm, places[:1], cache, remove=False)
+            cached = again is not None and float((again - before[:1]).abs().max()) < _SAME
+        for part in _parts(places):
+            of_part = [places.index(one) for one in part]
+            after = _last_token(lm, part, cache, remove=True) if cached else _whole(lm, part)
+            drops[[one.number for one in part]] = before[of_part] - after
+            done += len(part)
+            progress(done)
     return drops
 
 
-def _probabilities(lm: Decoder, layer: int, removals: Sequence[Removal], *, remove: bool) -> Float[Tensor, " removal"]:
-    ids, mask = padded(lm, [one.ids for one in removals])
-    rows, last = torch.arange(len(removals), device=lm.device), mask.sum(dim=1) - 1
-    indices = torch.tensor([one.index for one in removals], device=lm.device)
+def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_At]]]:
+    """Texts of which the prefixes are beginnings, each once, as many as are run at once; and the removals in them."""
+    order = sorted(range(len(removals)), key=lambda i: removals[i].ids.tolist(), reverse=True)
+    texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
+    for i in order:
+        ids = removals[i].ids.tolist()
+        # A prefix comes after the texts that begin with it, the last of which is next to it.
+        if not texts or texts[-1][0][: len(ids)] != ids:
+            texts.append((ids, []))
+        texts[-1][1].append(i)
+    texts.sort(key=lambda text: len(text[0]))
+    start = 0
+    while start < len(texts):
+        end = start + 1
+        while end < len(texts) and len(texts[end][0]) * (end + 1 - start) <= _TOKENS_AT_ONCE:
+            end += 1
+        chosen = texts[start:end]
+        places = [_At(i, removals[i], row) for row, (_, numbers) in enumerate(chosen) for i in numbers]
+        yield [torch.tensor(ids) for ids, _ in chosen], places
+        start = end
 
-    def silence(coefficients: Float[Tensor, "batch pos d_mlp"]) -> None:
-        # The tensor is the down-projection's own input, so each row loses its own memory in one pass.
-        coefficients[rows, last, indices] = 0
 
-    captures = {("coefficients", layer): silence} if remove else {}
+def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
+    """As many removals as their prefixes allow at once, the longest prefixes first."""
+    ordered = sorted(places, key=lambda one: -one.position)
+    start = 0
+    while start < len(ordered):
+        step = max(1, 2 * _TOKENS_AT_ONCE // (ordered[start].position + 1))
+        yield ordered[start : start + step]
+        start += step
+
+
+def _before(
+    lm: Decoder, texts: Sequence[Tensor], places: Sequence[_At]
+) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
+    """The promoted tokens' probability at each trigger token, and the cache if only that token need be run again."""
+    ids, mask = padded(lm, texts)
+    arguments = forward_arguments(lm, mask)
+    if accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids"):
+        arguments["use_cache"] = True
+    if accepts_argument(lm, "logits_to_keep"):
+        arguments["logits_to_keep"] = 1
+    last: list[Tensor] = []
+    captures: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): lambda t: last.append(t.clone())}
     with attach_hooks(lm, captures) as current:
-        logits = lm.hf(ids, **forward_arguments(lm, mask), **current.arguments).logits[rows, last]  # (batch, d_vocab)
+        out = lm.hf(ids, **arguments, **current.arguments)
+    rows, columns = [one.row for one in places], [one.position for one in places]
+    cache = getattr(out, "past_key_values", None)
+    plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
+    return _promoted(logits_of(lm, last[0][rows, columns]), places), cache if plain else None
+
+
+def _last_token(
+    lm: Decoder, places: Sequence[_At], cache: DynamicCache | None, *, remove: bool
+) -> Float[Tensor, " removal"]:
+    """The promoted tokens' probability after the trigger token is run on the cache of what precedes it."""
+    assert cache is not None
+    n = max(one.position for one in places)
+    rows = torch.tensor([one.row for one in places], device=lm.device)
+    positions = torch.tensor([one.position for one in places], device=lm.device)
+    own = DynamicCache()
+    for number, layer in enumerate(cache.layers):
+        assert layer.keys is not None and layer.values is not None
+        own.update(layer.keys[rows, :, :n], layer.values[rows, :, :n], number)
+    # The cache of a shorter prefix goes on with tokens that come after its trigger token: they are hidden.
+    before = torch.arange(n, device=lm.device) < positions[:, None]
+    mask = torch.cat([before, torch.ones_like(before[:, :1])], dim=1).long() if n else torch.ones_like(rows)[:, None]
+    ids = torch.stack([one.removal.ids[-1] for one in places])[:, None].to(lm.device)
+    with attach_hooks(lm, {}, hooks=_silenced(places, [0] * len(places)) if remove else {}) as current:
+        out = lm.hf(
+            ids,
+            attention_mask=mask,
+            position_ids=positions[:, None],
+            past_key_values=own,
+            use_cache=True,
+            **current.arguments,
+        )
+    return _promoted(out.logits[:, -1], places)
+
+
+def _whole(lm: Decoder, places: Sequence[_At]) -> Float[Tensor, " removal"]:
+    """The same by a pass over all prefixes."""
+    ids, mask = padded(lm, [one.removal.ids for one in places])
+    rows, columns = range(len(places)), [one.position for one in places]
+    last: list[Tensor] = []
+    captures: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): lambda t: last.append(t.clone())}
+    arguments = forward_arguments(lm, mask)
+    if accepts_argument(lm, "logits_to_keep"):
+        arguments["logits_to_keep"] = 1
+    with attach_hooks(lm, captures, hooks=_silenced(places, columns)) as current:
+        lm.hf(ids, **arguments, **current.arguments)
+    return _promoted(logits_of(lm, last[0][list(rows), columns]), places)
+
+
+def _promoted(logits: Float[Tensor, "removal d_vocab"], places: Sequence[_At]) -> Float[Tensor, " removal"]:
     p = logits.double().softmax(dim=-1).cpu()
-    return torch.stack([p[row, one.promoted].sum() for row, one in enumerate(removals)])
+    return torch.stack([p[row, one.removal.promoted].sum() for row, one in enumerate(places)])
+
+
+def _silenced(places: Sequence[_At], columns: Sequence[int]) -> dict[tuple[str, int], Hook]:
+    """For each layer, what sets the coefficient of each of its memories to 0 at the trigger token of its own row."""
+    hooks: dict[tuple[str, int], Hook] = {}
+    for layer in {one.removal.layer for one in places}:
+        rows = [row for row, one in enumerate(places) if one.removal.layer == layer]
+        indices = [places[row].removal.index for row in rows]
+        at = [columns[row] for row in rows]
+
+        def silence(
+            coefficients: Float[Tensor, "batch pos d_mlp"],
+            _layer: int,
+            where: tuple[list[int], list[int], list[int]] = (rows, at, indices),
+        ) -> Tensor:
+            coefficients = coefficients.clone()
+            coefficients[where] = 0
+            return coefficients
+
+        hooks["coefficients", layer] = silence
+    return hooks

@@ -24,6 +24,8 @@ from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
 if TYPE_CHECKING:  # an index is read without torch
+    import numpy as np
+
     from unembed.corpus import CorpusSource
     from unembed.gallery import Gallery
     from unembed.index.coefficients import CoefficientsView
@@ -33,6 +35,12 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.index.vectors import Vectors
     from unembed.models.decoder import Decoder
     from unembed.sweeps import Ray
+
+
+_RANKING = ".ranking"
+"""The folder of a ranking that is not finished."""
+_TOP_TOKENS = 30
+"""Top tokens of a value that a ranking of memories reads."""
 
 
 @offers(
@@ -291,7 +299,8 @@ class Index(IndexQueries):
         evidence by rule.
 
         The best 200 of all layers are saved with the index, and read from there the next time; traces show their
-        descriptions. A saved file that is damaged is ranked anew, with a warning. The order is that of the score;
+        descriptions. A ranking that was interrupted goes on where it stopped. A saved file that is damaged is ranked
+        anew, with a warning. The order is that of the score;
         `Gallery.varied` lists different ones first, as the command `unembed memories` does.
 
         Args:
@@ -303,12 +312,12 @@ class Index(IndexQueries):
             progress: called with a step's name, the amount done, and the total.
 
         Raises:
-            IndexFault: the index's triggers are not built yet.
+            IndexFault: the index's triggers are not built yet, or not of these layers.
             InvalidInput: the model has no tokenizer.
         """
         import numpy as np
 
-        from unembed.gallery import FILE, SAVED, Gallery, TriggerText, rank_memories
+        from unembed.gallery import FILE, SAVED, Gallery, SavedProgress, TriggerText, rank_memories
 
         default = layers is None and not show_unlearned and seed == 0
         if default and positive_int("top", top) <= SAVED and not recompute:
@@ -319,21 +328,42 @@ class Index(IndexQueries):
                 warnings.warn(f"{fault.what} cannot be used: {fault.why}. Ranking anew", stacklevel=2)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
         passages = self.passages
-        text = TriggerText(np.asarray(passages.token), positions, passages.next_tokens, passages.read_to)
+        promoted = self._promoted_by_pole(positions)
+        token, following, read = np.asarray(passages.token), passages.next_tokens, passages.read_to
+        text = TriggerText(token, positions, self.bounds, following, read, promoted)
+        held = [layer for layer, size in enumerate(self.manifest.layers) if size]
+        chosen = held if layers is None else sorted({self.model.layer(layer) for layer in layers})
+        if missing := [str(layer) for layer in chosen if layer not in held]:
+            raise IndexFault(
+                f"the memories of layer {', '.join(missing)} in {self.path}",
+                why=f"it was built of layers {', '.join(map(str, held))}",
+                instead="Choose one of these, or build an index of all layers",
+            )
+        n = max(top, SAVED) if default else top
+        saved = SavedProgress(self.path / _RANKING, f"{n} {self.provenance.line()}") if default else None
         gallery = rank_memories(
             self.model,
             text,
-            max(top, SAVED) if default else top,
-            layers=layers,
+            n,
+            layers=chosen,
             show_unlearned=show_unlearned,
             provenance=self.provenance,
             seed=seed,
             progress=progress,
+            saved=saved,
         )
-        if default:
+        if saved is not None:
             with suppress(UnembedError):  # an index may be read-only
                 gallery.save(self.path / FILE)
+                saved.remove()
         return gallery.first(top)
+
+    def _promoted_by_pole(self, poles: Iterable[str]) -> dict[str, np.ndarray] | None:
+        """The top tokens of every value at each pole; None where fewer are stored than a ranking reads."""
+        stored = {"positive": self.readings, "negative": self.suppressed}
+        found = {pole: ends[0] for pole in poles if (ends := stored[pole]) is not None}
+        enough = len(found) == len(list(poles)) and all(ids.shape[1] >= _TOP_TOKENS for ids in found.values())
+        return found if enough else None
 
     def sql(self, query: str, *, timeout: float = 60.0) -> Table:
         """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.

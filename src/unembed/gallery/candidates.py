@@ -1,0 +1,174 @@
+"""Memories as candidates for the gallery: what each promotes, where it fires, and the evidence found so far.
+
+Evidence is found in two steps, because most memories do nothing that a person can name: a layer's memories are judged
+as far as their score needs, and only the best are judged in full. No score depends on where the steps part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from unembed.concepts.detection import Concept, find_concepts
+from unembed.concepts.token_classes import Classes
+from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, score
+from unembed.lens import read
+from unembed.memories.norm_overlap import vectors_like
+from unembed.memories.values import value_readings, written_values
+from unembed.models.decoder import Decoder
+
+TOP_TOKENS = 30
+RANDOM_VECTORS = 299
+"""Random vectors for each layer; the concepts of the values are compared with theirs."""
+SHOWN_TOKENS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class TriggerText:
+    """The keys' triggers as an index stores them: a text, and the positions at which each key fires most."""
+
+    text: Int[np.ndarray, " pos"]
+    """Token ids of the corpus."""
+    positions: dict[str, Int[np.ndarray, "memory trigger"]]
+    """For each pole the positions of the triggers in the text, strongest first; -1 where there are fewer."""
+    starts: Int[np.ndarray, " layer_and_one"]
+    """The first memory of each layer."""
+    next_tokens: Callable[[Int[np.ndarray, " place"]], Int[np.ndarray, " place"]]
+    """The token after each position; -1 where there is none."""
+    prefix: Callable[[int], Int[np.ndarray, " pos"]]
+    """The tokens that the model reads up to a position of the text, special tokens included."""
+    promoted: Mapping[str, Int[np.ndarray, "memory k"]] | None = None
+    """For each pole the tokens that each memory promotes most, unlearned ones left out; None: they are read anew."""
+
+
+@dataclass
+class Candidate:
+    """A memory at one pole."""
+
+    layer: int
+    index: int
+    pole: str
+    promoted: tuple[int, ...]
+    """The top tokens of the value at this pole."""
+    concept: str | None = None
+    concept_tokens: tuple[int, ...] = ()
+    pattern: str | None = None
+    """What the triggers share, in words."""
+    evidence: dict[str, Evidence | None] | None = None
+    """By ingredient; None where it was not measured."""
+
+    @property
+    def found(self) -> dict[str, Evidence | None]:
+        """The evidence so far."""
+        if self.evidence is None:
+            self.evidence = dict.fromkeys(INGREDIENTS)
+        return self.evidence
+
+    @property
+    def score(self) -> float:
+        """The score by the evidence so far."""
+        return score(self.found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The candidate as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Candidate:
+        """Inverse of `to_dict`."""
+        values = {field.name: row[field.name] for field in fields(cls)}
+        values["promoted"], values["concept_tokens"] = tuple(row["promoted"]), tuple(row["concept_tokens"])
+        values["evidence"] = {name: one and Evidence(**one) for name, one in row["evidence"].items()}
+        return cls(**values)
+
+    def described(self, lm: Decoder) -> MemoryEvidence:
+        """The row of the gallery."""
+        tokens = tuple(lm.token_strings(list(self.promoted[:SHOWN_TOKENS])))
+        members = tuple(lm.token_strings(list(self.concept_tokens)))
+        return MemoryEvidence(
+            self.layer,
+            self.index,
+            self.pole,
+            describe(self.pattern, self.concept, members, tokens, self.found),
+            tokens,
+            self.promoted[:SHOWN_TOKENS],
+            self.concept,
+            members,
+            self.pattern,
+            self.found,
+            lm.experts_of(self.layer),
+        )
+
+
+def poles_of(lm: Decoder, known: TriggerText | None, layer: int) -> tuple[str, ...]:
+    """The poles of a layer's memories: those whose triggers are known, or both where coefficients have a sign."""
+    if known is not None:
+        return tuple(known.positions)
+    return ("positive", "negative") if lm.is_signed(layer) else ("positive",)
+
+
+def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlearned: bool) -> list[Candidate]:
+    """All memories of a layer, at the positive pole and then at the negative one if it has that."""
+    poles = poles_of(lm, known, layer)
+    n = lm.weights.n_memories[layer]
+    found = []
+    for pole in poles:
+        if known is not None and known.promoted is not None and not show_unlearned:
+            ids = np.asarray(known.promoted[pole][known.starts[layer] : known.starts[layer + 1], :TOP_TOKENS])
+        else:
+            bottom = pole == "negative"
+            read_now = value_readings(lm, TOP_TOKENS, layers=[layer], bottom=bottom, show_unlearned=show_unlearned)
+            ids = read_now.ids[0, :n].numpy()
+        found += [Candidate(layer, i, pole, tuple(row)) for i, row in enumerate(ids.tolist())]
+    return found
+
+
+def add_concepts(
+    lm: Decoder, candidates: list[Candidate], classes: Classes, layer: int, show_unlearned: bool, seed: int
+) -> None:
+    """The concept of each candidate of a layer, against those of random vectors like the layer's values."""
+    concepts = _concepts(classes, np.array([one.promoted for one in candidates]))
+    poles = dict.fromkeys(one.pole for one in candidates)
+    random = {pole: _random_scores(lm, classes, layer, pole, show_unlearned, seed) for pole in poles}
+    for one, concept in zip(candidates, concepts, strict=True):
+        one.found["concept"] = _concept_evidence(concept, len(classes.tokens), random[one.pole])
+        if concept is not None:
+            one.concept, one.concept_tokens = concept.name, concept.members
+
+
+def _concepts(classes: Classes, ids: Int[np.ndarray, "list k"]) -> list[Concept | None]:
+    return [next((one for one in row if one.counted), None) for row in find_concepts(classes, ids)]
+
+
+@torch.no_grad()
+def _random_scores(
+    lm: Decoder, classes: Classes, layer: int, pole: str, show_unlearned: bool, seed: int
+) -> Float[np.ndarray, " random"]:
+    """Scores of the concepts of random vectors with the mean and deviation of the layer's values; 0 without one.
+
+    The unembedding is far from isotropic, so the top tokens of a random vector share more than random tokens do.
+    """
+    generator = torch.Generator().manual_seed(seed * 10_007 + layer)
+    vectors = vectors_like(written_values(lm, layer), RANDOM_VECTORS, generator)
+    hidden = None if show_unlearned else lm.unlisted
+    ids = read(lm, -vectors if pole == "negative" else vectors, TOP_TOKENS, basis="raw", hidden=hidden).ids
+    found = _concepts(classes, ids.cpu().numpy())
+    return np.array([0.0 if concept is None else concept.score for concept in found])
+
+
+def _concept_evidence(concept: Concept | None, n_tokens: int, random: Float[np.ndarray, " random"]) -> Evidence:
+    """Size: the share of the top tokens in the class, in excess of the class's share of the vocabulary.
+
+    p: the larger of the hypergeometric one and the share of random vectors with a concept at least as improbable.
+    """
+    if concept is None:
+        return Evidence(0.0, 1.0)
+    base = concept.class_size / n_tokens
+    size = (len(concept.members) / TOP_TOKENS - base) / (1 - base)
+    p = max(10.0**-concept.score, (1 + int((random >= concept.score).sum())) / (1 + len(random)))
+    return Evidence(float(np.clip(size, 0, 1)), min(1.0, p))
