@@ -148,7 +148,7 @@ def test_a_phrase_that_the_triggers_repeat_is_no_agreement():
 def test_an_index_of_some_layers_ranks_these_alone(tmp_path):
     lm, text = lettered("llama"), open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32)
     index = Index.build(lm, text, tmp_path / "one", settings=IndexSettings(layers=(1,)))
-    of_one, of_all = index.memories(50), Index.build(lm, text, tmp_path / "all").memories(50, layers=[1])
+    of_one, of_all = index.memories(200), Index.build(lm, text, tmp_path / "all").memories(200, layers=[1])
     assert {row.layer for row in of_one} == {1}
     assert [row.score for row in of_one] == pytest.approx([row.score for row in of_all], abs=1e-6)
     with pytest.raises(IndexFault, match="it was built of layers 1"):
