@@ -8,14 +8,13 @@ requests, and there is no CORS header at all.
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -36,6 +35,8 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 ]
+_UNCACHED = {"cache-control": "no-store"}
+_OPEN_LINK = "Open the link that `unembed serve` printed"
 
 
 def new_token() -> str:
@@ -72,43 +73,35 @@ class Guard:
                 message["headers"] = [*message["headers"], *(h for h in HEADERS if h[0] not in present)]
             await send(message)
 
-        rejection = self._rejection(scope, headers)
-        if rejection is not None:
-            await _respond(send_with_headers, *rejection)
-            return
-        path, query = scope["path"], dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
-        if path == "/" and "token" in query and self._matches(query["token"]):
-            await _respond(
-                send_with_headers, 303, None, [(b"location", self._without_token(query)), self._set_cookie()]
-            )
-            return
-        if path.startswith("/api/") and not self._is_authenticated(headers):
-            await _respond(
-                send_with_headers, 401, _error("token", "no token", "Open the link that `unembed serve` printed")
-            )
-            return
-        if self._in_flight >= MAX_IN_FLIGHT and path != "/api/v1/status":
-            await _respond(send_with_headers, 503, _error("busy", "too many requests at once", "Try again in a moment"))
+        answer = self._answer(scope, headers)
+        if answer is not None:
+            await answer(scope, receive, send_with_headers)
             return
         self._in_flight += 1
         try:
-            await self.app(scope, _limited(receive, _limit(path)), send_with_headers)
+            await self.app(scope, _limited(receive, _limit(scope["path"])), send_with_headers)
         finally:
             self._in_flight -= 1
 
-    def _rejection(self, scope: Scope, headers: dict[str, str]) -> tuple[int, dict[str, Any]] | None:
+    def _answer(self, scope: Scope, headers: dict[str, str]) -> Response | None:
+        """The answer to a request that is not passed on."""
         host = _host_of(headers.get("host", ""))
         if host not in self.hosts:
-            return 421, _error(
-                "host", f"host {host[:80]!r} is not served here", "Open the link that `unembed serve` printed"
-            )
+            return _refused(421, "host", f"host {host[:80]!r} is not served here", _OPEN_LINK)
         origin = headers.get("origin")
         # The port as well: to a cookie, all ports of a host are one site.
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            return 403, _error("origin", "the request comes from another site", "Use the explorer's own page")
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > _limit(scope["path"]):
-            return 413, _error("too_large", "the request is too large", f"{_limit(scope['path'])} bytes at most")
+            return _refused(403, "origin", "the request comes from another site", "Use the explorer's own page")
+        path, length = scope["path"], headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > _limit(path):
+            return _refused(413, "too_large", "the request is too large", f"{_limit(path)} bytes at most")
+        query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+        if path == "/" and "token" in query and self._matches(query["token"]):
+            return self._without_token(query)
+        if path.startswith("/api/") and not self._is_authenticated(headers):
+            return _refused(401, "token", "no token", _OPEN_LINK)
+        if self._in_flight >= MAX_IN_FLIGHT and path != "/api/v1/status":
+            return _refused(503, "busy", "too many requests at once", "Try again in a moment")
         return None
 
     def _matches(self, token: str) -> bool:
@@ -124,13 +117,12 @@ class Guard:
             return False
         return cookie is not None and self._matches(cookie.value)
 
-    def _set_cookie(self) -> tuple[bytes, bytes]:
-        return b"set-cookie", f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict".encode()
-
-    @staticmethod
-    def _without_token(query: dict[str, str]) -> bytes:
+    def _without_token(self, query: dict[str, str]) -> Response:
+        """To the same address without the token, which is in a cookie from now on."""
         rest = urlencode([(name, value) for name, value in query.items() if name != "token"])
-        return f"./?{rest}".encode() if rest else b"./"
+        answer = Response(None, 303, {**_UNCACHED, "location": f"./?{rest}" if rest else "./"})
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+        return answer
 
 
 def _limit(path: str) -> int:
@@ -158,24 +150,6 @@ def _host_of(netloc: str) -> str:
         return ""
 
 
-def _error(code: str, message: str, fix: str) -> dict[str, Any]:
-    return {"code": code, "message": message, "why": "", "fix": fix, "detail": None}
-
-
-async def _respond(
-    send: Send, status: int, content: dict[str, Any] | None, headers: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    body = b"" if content is None else json.dumps(content).encode()
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),
-                *(headers or []),
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+def _refused(status: int, code: str, message: str, fix: str) -> Response:
+    content = {"code": code, "message": message, "why": "", "fix": fix, "detail": None}
+    return JSONResponse(content, status, _UNCACHED)

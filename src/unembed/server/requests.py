@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from unembed import Edit, names
 from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
@@ -192,6 +192,18 @@ class LabelRequest(StrictModel):
     tags: list[Annotated[str, Field(max_length=80)]] = Field(default_factory=list[str], max_length=16)
     confidence: int | None = Field(None, ge=1, le=5)
     verdict: Literal["clear", "mixed", "unclear"] | None = None
+
+
+class ExportedLabel(BaseModel):
+    """A line of an export; a field without a value has its default, and further fields are left out."""
+
+    layer: int = Field(ge=0, le=LARGEST)
+    index: int = Field(ge=0, le=LARGEST)
+    label: LabelText
+    author: Annotated[AuthorName, BeforeValidator(lambda author: author or "?")]
+    kind: Annotated[str, Field(max_length=40), BeforeValidator(lambda kind: kind or "memory")] = "memory"
+    notes: Annotated[dict[str, Any], BeforeValidator(lambda notes: notes or {})] = {}
+    made: Annotated[str, BeforeValidator(lambda made: made or "")] = ""
 
 
 class WithdrawRequest(StrictModel):

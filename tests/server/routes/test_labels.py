@@ -93,7 +93,8 @@ def test_export_and_import_are_inverse_and_repeatable(indexed, wren, tmp_path):
         assert {k: old[k] for k in ("layer", "index", "kind", "label", "author")} == {
             k: new[k] for k in ("layer", "index", "kind", "label", "author")
         }
-    assert page.post("/api/v1/annotations/import", json={"jsonl": "{}"}).json()["code"] == "invalid"
+    for bad in ("{}", "[" * 100_000, '{"layer": 1, "index": 2, "label": "x", "author": "a", "notes": [1]}'):
+        assert page.post("/api/v1/annotations/import", json={"jsonl": bad}).json()["code"] == "invalid"
     session.close()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from unembed import annotation
 from unembed.annotation import Concept, concept, concepts, memories_named
@@ -196,9 +196,9 @@ def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
     new = {key: row for row in rows if (key := _identity(row)) not in known}
     corpus.add_labels(
         Label(
-            row["layer"], row["index"], row["label"], row["author"], row["kind"], {**row["notes"], "made": row["made"]}
+            one["layer"], one["index"], one["label"], one["author"], one["kind"], {**one["notes"], "made": one["made"]}
         )
-        for row in new.values()
+        for one in new.values()
     )
     state.label_version += bool(new)
     return {"added": len(new), "known": len(rows) - len(new)}
@@ -226,24 +226,8 @@ def _identity(row: dict[str, Any]) -> tuple[object, ...]:
 def _parse(number: int, line: str) -> dict[str, Any]:
     """One line of an export, checked."""
     try:
-        row = json.loads(line)
-        label = r.LabelRequest.model_validate(
-            {
-                "layer": row["layer"],
-                "index": row["index"],
-                "label": row["label"],
-                "author": row["author"] or "?",
-            }
-        )
-        notes: object = row.get("notes") or {}
-        kind, made = row.get("kind") or "memory", row.get("made") or ""
-        if not isinstance(notes, dict) or not isinstance(kind, str) or not isinstance(made, str) or len(kind) > 40:
-            raise ValueError("kind and made are texts, notes an object")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidInput(f"line {number} of the import", why=f"it is not a label ({type(error).__name__})") from error
-    return {
-        **label.model_dump(include={"layer", "index", "label", "author"}),
-        "kind": kind,
-        "notes": cast("dict[str, Any]", notes),
-        "made": made,
-    }
+        return r.ExportedLabel.model_validate_json(line).model_dump()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        why = ": ".join(["it is not a label", *map(str, first["loc"]), first["msg"]])
+        raise InvalidInput(f"line {number} of the import", why=why) from error
