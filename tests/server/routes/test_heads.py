@@ -51,8 +51,7 @@ def test_a_head_is_its_circuit(client, wren):
 
 
 def test_a_pattern_is_the_models_and_its_rows_add_up_to_one(client, wren):
-    key = client.post("/api/v1/traces", json={"prompt": PROMPT}).json()["id"]
-    found = client.get(f"/api/v1/traces/{key}/attention/4/1").json()
+    found = client.post("/api/v1/heads/4/1/attention", json={"prompt": PROMPT}).json()
     pattern = wren.run(PROMPT, ("pattern",))["pattern"][4, 0, 1]
     for i, row in enumerate(found["weights"]):
         assert len(row) == i + 1 and sum(row) == pytest.approx(1, abs=1e-5)

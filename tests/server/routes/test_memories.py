@@ -31,11 +31,12 @@ def test_triggers_are_those_of_the_index(indexed, index):
 
 
 def test_neighbours_are_those_of_the_index(indexed, index):
-    assert indexed.get("/api/v1/memories/3/5/similar?top=3").json() == index.similar(3, 5, 3).to_dict()
+    asked = {"memory": "L3M5", "top": 3}
+    assert indexed.post("/api/v1/analyses/index-similar", json=asked).json() == index.similar(3, 5, 3).to_dict()
 
 
 def test_without_an_index_the_pane_explains_how_to_build_one(client):
-    for path in ("memories/3/5/triggers", "memories/3/5/similar", "labels"):
+    for path in ("memories/3/5/triggers", "labels"):
         answer = client.get(f"/api/v1/{path}")
         assert answer.status_code == 409 and "index build" in answer.json()["fix"]
 

@@ -73,15 +73,9 @@ def get_induction(
     return induction_view(state.lm, layer, head, length, seed, text)
 
 
-@routes.answer("GET /traces/{trace_id}/attention/{layer}/{head}", "reading attention", channel="pattern")
-def get_pattern(state: r.State, trace_id: r.TraceId, layer: r.LayerNumber, head: r.Index) -> PatternView:
-    """The attention weights of a head on a prompt, by destination and source, and the contribution of each."""
-    return pattern_view(state.registered_trace(trace_id), layer, head)
-
-
 @routes.answer("POST /heads/{layer}/{head}/attention", "reading attention", channel="pattern")
 def post_pattern(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.PromptRequest) -> PatternView:
-    """The same on any text, which need not be traced first."""
+    """The attention weights of a head on a prompt, by destination and source, and the contribution of each."""
     return pattern_view(query.trace(state), layer, head)
 
 

@@ -97,14 +97,6 @@ def get_coefficients(state: r.State, layer: r.LayerNumber, index: r.Index) -> Co
     return coefficients_view(state.lm, state.require_index(), layer, index)
 
 
-@routes.answer("GET /memories/{layer}/{index}/similar", "finding neighbours", on="files")
-def get_similar(
-    state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 6, among: Literal["values", "keys"] = "values"
-) -> dict[str, Any]:
-    """Memories whose values (or keys) have the highest cosine similarity."""
-    return state.require_index().similar(layer, index, top, among=among).to_dict()
-
-
 @routes.answer(
     "GET /memories/{layer}/{index}/cluster",
     "reading a cluster",
@@ -142,12 +134,6 @@ async def post_clusters(state: r.State, client: r.Client = "") -> StreamingRespo
 def get_concepts(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str, Any]:
     """Categories that the value's 30 top tokens share, found automatically: the table of `unembed concepts`."""
     return unembed.value_concepts(state.lm, [(layer, index)]).to_table().to_dict()
-
-
-@routes.answer("POST /firing", "finding keys")
-def post_firing(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
-    """The keys that fire most on a text, each with its own top trigger."""
-    return state.require_index().firing_on(query.prompt, 20).to_dict()
 
 
 @routes.answer("POST /memories/{layer}/{index}/activations", "running a text")

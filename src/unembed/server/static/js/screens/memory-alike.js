@@ -2,13 +2,13 @@
 import { button, fill, grouped, h, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, answered, loading, memoryLink, pane, toks } from "../parts.js";
-import { memoryPath } from "../state.js";
+import { idOf, memoryPath } from "../state.js";
 
 /** The six values with the most similar directions. */
 export function neighbours(box, { api, model }, memory) {
   if (!model.can.index) return fill(box, h("p.faint", "Neighbours are found with an index, and none is open."));
   fill(box, loading("Comparing values", 6));
-  const ask = () => api.get(`${memoryPath(memory)}/similar`, { top: 6 }, { channel: "similar" });
+  const ask = () => api.post("/analyses/index-similar", { memory: idOf(memory), top: 6 }, { channel: "similar" });
   const line = (row) =>
     h("li", [
       h("div.head", memoryLink(row), h("span.faint", `cosine ${num(row.cosine)}`)),
