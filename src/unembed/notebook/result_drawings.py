@@ -35,7 +35,8 @@ class Bars:
 
     def draw(self, table: Table) -> dict[str, Any]:
         """The data of the drawing."""
-        known = [row for row in table if row[self.value] is not None]
+        known = [i for i, value in enumerate(table[self.value]) if value is not None]
+        shown = table[: known[:MAX_BARS][-1] + 1] if known else table  # a table by memory has tens of thousands of rows
         labels = (self.label,) if isinstance(self.label, str) else self.label
         rows = [
             {
@@ -44,7 +45,8 @@ class Bars:
                 "title": ", ".join(_named(name, row[name]) for name in self.more if row[name] not in (None, "")),
                 **{name: row[name] for name in _IDENTITY if name in row},
             }
-            for row in known[:MAX_BARS]
+            for row in shown
+            if row[self.value] is not None
         ]
         left = len(known) - len(rows)
         note = f"{table.title}; {left:,} more in the table" if left else table.title

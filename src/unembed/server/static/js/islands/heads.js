@@ -8,12 +8,10 @@
  * writes a weight
  */
 import { fill, h, moveFocus, s, square } from "./nodes.js";
+import { fixed, num, percent } from "./numbers.js";
 import { visible } from "./tokens.js";
 
-const short = (x) => {
-  const text = x.toFixed(2).replace(/^-(?=0\.00$)/, "");
-  return text.replace("0.", ".").replace("-", "−");
-};
+const short = (x) => fixed(x, 2).replace("0.", ".");
 
 export function matrix(el, data, options = {}) {
   const { scores, chosen, mixers, names } = data;
@@ -32,7 +30,7 @@ export function matrix(el, data, options = {}) {
     const rank = order.indexOf(size(score));
     const isShown = rank < (data.top ?? flat.length);
     const name = names?.(layer, head);
-    const title = `L${layer}H${head}: ${score.toPrecision(3)}, ${rank + 1} of ${flat.length}${name ? `, ${name}` : ""}`;
+    const title = `L${layer}H${head}: ${num(score)}, ${rank + 1} of ${flat.length}${name ? `, ${name}` : ""}`;
     const cls = (isShown ? shade(score) : "q0") + (chosen && here ? " on" : "");
     return square(`${layer}.${head}`, title, cls, here, () => options.onpick?.(layer, head), isShown && short(score));
   };
@@ -114,7 +112,7 @@ export function pattern(el, data) {
   const at = (i) => EDGE + (i - from) * size;
   const words = tokens.map((t) => visible(t));
   const names = size >= 9 ? words.map((word) => word.slice(0, 12)) : null;
-  const format = data.format || ((x) => `${(100 * x).toFixed(1)} %`);
+  const format = data.format || percent;
   const cell = (w, src, dst) => {
     const cls = `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}`;
     const place = { x: at(src), y: at(dst), width: size - 1, height: size - 1, rx: 1.5, class: cls };

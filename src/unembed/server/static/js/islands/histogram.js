@@ -5,10 +5,10 @@
  *   Heights are logarithmic: most coefficients are near zero, and the rare large ones matter most.
  */
 import { fill, s } from "./nodes.js";
+import { num } from "./numbers.js";
 
 const W = 440;
 const H = 96;
-const shown = (x) => x.toPrecision(3).replace("-", "−");
 
 export function mount(el, { edges, counts, marks, label }) {
   const low = Math.min(edges[0], ...marks.map((m) => m.value));
@@ -18,7 +18,7 @@ export function mount(el, { edges, counts, marks, label }) {
   const bar = (n, i) => {
     const height = (64 * Math.log1p(n)) / most;
     const width = Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5);
-    const title = () => s("title", `${n} from ${shown(edges[i])} to ${shown(edges[i + 1])}`);
+    const title = () => s("title", `${n} from ${num(edges[i])} to ${num(edges[i + 1])}`);
     return n > 0 && s("rect", { x: x(edges[i]), y: 78 - height, width, height }, title());
   };
   const text = (at, y, content) => {
@@ -31,7 +31,7 @@ export function mount(el, { edges, counts, marks, label }) {
   ];
   const zero = x(0) > 40 && x(0) < W - 40 && text(0, 92, "0");
   const props = { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label };
-  const ends = [text(low, 92, shown(low)), text(high, 92, shown(high))];
+  const ends = [text(low, 92, num(low)), text(high, 92, num(high))];
   fill(el, s("svg.histogram", props, counts.map(bar), ends, zero, marks.map(mark)));
 }
 

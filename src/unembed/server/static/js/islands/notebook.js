@@ -4,6 +4,7 @@ import * as bars from "./bars.js";
 import * as grid from "./grid.js";
 import * as heads from "./heads.js";
 import { fill, h } from "./nodes.js";
+import { num, percent, signed } from "./numbers.js";
 import * as patches from "./patches.js";
 import * as lines from "./ranks.js";
 import { token, visible } from "./tokens.js";
@@ -22,9 +23,6 @@ function noted(el, text) {
   fill(el, host, note);
   return { host, note };
 }
-
-const percent = (p) => (p >= 0.1 ? `${Math.round(p * 100)} %` : `${(p * 100).toFixed(1)} %`);
-const signed = (x) => (x < 0 ? "−" : "+") + Math.abs(x).toPrecision(3);
 
 /**
  * A grid of the first tokens by layer and position; the note shows all tokens of the selected cell. `top(layer,
@@ -97,7 +95,7 @@ function memory(el, data, chosen) {
   const { host } = noted(
     el,
     `Layer ${data.layer}, memory ${data.index}: its value projected by W_U, without the final norm; value norm ` +
-      `${data.norm.toPrecision(4)}`,
+      num(data.norm),
   );
   host.className = "columns";
   fill(host, list("Promotes", data.promoted), list("Suppresses", data.suppressed));
@@ -113,7 +111,7 @@ const scores = (el, data, chosen) =>
 
 /** Values from -1 to 1 as shaded cells. */
 function heat(el, { values, shown: numbers, rows, columns, note: label, unit }, chosen) {
-  const name = (r, c) => `${rows[r]}, ${columns[c]}: ${unit} ${numbers[r][c].toPrecision(3)}`;
+  const name = (r, c) => `${rows[r]}, ${columns[c]}: ${unit} ${num(numbers[r][c])}`;
   const data = { values, numbers, rows, columns: columns.map((text) => ({ text })), label, name };
   patches.mount(noted(el, label).host, data, { onpick: (r, c) => chosen({ row: rows[r], column: columns[c] }) });
 }

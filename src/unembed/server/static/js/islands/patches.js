@@ -7,6 +7,7 @@
  *   instead of the values that shade them.
  */
 import { fill, h, moveFocus, square } from "./nodes.js";
+import { fixed } from "./numbers.js";
 import { token } from "./tokens.js";
 
 /** The most columns for which numbers are written in the cells. */
@@ -19,13 +20,12 @@ export const shade = (x) =>
 export function mount(el, data, options = {}) {
   const { values, rows, columns, chosen, numbers = values } = data;
   const numbered = columns.length <= NUMBERED;
-  const written = (x) => x.toFixed(2).replace("-0.00", "0.00").replace("-", "−");
   const last = [values.length - 1, columns.length - 1];
   const cell = (x, r, c) => {
     const isAt = (at) => at?.[0] === r && at?.[1] === c;
     const here = isAt(chosen);
     const onclick = () => options.onpick?.(r, c);
-    const text = numbered ? written(numbers[r][c]) : "";
+    const text = numbered ? fixed(numbers[r][c], 2) : "";
     const el = square(
       `${r}.${c}`,
       data.name(r, c),
