@@ -53,8 +53,9 @@ def card_of(result: Displayed) -> Card | None:
     """The drawing of a result; None for a class without one."""
     if isinstance(result, Trace):
         return _trace_card(result)
-    data = drawing(result)
-    return None if data is None else Card(data, result.to_table().fragment())
+    table = result.to_table()
+    data = drawing(result, table)
+    return None if data is None else Card(data, table.fragment())
 
 
 def _trace_card(trace: Trace) -> Card:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from unembed.names import head_named
-from unembed.results import Table, numbers
+from unembed.results import Displayed, Table, numbers
 
 if TYPE_CHECKING:
     from unembed.trace import Readings
@@ -102,14 +102,13 @@ def heat(
     return {"schema": "unembed.heat/1", **found, "unit": unit, "note": note}
 
 
-def drawing(result: Any) -> dict[str, Any] | None:
-    """The data of a result's drawing; None for a class without one."""
+def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
+    """The data of a result's drawing, made of its table; None for a class without one."""
     kind = type(result).__name__
     if kind == "Readings":
-        return _readings(result)
+        return _readings(cast("Readings", result))
     if (chart := CHARTS.get(kind)) is None:
         return None
-    table: Table = result.to_table()
     heads = [head_named(label) for label in table["ablated"]] if kind == "Ablation" else [None]
     if None not in heads:  # heads have a square each
         columns = {"layer": [h.layer for h in heads if h], "head": [h.head for h in heads if h]}

@@ -20,8 +20,6 @@ from unembed.server.state import MAX_PROMPT, ServerState
 from unembed.trace import (
     Emergence,
     Part,
-    Question,
-    Trace,
     TraceSettings,
     TraceView,
     emergence,
@@ -137,46 +135,30 @@ def get_layer(
     return _position_view(state, place, top, memories, memories, layer, heads)
 
 
-@dataclass(frozen=True)
-class Explained:
-    """A position of a trace, and the token whose logit or lead is explained there."""
-
-    trace_id: r.TraceId
-    token: r.RequiredToken
-    against: r.Against = None
-    alone: r.Alone = False
-    position: r.Position = -1
-
-    def question(self, trace: Trace) -> Question:
-        """The question about the trace's position."""
-        token, against = r.parse_token(self.token), r.parse_optional_token(self.against)
-        return trace.question(token, against, self.position, alone=self.alone)
-
-
 @routes.answer("GET /traces/{trace_id}/attribution", "attributing a logit", channel="attribution")
 def get_attribution(
     state: r.State,
-    explained: Annotated[Explained, Depends()],
+    place: Annotated[Place, Depends()],
     by: Literal["component", "head", "source", "memory"] | None = None,
     top: r.Top = 12,
 ) -> TraceView:
     """The lead of a token over another, or its logit alone, as the sum of its writers: `unembed explain --json`."""
-    place = Place(explained.trace_id, explained.position, None, explained.against, explained.alone)
-    token, settings = r.parse_token(explained.token), _settings(state, place, 5)
+    token, settings = r.parse_optional_token(place.token), _settings(state, place, 5)
     return explain_view(state.lm, settings, token=token, by=by, writers=top, tracing=state.trace, index=state.index)[0]
 
 
 @routes.answer("GET /traces/{trace_id}/effects", "ablating writers", channel="attribution")
 def get_effects(
     state: r.State,
-    explained: Annotated[Explained, Depends()],
+    place: Annotated[Place, Depends()],
     by: Literal["component", "head", "memory"] = "component",
     top: r.Top = 12,
 ) -> dict[str, Any]:
     """The largest writers' direct and total effects, as a table: `unembed explain --effects --json`."""
-    trace = state.registered_trace(explained.trace_id)
-    question = explained.question(trace)
-    found = trace.attribution(question.token, explained.position, question.against, by)
+    trace = state.registered_trace(place.trace_id)
+    token, against = r.parse_optional_token(place.token), r.parse_optional_token(place.against)
+    question = trace.question(token, against, place.position, alone=place.alone)
+    found = trace.attribution(question.token, place.position, question.against, by)
     return found.with_effects(top).to_table().to_dict()
 
 
