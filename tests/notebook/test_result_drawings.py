@@ -85,11 +85,11 @@ def test_a_patching_is_its_own_map(lm: LanguageModel) -> None:
 def test_an_ablation_of_all_heads_is_a_square_for_each_and_another_is_bars(lm: LanguageModel) -> None:
     heads = lm.ablate(PROMPT)
     assert card_of(heads).data["scores"] == heads.effects.tolist()
-    few = lm.ablate(PROMPT, memories=[(5, 955), (5, 132)])
-    rows = card_of(few).data["rows"]
-    assert {row["label"]: row["value"] for row in rows} == pytest.approx(
-        dict(zip(few.labels, few.effects.tolist(), strict=True))
-    )
+    for few in (lm.ablate(PROMPT, memories=[(5, 955), (5, 132)]), lm.ablate(PROMPT, heads=[(0, 1), (2, 3)])):
+        rows = card_of(few).data["rows"]
+        assert {row["label"]: row["value"] for row in rows} == pytest.approx(
+            dict(zip(few.labels, few.effects.tolist(), strict=True))
+        )
 
 
 def test_readings_are_the_lens_grid(lm: LanguageModel) -> None:

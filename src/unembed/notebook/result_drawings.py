@@ -10,6 +10,7 @@ from unembed.names import head_named
 from unembed.results import Displayed, Table, numbers
 
 if TYPE_CHECKING:
+    from unembed.causality import Ablation
     from unembed.trace import Readings
 
 MAX_BARS = 40
@@ -75,7 +76,7 @@ class Squares:
             names.setdefault(row[across], str(row.get("token", row[across])))
         columns = sorted(names)
         if across == "head":
-            scores = [[cells.get(n, {}).get(i) for i in columns] for n in range(max(cells) + 1)]
+            scores = [[cells.get(n, {}).get(i) for i in range(columns[-1] + 1)] for n in range(max(cells) + 1)]
             return {
                 "schema": "unembed.heads/2",
                 "scores": scores,
@@ -109,8 +110,9 @@ def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
         return _readings(cast("Readings", result))
     if (chart := CHARTS.get(kind)) is None:
         return None
-    heads = [head_named(label) for label in table["ablated"]] if kind == "Ablation" else [None]
-    if None not in heads:  # heads have a square each
+    of_layers = kind == "Ablation" and cast("Ablation", result).values.dim() == 2
+    heads = [head_named(label) for label in table["ablated"]] if of_layers else [None]
+    if None not in heads:  # all heads have a square each
         columns = {"layer": [h.layer for h in heads if h], "head": [h.head for h in heads if h]}
         table, chart = Table(table.title, {**columns, "effect": table["effect"]}, table.provenance), Squares("effect")
     return chart.draw(table)
