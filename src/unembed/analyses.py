@@ -76,8 +76,11 @@ MODULES = (
     "unembed.attention.paths.term_importance",
     "unembed.attention.behaviour.in_context",
     "unembed.memories.clustering.answer",
+    "unembed.concepts.answer",
+    "unembed.steering.answer",
     "unembed.index.analyses",
     "unembed.jacobian.fit_answer",
+    "unembed.toxicity.answers",
     "unembed.early_exit.answers",
 )
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""

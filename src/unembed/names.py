@@ -109,6 +109,9 @@ _MEMORY = re.compile(
 """The minus sign may be the one of typography, too."""
 
 
+NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{NUMBER})")
+"""A part and its number: L5M278=3, ffn3=0.5."""
 _HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})")
 
 
@@ -174,6 +177,23 @@ def read_memory(text: str) -> MemoryAddress:
         InvalidInput: the text is not of that form.
     """
     return read_signed_memory(text).address
+
+
+MemoryValue = tuple[int, MemoryIndex, float]
+"""Layer, index and a coefficient of a memory; written L5M278=3."""
+
+
+def read_memory_value(text: str) -> MemoryValue:
+    """Layer, index and number of MEMORY=NUMBER; of -L5M278=3, the negative pole, the number is -3.
+
+    Raises:
+        InvalidInput: the text is not of that form.
+    """
+    match = VALUE.fullmatch(text.strip())
+    named = None if match is None else parse_signed_memory(match["target"])
+    if match is None or named is None:
+        raise InvalidInput(f"{text!r} is not a memory and a value, such as L5M733=3.0")
+    return *named.address, named.sign * float(match["value"])
 
 
 class HeadAddress(NamedTuple):

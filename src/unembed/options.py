@@ -19,12 +19,14 @@ from unembed.names import (
     HeadAddress,
     HeadBasis,
     MemoryAddress,
+    MemoryValue,
     Pole,
     SignedMemory,
     StreamPoint,
     parse_head,
     parse_heads,
     read_memory,
+    read_memory_value,
     read_signed_memory,
 )
 
@@ -154,6 +156,17 @@ Corrupted = Annotated[str, Option("The prompt without the behaviour.")]
 Noising = Annotated[bool, Option("Patch corrupted activations into the clean run instead.")]
 Align = Annotated[bool, Option("Find corresponding tokens where the prompts differ in length.")]
 Edits = Annotated[Sequence[Any], Option("Changes made while the model runs.", given="edits")]
+EditFiles = Annotated[list[Path] | None, Option("A file of saved edits; repeatable.", metavar="FILE", name="edits")]
+SaveEdits = Annotated[Path | None, Option("Save the edits to this file.")]
+MemoryValues = Annotated[
+    list[MemoryValue] | None,
+    Option(
+        "Set the coefficient of a memory (FFN neuron; L5M278=0) at every position; repeatable.",
+        metavar="MEMORY=VALUE",
+        name="set",
+        parse=read_memory_value,
+    ),
+]
 Progress = Annotated[Callable[[str, int, int | None], None] | None, Option("Called while it runs.", given="progress")]
 Index = Annotated[
     Callable[..., Any], Option("An index of the model; default: its ready index.", metavar="DIR", given="index")

@@ -15,9 +15,15 @@ from typer.testing import Result
 
 import unembed as package
 from tests.cli.conftest import PROMPT
+from unembed.cli.command import fields_of, value_of
 from unembed.cli.edit_options import EditOptions
 
 Run = Callable[..., Result]
+
+
+def written(**texts: Any) -> EditOptions:
+    """The options, from their texts."""
+    return EditOptions(**{p.name: value_of(p, texts.get(p.name)) for p in fields_of(EditOptions())})
 
 
 def test_every_edit_of_the_library_can_be_written(gpt2_folder: Path, tmp_path: Path) -> None:
@@ -26,7 +32,7 @@ def test_every_edit_of_the_library_can_be_written(gpt2_folder: Path, tmp_path: P
     np.save(tmp_path / "v.npy", vector.numpy())
     (tmp_path / "v.json").write_text(json.dumps(vector.tolist()))
     saved = package.steering.save_edits([package.scale_head(0, 1, 3.0)], tmp_path / "edits.json", model=lm.name)
-    given = EditOptions(
+    given = written(
         set_=["L1M3=2.5", "1.4=-1e-1"],
         scale=["L0M2=0", "L1H1=0", "ffn1=0.5", "attention 0=2"],
         add=["L1M5=1"],
@@ -47,13 +53,13 @@ def test_every_edit_of_the_library_can_be_written(gpt2_folder: Path, tmp_path: P
         package.add_vector(0, vector),
         package.replace_stream(1, 2 * vector.double()),
     ]
-    assert given and not EditOptions()
+    assert given and not written()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_vector_from_two_prompts_is_the_difference_of_their_streams(gpt2_folder: Path, dtype: str) -> None:
     lm = package.load(gpt2_folder, dtype=dtype)
-    (edit,) = EditOptions(add_vector=["0=3*The first month|The year"]).edits(lm)
+    (edit,) = written(add_vector=["0=3*The first month|The year"]).edits(lm)
     ends = [lm.hf(lm.encode(text), output_hidden_states=True).hidden_states[1][0, -1] for text in
             ("The first month", "The year")]  # fmt: skip
     assert edit.vector == tuple((ends[0].float() - ends[1].float()).tolist())
@@ -74,7 +80,7 @@ def test_a_vector_from_two_prompts_is_the_difference_of_their_streams(gpt2_folde
 )
 def test_what_is_no_edit_is_named_before_a_model_opens(option: str, text: str, why: str) -> None:
     with pytest.raises(typer.BadParameter, match=why):
-        EditOptions(**{option: [text]})
+        written(**{option: [text]})
 
 
 def test_commands_apply_the_edits(unembed: Run, gpt2_folder: Path, tmp_path: Path) -> None:
@@ -115,7 +121,7 @@ def test_edits_that_fit_no_model_fail_in_one_line(
 
 def test_a_number_counts_along_the_pole_that_is_named(gpt2_folder: Path) -> None:
     lm = package.load(gpt2_folder)
-    given = EditOptions(set_=["-L1M3=2.5"], add=["-L1M5=1"], scale=["-L0M2=0.5"])
+    given = written(set_=["-L1M3=2.5"], add=["-L1M5=1"], scale=["-L0M2=0.5"])
     assert given.edits(lm) == [
         package.set_coefficient(1, 3, -2.5),
         package.scale_coefficient(0, 2, 0.5),

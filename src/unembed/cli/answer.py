@@ -65,28 +65,43 @@ def _deliver_sections(listing: Listing, lm: Decoder | None, answer: Answer, outp
         exhibit = report.exhibits[answer.main or next(iter(report.exhibits))]
         sys.stdout.write((answer.data if isinstance(answer.data, Table) else exhibit.table).to_csv())
     elif output.html is None or output.plain:
-        draw = _one_table if "table" in report.exhibits else _drawn
+        draw = _drawn if answer.data is None else _tables
         show(lambda width: draw(report, width, output.plain), plain=output.plain)
 
 
-def _one_table(report: Report, width: int, plain: bool) -> RenderableType:
-    """What a terminal shows of an answer that is one table, below its figures."""
+def _tables(report: Report, width: int, plain: bool) -> RenderableType:
+    """Tables in brief, each below the figures of its section; for answers whose data are not their tables."""
     from rich.console import Group
+    from rich.text import Text
+
+    from unembed.results import visible_rich
+
+    parts: list[Any] = []
+    for section in report.sections:
+        for figure in section.figures:
+            if figure.kind == "heat":
+                parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
+        for exhibit in section.exhibits:
+            if not exhibit.folded:
+                parts += [*_brief(exhibit), Text()]
+        parts += [visible_rich(text, prose=True) for text in section.text]
+    return Group(*(parts if report.sections[-1].text else parts[:-1]))
+
+
+def _brief(exhibit: Exhibit) -> list[RenderableType]:
+    """The rows and columns of a table that a terminal shows, and how many rows follow."""
     from rich.text import Text
 
     from unembed.results import Table, visible_rich
 
-    exhibit = report.exhibits["table"]
-    whole = exhibit.table
-    brief = Table(whole.title, {name: whole[name] for name in exhibit.brief or whole.column_names}, whole.provenance)
+    whole, columns = exhibit.table, {}
+    for name in exhibit.brief or whole.column_names:
+        cells = whole[name]
+        columns[name] = [f"{cell:.1%}" for cell in cells] if name in exhibit.percent else cells
     hidden = len(whole) - exhibit.listed
     more = [Text(f"{hidden:,} more rows (--csv, --json or --html)", style="dim")] if hidden > 0 else []
-    parts: list[Any] = []
-    for figure in report.sections[0].figures:
-        if figure.kind == "heat":
-            parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
     note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
-    return Group(*parts, brief[: exhibit.listed], *more, *note)
+    return [Table(whole.title, columns, whole.provenance)[: exhibit.listed], *more, *note]
 
 
 def _drawn(report: Report, width: int, plain: bool) -> RenderableType:

@@ -124,8 +124,8 @@ _GROUPS = {
 _HANDWRITTEN = ("trace.command", "trace.lens", "explain")
 """The modules that declare commands, in the order of the help; those of the analyses follow, and then these:"""
 _AFTER_ANALYSES = (
-    *("value", "memories", "concepts", "models", "train", "doctor", "serve", "steer", "report"),
-    *("annotate", "index.build", "index.command", "toxicity"),
+    *("value", "memories", "models", "train", "doctor", "serve", "report"),
+    *("annotate", "index.build", "index.command"),
 )
 
 

@@ -8,30 +8,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from unembed.errors import InvalidInput
-from unembed.names import MemoryIndex, head_named, parse_memory, parse_signed_memory
-from unembed.options import Option
+from unembed.names import NUMBER, VALUE, MemoryIndex, MemoryValue, head_named, parse_memory, read_memory_value
+from unembed.options import EditFiles, MemoryValues, Option
 
 if TYPE_CHECKING:
     from unembed import Edit, LanguageModel
 
-_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
-_VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{_NUMBER})")
 _PART = re.compile(r"(attention|ffn) ?(\d+)")
-_VECTOR = re.compile(rf"L?(?P<layer>\d+)\s*=\s*(?:(?P<factor>{_NUMBER})\s*\*\s*)?(?P<source>.+)", re.DOTALL)
+_VECTOR = re.compile(rf"L?(?P<layer>\d+)\s*=\s*(?:(?P<factor>{NUMBER})\s*\*\s*)?(?P<source>.+)", re.DOTALL)
 
 
-Sets = Annotated[
-    list[str] | None,
-    Option(
-        "Set the coefficient of a memory (FFN neuron; L5M278=0) at every position; repeatable.",
-        metavar="MEMORY=VALUE",
-        name="set",
-    ),
-]
-EditFiles = Annotated[list[Path] | None, Option("A file of saved edits; repeatable.", metavar="FILE", name="edits")]
+Scaling = tuple[str, int, MemoryIndex | None, float]
 
 
 @dataclass(frozen=True)
@@ -49,26 +37,13 @@ class VectorSource:
         return (positive, negative) if bar else None
 
 
-def memory_edit(text: str, option: str) -> tuple[int, MemoryIndex, float]:
-    """Layer, index and number of MEMORY=NUMBER; of -L5M278=3, the negative pole, the number is -3.
-
-    Raises:
-        typer.BadParameter: the text is not of that form.
-    """
-    match = _VALUE.fullmatch(text.strip())
-    named = None if match is None else parse_signed_memory(match["target"])
-    if match is None or named is None:
-        raise typer.BadParameter(f"{text!r} is not a memory and a value, such as L5M733=3.0", param_hint=option)
-    return *named.address, named.sign * float(match["value"])
-
-
-def scaling(text: str) -> tuple[str, int, MemoryIndex | None, float]:
+def read_scaling(text: str) -> Scaling:
     """What is scaled ("memory", "head", "attention", "ffn"), layer, index (None for a layer) and factor.
 
     Raises:
-        typer.BadParameter: the text is not of the form TARGET=FACTOR.
+        InvalidInput: the text is not of the form TARGET=FACTOR.
     """
-    if match := _VALUE.fullmatch(text.strip()):
+    if match := VALUE.fullmatch(text.strip()):
         target, factor = match["target"].strip(), float(match["value"])
         if head := head_named(target):
             return "head", head.layer, head.head, factor
@@ -76,20 +51,22 @@ def scaling(text: str) -> tuple[str, int, MemoryIndex | None, float]:
             return part[1], int(part[2]), None, factor
         if (named := parse_memory(target)) is not None:
             return "memory", *named, factor
-    why = f"{text!r} is not a memory, a head or a layer's part and a factor, such as L5M733=0, L1H5=0 or ffn3=0.5"
-    raise typer.BadParameter(why, param_hint="--scale")
+    raise InvalidInput(
+        f"{text!r} is not a memory, a head or a layer's part and a factor, such as L5M733=0, L1H5=0 or ffn3=0.5"
+    )
 
 
-def vector_source(text: str, option: str) -> VectorSource:
+def read_vector(text: str) -> VectorSource:
     """Layer, factor and source of LAYER=[FACTOR*]SOURCE.
 
     Raises:
-        typer.BadParameter: the text is not of that form.
+        InvalidInput: the text is not of that form.
     """
     match = _VECTOR.fullmatch(text.strip())
     if match is None:
-        why = f"{text!r} is not a layer and a vector, such as '3=vector.npy' or '3=2*I love this|I hate this'"
-        raise typer.BadParameter(why, param_hint=option)
+        raise InvalidInput(
+            f"{text!r} is not a layer and a vector, such as '3=vector.npy' or '3=2*I love this|I hate this'"
+        )
     return VectorSource(int(match["layer"]), float(match["factor"] or 1), match["source"].strip())
 
 
@@ -98,48 +75,37 @@ class EditOptions:
     """Changes made while the model runs."""
 
     PANEL: ClassVar[str] = "Edits"
-    set_: Sets = None
+    set_: MemoryValues = None
     scale: Annotated[
-        list[str] | None,
+        list[Scaling] | None,
         Option(
             "Scale a memory (L5M278=2), a head (L1H5=0), or a layer's part (ffn3=0, attention2=0.5); repeatable.",
             metavar="TARGET=FACTOR",
+            parse=read_scaling,
         ),
     ] = None
-    add: Annotated[list[str] | None, Option("Add to a memory's coefficient; repeatable.", metavar="MEMORY=VALUE")] = (
-        None
-    )
+    add: Annotated[
+        list[MemoryValue] | None,
+        Option("Add to a memory's coefficient; repeatable.", metavar="MEMORY=VALUE", parse=read_memory_value),
+    ] = None
     add_vector: Annotated[
-        list[str] | None,
+        list[VectorSource] | None,
         Option(
             "Add a vector to the stream after a layer, at every position: a .npy or JSON file (3=v.npy), or the "
             "difference of two prompts, with a factor ('3=2*I love this|I hate this'); repeatable.",
             metavar="LAYER=VECTOR",
+            parse=read_vector,
         ),
     ] = None
     replace_stream: Annotated[
-        list[str] | None,
+        list[VectorSource] | None,
         Option(
-            "Replace the stream after a layer with a vector, at the last position; repeatable.", metavar="LAYER=VECTOR"
+            "Replace the stream after a layer with a vector, at the last position; repeatable.",
+            metavar="LAYER=VECTOR",
+            parse=read_vector,
         ),
     ] = None
     edits_file: EditFiles = None
-
-    def __post_init__(self) -> None:
-        """Read what needs no model.
-
-        Raises:
-            typer.BadParameter: a text is not of the form that its option takes.
-        """
-        for text in self.set_ or ():
-            memory_edit(text, "--set")
-        for text in self.add or ():
-            memory_edit(text, "--add")
-        for text in self.scale or ():
-            scaling(text)
-        for option, texts in (("--add-vector", self.add_vector), ("--replace-stream", self.replace_stream)):
-            for text in texts or ():
-                vector_source(text, option)
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) for f in fields(self))
@@ -155,16 +121,12 @@ class EditOptions:
         found: list[Edit] = []
         for path in self.edits_file or ():
             found += unembed.steering.load_edits(path, model=lm.name)
-        found += [unembed.set_coefficient(*memory_edit(text, "--set")) for text in self.set_ or ()]
-        found += [_scaled(*scaling(text)) for text in self.scale or ()]
-        found += [unembed.add_to_coefficient(*memory_edit(text, "--add")) for text in self.add or ()]
-        for text in self.add_vector or ():
-            source = vector_source(text, "--add-vector")
-            found.append(unembed.add_vector(source.layer, _vector(lm, source), source.factor))
-        for text in self.replace_stream or ():
-            source = vector_source(text, "--replace-stream")
-            vector = [source.factor * number for number in _vector(lm, source)]
-            found.append(unembed.replace_stream(source.layer, vector))
+        found += [unembed.set_coefficient(*one) for one in self.set_ or ()]
+        found += [_scaled(*one) for one in self.scale or ()]
+        found += [unembed.add_to_coefficient(*one) for one in self.add or ()]
+        found += [unembed.add_vector(one.layer, _vector(lm, one), one.factor) for one in self.add_vector or ()]
+        for one in self.replace_stream or ():
+            found.append(unembed.replace_stream(one.layer, [one.factor * number for number in _vector(lm, one)]))
         return found
 
 

@@ -36,7 +36,7 @@ def ask(*arguments, status=0):
 def test_greedy_refuses_comments_of_one_kind(folder, tmp_path):
     (tmp_path / "c.csv").write_text("You are kind,0\nThank you,0\n")
     done = ask(
-        "toxicity", "select", "--method", "greedy", "--comments", tmp_path / "c.csv", "--model", folder, status=2
+        "toxicity", "select", "--method", "greedy", "--comments", tmp_path / "c.csv", "--model", folder, status=1
     )
     assert "one label" in done.output
 
@@ -56,13 +56,13 @@ def test_steer_finds_sets_saves_and_loads(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("steer", "The"), 2, "nothing to steer with"),
+        (("steer", "The"), 1, "steering with nothing"),
         (("steer", "The", "--promote", "qqzzqq"), 1, "no form of it is a single token"),
         (("steer", "The", "--set", "1.3=3e38", "--cost-tokens", 0), 1, "hold NaN or infinity under these edits"),
         (("steer", "The", "--edits", "/no/such.json"), 1, "cannot read edits"),
         (("toxicity", "evaluate", "--prompts", "/no/such.jsonl"), 1, "cannot read prompts"),
         (("toxicity", "select", "--scorer", "/no/such/model", "--offline"), 1, "the scorer /no/such/model"),
-        (("toxicity", "select", "--method", "greedy"), 2, "--comments"),
+        (("toxicity", "select", "--method", "greedy"), 1, "--comments"),
         (("toxicity", "select", "--method", "paper"), 1, "picked in gpt2-medium"),
         (("early-exit", "fit", "--out", "/no/such/folder/rule.npz"), 1, "does not exist"),
         (("early-exit", "fit", "--out", "rule.npz", "--threshold", "high"), 2, "precision"),

@@ -1,0 +1,77 @@
+"""The concepts of memories as a question that every surface asks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.concepts.value_concepts import VectorConcepts, value_concepts
+from unembed.document.model import Answer, Screen
+from unembed.models.decoder import Decoder
+from unembed.names import SignedMemory, read_signed_memory
+from unembed.options import AnySeed, Layers, Option, PerLayer, TopTokens, ValueBasis
+from unembed.results import Table
+
+_KINDS = ("in_a_concept", "semantic", "syntactic", "names", "stopwords", "embedding")
+
+
+def concepts_answer(
+    lm: Decoder,
+    named: Annotated[
+        list[SignedMemory] | None,
+        Option(
+            "Memories, such as L5M278, or -L5M278 at its negative pole; by default a random sample.",
+            parse=read_signed_memory,
+            metavar="MEMORY",
+            argument=True,
+        ),
+    ] = None,
+    *,
+    per_layer: PerLayer = 10,
+    layers: Layers = None,
+    listed: Annotated[
+        bool, Option("List every concept of the sample instead of shares by layer.", name="list")
+    ] = False,
+    top_tokens: TopTokens = 30,
+    basis: ValueBasis = "raw",
+    embedding: Annotated[
+        bool | None,
+        Option("Include neighbours in the embedding; by default for vocabularies up to 20,000.", off="--no-embedding"),
+    ] = None,
+    seed: AnySeed = None,
+) -> Answer:
+    """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens.
+
+    Those of gated layers fire with either sign: they are read at both, unless one is named.
+    """
+    found = value_concepts(
+        lm,
+        named or None,
+        per_layer=per_layer,
+        layers=layers or None,
+        seed=seed or 0,
+        top=top_tokens,
+        basis=basis,
+        embedding=embedding,
+    )
+    if not named and not listed:
+        brief = ("layer", "vectors", *_KINDS, "concepts_per_vector")
+        return Answer.of_table(found.by_layer(), percent=_KINDS, brief=brief, screen=Screen("atlas"))
+    table, screen = found.to_table(), Screen("atlas")
+    if named:
+        screen = Screen("memory", {"memory": lm.memory_name(*lm.memory(*named[0].address), named[0].pole)})
+    brief = ("vector", "concept", "kind", "score", "tokens")
+    return Answer.of_table(_with_none_found(table, found), brief=brief, data=table, screen=screen)
+
+
+def _with_none_found(table: Table, found: VectorConcepts) -> Table:
+    """The table with a row for each vector in which no concept was found."""
+    names, at = table.column_names, {name: i for i, name in enumerate(found.labels)}
+    rows = [list(row.values()) for row in table.rows()]
+    without = [name for name in found.labels if name not in set(table["vector"])]
+    empty = {"concept": "none found", "kind": "", "score": None, "tokens": []}
+    rows += [[({"vector": name} | empty).get(column) for column in names] for name in without]
+    return Table.of_rows(table.title, names, sorted(rows, key=lambda row: at[row[0]]), table.provenance)
+
+
+ANALYSIS = Analysis("concepts", concepts_answer, Needs.MODEL, Cost.SECONDS, "unembed concepts L3M17 L4M200")

@@ -1,0 +1,114 @@
+"""Steering as a question that every surface asks: a prompt continued with and without edits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.document.model import Answer, Exhibit, Screen, Section
+from unembed.errors import InvalidInput
+from unembed.memories.token_ranking import RankedValue, firing, promoting, words_of
+from unembed.models.decoder import Decoder
+from unembed.names import SignedMemory
+from unembed.options import AnySeed, Coefficient, Edits, NewTokens, Option, Prompt, Samples, SaveEdits, Tokens
+from unembed.results import check_writable
+from unembed.steering.continuations import chosen_edits, ranked_values_table, steer
+from unembed.steering.edit_files import save_edits
+from unembed.steering.text_cost import default_text
+
+
+def steer_answer(
+    lm: Decoder,
+    prompt: Prompt,
+    *,
+    edits: Edits = (),
+    promote: Annotated[str | None, Option('Words to promote, such as "safe, thank".')] = None,
+    suppress: Annotated[str | None, Option("Words to suppress.")] = None,
+    per_word: Annotated[int, Option("Number of values for each word.", low=1, aliases=("--values",))] = 2,
+    coefficient: Coefficient = 3.0,
+    factor: Annotated[float, Option("Factor for the coefficients of values to suppress; 0 silences them.")] = 0.0,
+    save: SaveEdits = None,
+    triggers: Annotated[bool, Option("Show the texts on which these values fire most.")] = False,
+    new_tokens: NewTokens = 20,
+    samples: Samples = 1,
+    tokens: Tokens = 8,
+    cost_tokens: Annotated[int, Option("Tokens for the perplexity cost; 0: do not measure.", low=0)] = 4096,
+    seed: AnySeed = None,
+) -> Answer:
+    """Continue a prompt with and without edits to memories (FFN neurons), heads, layers or the stream.
+
+    Edits come from options, from a file, or from a search for values by the words they promote. Both continuations use
+    the same seed (greedy without --seed); the cost is perplexity on the shipped WikiText.
+    """
+    if not edits and not promote and not suppress:
+        raise InvalidInput(
+            "steering with nothing",
+            why="there is no edit, and no word to promote or suppress",
+            instead="Give --set, --scale, --add-vector, --promote, --suppress or --edits",
+        )
+    if save is not None:
+        check_writable(save)
+    text = default_text()
+    up = promoting(lm, words_of(promote), per_word) if promote else []
+    down = promoting(lm, words_of(suppress), per_word) if suppress else []
+    if triggers:
+        fires = _fires(lm, [*up, *down], text)
+        up, down = ([replace(one, triggers=fires[_name(one)]) for one in part] for part in (up, down))
+    changes = [*edits, *chosen_edits(up, down, to=coefficient, by=factor)]
+    steered = steer(
+        lm,
+        prompt,
+        changes,
+        max_new_tokens=new_tokens,
+        seed=seed,
+        samples=samples,
+        top=tokens,
+        cost_text=text if cost_tokens else None,
+        cost_tokens=cost_tokens,
+    )
+    if save is not None:
+        save_edits(changes, save, model=lm.name)
+    found = ranked_values_table(lm, up + down) if up or down else None
+    memories = found or steered.values
+    exhibits = [Exhibit("values", memories)] if len(memories) else []
+    exhibits += [Exhibit("next_tokens", steered.next_tokens), Exhibit("continuations", steered.to_table())]
+    before, after, cost = steered.perplexity_plain, steered.perplexity_edited, ()
+    if before is not None and after is not None:
+        cost = (f"Perplexity on WikiText: {before:.2f} plain, {after:.2f} edited ({after / before - 1:+.1%}).",)
+    title = f"Steering {lm.name}"
+    data = {
+        "schema": "unembed.steer/1",
+        "prompt": prompt,
+        "edits": [edit.to_dict() for edit in steered.edits],
+        "plain": list(steered.plain),
+        "edited": list(steered.edited),
+        "perplexity": {"plain": before, "edited": after},
+        "found": None if found is None else found.to_dict(),
+        "values": steered.values.to_dict(),
+        "next_tokens": steered.next_tokens.to_dict(),
+    }
+    screen = Screen("intervene", {"prompt": prompt}, changes)
+    section = Section(title, cost, tuple(exhibits))
+    return Answer(title, (section,), memories.provenance, "continuations", data, screen)
+
+
+def _fires(lm: Decoder, ranked: list[RankedValue], text: str) -> Mapping[Any, tuple[str, ...]]:
+    """The lines of a text on which each of some values fires most."""
+    lines = [line for line in text.splitlines() if len(line) > 40][:64]
+    names = list(dict.fromkeys(map(_name, ranked)))  # a value may promote several of the words
+    return firing(lm, names, lines) if names else {}
+
+
+def _name(value: RankedValue) -> SignedMemory:
+    return SignedMemory(value.layer, value.index, value.pole)
+
+
+ANALYSIS = Analysis(
+    "steer",
+    steer_answer,
+    Needs.MODEL,
+    Cost.SECONDS,
+    'unembed steer "The men were very" --promote "happy, proud" --seed 1',
+)
