@@ -16,6 +16,7 @@ from unembed.causality import old_names
 from unembed.causality.ablation import ablate
 from unembed.causality.estimated_effects import attribution_patching
 from unembed.causality.patching import patch
+from unembed.circuit_graph.build import circuit
 from unembed.concepts.value_concepts import value_concepts
 from unembed.gallery.ranking import rank_memories
 from unembed.lazy import offers
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     "name revision hf tokenizer weights device dtype n_layers n_heads n_kv_heads n_memories d_model d_head d_mlp "
     "d_vocab encode decode token_strings single_token run generate edited windows trace attribute patch ablate "
     "attribution_patching steer attach train_dictionary sweep index report values value_concepts event_sample "
-    "sub_update_effects rank_memories circuits fit_lens use_lens lens"
+    "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens"
 )
 class LanguageModel(Decoder):
     """A decoder with everything that can be done with it; the methods are the rooms' own functions.
@@ -77,6 +78,7 @@ class LanguageModel(Decoder):
     patch = patch
     ablate = ablate
     attribution_patching = attribution_patching
+    circuit = circuit
 
     patch_pairs = old_names.patch_pairs
     patch_paths = old_names.patch_paths

@@ -59,6 +59,11 @@ Mode = Literal["q", "k", "v"]
 """Which input of a later head reads what an earlier head adds."""
 AblatedTo = Literal["zero", "mean", "resample"]
 """What replaces an ablated activation; "resample", the activations of other segments, over a corpus only."""
+SetTo = Literal["mean", "counterfactual", "corpus", "zero"]
+"""What nodes outside a circuit are set to: the mean of the counterfactual prompts at the position, the prompt's own
+counterfactual, the mean over a text, or 0."""
+CircuitNodes = Literal["memories", "all"]
+"""What the nodes of a circuit's test are: memories alone, or heads too."""
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
 """The points at which activation patching replaces a run's tensors with another's."""
 

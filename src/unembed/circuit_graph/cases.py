@@ -1,0 +1,123 @@
+"""The prompts of a behaviour: each with the token it is about and, where there is one, its counterfactual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unembed.circuit_graph.relevance import Aim
+from unembed.errors import InvalidInput
+from unembed.logit_attribution import pair
+from unembed.models.decoder import Decoder
+from unembed.stream.run import OnePrompt, prepare
+
+GivenPair = Sequence[Any]
+"""Prompt, counterfactual, token, and the token whose logit is subtracted."""
+BATCH_TOKENS = 512
+"""Tokens of the prompts that run at once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One prompt of a behaviour, as token ids.
+
+    Attributes:
+        prompt: its tokens.
+        counterfactual: tokens of the prompt without the behaviour, as many; None where there is none.
+        token: whose logit after the last token is meant.
+        against: the token whose logit is subtracted; None for the logit alone.
+    """
+
+    prompt: tuple[int, ...]
+    counterfactual: tuple[int, ...] | None
+    token: int
+    against: int | None
+
+
+def read_case(
+    lm: Decoder,
+    prompt: OnePrompt,
+    counterfactual: OnePrompt | None,
+    token: str | int,
+    against: str | int | None,
+) -> Case:
+    """A case from texts or token ids.
+
+    Raises:
+        InvalidInput: several prompts in one, or a counterfactual of another length.
+        NotOneToken: a token is not a single one.
+    """
+    target, other = pair(lm, token, against)
+    own = _one(lm, prompt)
+    if counterfactual is None:
+        return Case(own, None, target, other)
+    changed = _one(lm, counterfactual)
+    if len(own) != len(changed):
+        raise InvalidInput(
+            f"prompts of {len(own)} and {len(changed)} tokens",
+            why="a circuit compares what stands at the same position",
+            instead="Give a counterfactual with as many tokens",
+        )
+    return Case(own, changed, target, other)
+
+
+def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
+    """The cases of a set of pairs.
+
+    Raises:
+        InvalidInput: there are none, one is not of four parts, or only some have a counterfactual.
+    """
+    if isinstance(pairs, str) or not len(pairs):
+        raise InvalidInput("pairs", why="there are none", instead="Give (prompt, counterfactual, token, against)")
+    found: list[Case] = []
+    for number, given in enumerate(pairs):
+        if isinstance(given, str) or len(given) != 4:
+            raise InvalidInput(
+                f"pair {number}",
+                why="it has not four parts",
+                instead="Give (prompt, counterfactual, token, against) for each",
+            )
+        found.append(read_case(lm, *given))
+    if len({case.counterfactual is None for case in found}) > 1:
+        raise InvalidInput("pairs", why="only some have a counterfactual", instead="Give all of them one, or none")
+    return tuple(found)
+
+
+def _one(lm: Decoder, prompt: OnePrompt) -> tuple[int, ...]:
+    ids, _ = prepare(lm, prompt)
+    if len(ids) != 1:
+        raise InvalidInput(f"{len(ids)} prompts in one", why="a case has one", instead="Give pairs=[...] for several")
+    return tuple(ids[0].tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class CaseBatch:
+    """Cases of one length that run at once."""
+
+    cases: tuple[Case, ...]
+    tokens: Int[Tensor, "batch pos"]
+    counterfactual: Int[Tensor, "batch pos"] | None
+
+    @property
+    def aim(self) -> Aim:
+        """The metric of each row."""
+        return Aim([case.token for case in self.cases], [case.against for case in self.cases])
+
+
+def batches(lm: Decoder, cases: Sequence[Case]) -> Iterator[CaseBatch]:
+    """The cases by length, in batches of at most `BATCH_TOKENS` tokens."""
+    by_length: dict[int, list[Case]] = {}
+    for case in cases:
+        by_length.setdefault(len(case.prompt), []).append(case)
+    for length, same in by_length.items():
+        rows = max(1, BATCH_TOKENS // length)
+        for start in range(0, len(same), rows):
+            some = tuple(same[start : start + rows])
+            own = torch.tensor([case.prompt for case in some], device=lm.device)
+            others = [case.counterfactual for case in some if case.counterfactual is not None]
+            yield CaseBatch(some, own, torch.tensor(others, device=lm.device) if others else None)

@@ -1,0 +1,249 @@
+"""The edges of a graph: the part of a node's relevance that comes directly from each other node.
+
+In a cut pass heads and memories are leaves, so a derivative of what a node reads shows what others write into it
+through the stream, norms and frozen attention, and through no other node. The edges into a node and its constants add
+up to its relevance; this is checked for every node and case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.circuit_graph.cases import Case, batches
+from unembed.circuit_graph.linear_pass import attention_patterns, linear_pass
+from unembed.circuit_graph.node_scores import Node, changes
+from unembed.circuit_graph.pass_tensors import LinearPass, Part, PartKind
+from unembed.circuit_graph.relevance import contribution, readout, relevance, seed
+from unembed.errors import SumNotProved
+from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import tolerance
+
+_GRADIENT_NUMBERS = 2**26
+"""Numbers in the gradients that are held at once: 256 MiB in float32."""
+
+
+@dataclass(eq=False)
+class Inflow:
+    """What flows into the targets of a graph: sums over cases, a row for each target (the nodes, then the metric).
+
+    Attributes:
+        nodes: from each kept node.
+        rest: from all other heads and memories of each layer.
+        tokens: from the token embedding at each position, counted back.
+        positions: from position embeddings.
+        biases: from the biases of each layer.
+        closed: from what each layer writes without being opened.
+        by_position: from whatever stands at a position: which positions a head reads, counted back.
+        ends: what biases and soft cap of the readout add to the metric.
+        targets: the relevance of each target.
+        error: the largest error of a sum, over the largest term of that sum.
+    """
+
+    nodes: Float[Tensor, "target node"]
+    rest: Float[Tensor, "target layer"]
+    tokens: Float[Tensor, "target back"]
+    positions: Float[Tensor, " target"]
+    biases: Float[Tensor, "target layer"]
+    closed: Float[Tensor, "target layer"]
+    ends: Float[Tensor, " target"]
+    by_position: Float[Tensor, "target back"]
+    targets: Float[Tensor, " target"]
+    error: float = 0.0
+
+    @property
+    def missed(self) -> Float[Tensor, " target"]:
+        """What the linear model leaves of each target: with counterfactuals, changes of its own constants."""
+        parts = (self.nodes, self.rest, self.tokens, self.biases, self.closed)
+        return self.targets - sum(part.sum(1) for part in parts) - self.positions - self.ends
+
+
+def inflow(lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node]) -> Inflow:
+    """The edges between nodes, and into the metric.
+
+    With counterfactuals an edge is the part that differs between the two runs, through the linear model of the first.
+
+    Raises:
+        SumNotProved: what flows into a node is not its relevance.
+
+    Memory: `_GRADIENT_NUMBERS` twice, activations of a batch, and the result. One backward pass for each node.
+    """
+    longest = max(len(case.prompt) for case in cases)
+    rows, n = len(nodes) + 1, lm.n_layers
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(rows, *shape, dtype=torch.float64)
+
+    total = Inflow(
+        zeros(len(nodes)), zeros(n), zeros(longest), zeros(), zeros(n), zeros(n), zeros(), zeros(longest), zeros()
+    )
+    for batch in batches(lm, cases):
+        patterns = attention_patterns(lm, batch.tokens)
+        whole = linear_pass(lm, batch.tokens, patterns)
+        found = relevance(whole, batch.aim)
+        made = linear_pass(lm, batch.tokens, patterns, cut=True)
+        differences, start, other = changes(lm, batch, made)
+        into = _Collector(total, made, nodes, differences, start, is_paired=other is not None)
+        for targets in _targets(made, found.gradients, nodes):
+            read = made.parts[targets.key].read
+            assert read is not None
+            into.add(targets, read, differences[targets.key])
+        end = readout(made, batch.aim)
+        metric = _Targets(("memory", n), [len(nodes)], seed(made, end.u)[None])
+        into.add(metric, made.last, torch.zeros_like(made.last))
+        if other is None:
+            total.ends[-1] += (end.bias + end.cap).sum()
+            total.targets[-1] += end.metric.sum()
+        else:
+            total.targets[-1] += (end.metric - batch.aim.of(other.logits[:, -1]).cpu()).sum()
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class _Targets:
+    """Nodes of one layer whose inflow is found together, with the derivative of the metric by each."""
+
+    key: tuple[PartKind, int]
+    rows: list[int]
+    seeds: Float[Tensor, "target batch ..."]
+
+
+def _targets(
+    made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor], nodes: Sequence[Node]
+) -> Iterator[_Targets]:
+    """The nodes that read something, in chunks of one layer."""
+    length = made.tokens.shape[1]
+    width = sum(part.own[0, 0].numel() for part in made.parts.values())
+    most = max(1, _GRADIENT_NUMBERS // max(1, width * made.tokens.numel()))
+    by_part: dict[tuple[PartKind, int], list[int]] = {}
+    for number, node in enumerate(nodes):
+        part = made.parts[node.kind, node.layer]
+        reads = part.read is not None and (part.constant is None or not bool(part.constant[node.index]))
+        if reads and node.back < length:
+            by_part.setdefault((node.kind, node.layer), []).append(number)
+    for key, numbers in by_part.items():
+        own = made.parts[key].own
+        for at in range(0, len(numbers), most):
+            some = numbers[at : at + most]
+            seeds = torch.zeros(len(some), *own.shape, dtype=own.dtype, device=own.device)
+            for row, number in enumerate(some):
+                place = (slice(None), length - 1 - nodes[number].back, nodes[number].index)
+                seeds[row][place] = gradients[key][place]
+            yield _Targets(key, some, seeds)
+
+
+class _Collector:
+    """Adds the inflow of targets in one cut pass to the totals."""
+
+    def __init__(
+        self,
+        total: Inflow,
+        made: LinearPass,
+        nodes: Sequence[Node],
+        differences: dict[tuple[PartKind, int], Tensor],
+        start: Tensor,
+        *,
+        is_paired: bool,
+    ) -> None:
+        self.total, self.made, self.is_paired = total, made, is_paired
+        self.differences, self.start = differences, start
+        self.length = made.tokens.shape[1]
+        self.of_part: dict[tuple[PartKind, int], list[int]] = {}
+        for number, node in enumerate(nodes):
+            if node.back < self.length:
+                self.of_part.setdefault((node.kind, node.layer), []).append(number)
+        self.nodes = nodes
+
+    def add(self, targets: _Targets, read: Tensor, change: Tensor) -> None:
+        """Add the inflow of some targets, and check that it is all that they read.
+
+        Raises:
+            SumNotProved: it is not.
+        """
+        made, total, rows = self.made, self.total, targets.rows
+        _, layer = targets.key
+        parts = [part for part in made.parts.values() if part.layer <= layer and part.own is not read]
+        biases = [one for one in made.biases if one.layer <= layer]
+        closed = [one for one in made.closed if one.layer <= layer]
+        inputs = [made.start, *(p.own for p in parts), *(b.factor for b in biases), *(c.own for c in closed)]
+        found = torch.autograd.grad(
+            [read], inputs, [targets.seeds], is_grads_batched=True, retain_graph=True, allow_unused=True
+        )
+        check = _Check(len(rows), len(made.tokens))
+        for at, (t, g) in enumerate(zip(inputs, found, strict=True)):
+            if g is None:
+                continue
+            if at == 0:
+                self._start(rows, g, check)
+            elif at <= len(parts):
+                self._part(rows, parts[at - 1], g, check)
+            elif at <= len(parts) + len(biases):
+                bias = biases[at - 1 - len(parts)]
+                check.add(g.double()[..., None])
+                if not self.is_paired:
+                    total.biases[rows, bias.layer] += g.double().sum((1, 2)).cpu()
+            else:
+                one = closed[at - 1 - len(parts) - len(biases)]
+                flow = (t.detach().double() * g.double()).flatten(2).sum(-1)
+                check.add(flow[..., None, None])
+                if not self.is_paired:
+                    total.closed[rows, one.layer] += flow.sum(1).cpu()
+        seeds = targets.seeds.double()
+        own = (read.detach().double() * seeds).flatten(2).sum(-1)
+        total.error = max(total.error, check.error(own))
+        if not total.error <= tolerance(made.lm):
+            raise SumNotProved(
+                f"the edges into {targets.key[0]}s of layer {layer} of {made.lm.name}",
+                why=f"they add up to another number than the relevance (relative error {total.error:.1e})",
+                instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
+            )
+        total.targets[rows] += (change.double() * seeds).flatten(1).sum(-1).cpu()
+
+    def _start(self, rows: list[int], g: Tensor, check: _Check) -> None:
+        made, total = self.made, self.total
+        check.add((made.start.detach().double() * g.double()).sum(-1, keepdim=True))
+        flow = (self.start.double() * g.double()).sum(-1).sum(1).flip(1).cpu()
+        total.by_position[rows, : self.length] += flow
+        if made.positions is not None and not self.is_paired:
+            placed = (made.positions.double() * g.double()).sum(-1).sum(1).flip(1).cpu()
+            total.positions[rows] += placed.sum(1)
+            flow = flow - placed
+        total.tokens[rows, : self.length] += flow
+
+    def _part(self, rows: list[int], part: Part, g: Tensor, check: _Check) -> None:
+        total = self.total
+        own = contribution(part.own, g, part.kind)
+        check.add(own)
+        flow = contribution(self.differences[part.kind, part.layer], g, part.kind) if self.is_paired else own
+        flow = flow.sum(1).flip(1).double().cpu()  # (target, back, node)
+        total.by_position[rows, : self.length] += flow.sum(-1)
+        numbers = self.of_part.get((part.kind, part.layer), [])
+        backs = [self.nodes[n].back for n in numbers]
+        indices = [self.nodes[n].index for n in numbers]
+        mine = flow[:, backs, indices]
+        total.nodes[torch.tensor(rows)[:, None], torch.tensor(numbers, dtype=torch.long)] += mine
+        total.rest[rows, part.layer] += flow.sum((1, 2)) - mine.sum(1)
+
+
+class _Check:
+    """The sum of what flows into targets in each case, and its largest term."""
+
+    def __init__(self, n: int, batch: int) -> None:
+        self.sum = torch.zeros(n, batch, dtype=torch.float64)
+        self.largest = torch.zeros(n, batch, dtype=torch.float64)
+
+    def add(self, flow: Float[Tensor, "target batch pos node"]) -> None:
+        """Add terms."""
+        flow = flow.flatten(2)
+        self.sum += flow.double().sum(-1).cpu()
+        self.largest = torch.maximum(self.largest, flow.abs().amax(-1).double().cpu())
+
+    def error(self, whole: Float[Tensor, "target batch"]) -> float:
+        """The largest error of a sum, over the larger of its value and its largest term."""
+        whole = whole.cpu()
+        size = torch.maximum(whole.abs(), self.largest).clamp_min(1e-30)
+        return float(((self.sum - whole).abs() / size).max())

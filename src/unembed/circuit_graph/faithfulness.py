@@ -1,0 +1,267 @@
+"""The test of a circuit: does the model still do it with these nodes alone, and can it do it without them?
+
+Over memories, all others are set to the value that they have without the behaviour, at every position, while the model
+runs; kept ones have the value that they compute in this run, and attention is not changed. Over heads and memories with
+a counterfactual, the circuit's nodes are put into the run of the counterfactual, which computes all else by itself. In
+either case the complement is the prompt's own run with the circuit's nodes set to the value without the behaviour.
+Beside the circuit stand as many nodes drawn at random in the same layers at the same positions.
+
+    faithfulness = (F(circuit) - F(none)) / (F(model) - F(none))
+    complement   = (F(all but the circuit) - F(none)) / (F(model) - F(none))
+
+Source: Marks et al. 2024 (faithfulness and completeness); Arora et al. 2026 (neurons at positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unembed.causality.corpus_means import corpus_means
+from unembed.causality.rerun import n_heads_of
+from unembed.circuit_graph.cases import Case, CaseBatch, batches
+from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.pass_tensors import PartKind
+from unembed.corpus import open_corpus
+from unembed.models.decoder import Decoder
+from unembed.names import SetTo
+from unembed.stream.capture_points import has_point
+from unembed.stream.run import run
+
+DRAWS = 5
+"""Random circuits of each size."""
+_RESAMPLES = 1000
+_CORPUS_TOKENS = 1024
+
+Place = tuple[PartKind, int]
+Mask = Mapping[Place, Bool[Tensor, "_back _node"]]
+Values = Mapping[Place, Float[Tensor, "_batch pos _node ..."]]
+_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the metric's difference, with its 95 % interval over prompts; no interval for one prompt."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class OfSize:
+    """A circuit of one size: what it keeps, what is left without it, and what random memories keep."""
+
+    nodes: int
+    faithfulness: Share
+    complement: Share
+    random: Share
+    """The mean of the draws; its bounds are the lowest and the highest of them."""
+    random_complement: Share
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether random nodes keep as much, and removing them costs as much, as far as the intervals can tell."""
+        low = self.faithfulness.value if self.faithfulness.low is None else self.faithfulness.low
+        left = self.complement.value if self.complement.high is None else self.complement.high
+        assert self.random.high is not None and self.random_complement.low is not None
+        return low <= self.random.high and left >= self.random_complement.low
+
+
+@dataclass(frozen=True)
+class CircuitTest:
+    """A test over sizes. `model` and `none`: the metric with all nodes as they are, and with none."""
+
+    baseline: SetTo
+    kinds: tuple[PartKind, ...]
+    n_nodes: int
+    """Nodes of all kinds tested, at all positions of the longest prompt."""
+    n_prompts: int
+    model: float
+    none: float
+    rows: tuple[OfSize, ...]
+
+
+class Bench:
+    """Prompts on which circuits are tested, with the values of nodes outside a circuit.
+
+    Args:
+        kinds: which nodes are set: memories, or heads and memories.
+    """
+
+    def __init__(self, lm: Decoder, cases: Sequence[Case], baseline: SetTo, kinds: Sequence[PartKind]) -> None:
+        self.lm, self.kinds = lm, kinds
+        self.is_interchange = "head" in kinds and baseline == "counterfactual"
+        self.longest = max(len(case.prompt) for case in cases)
+        self.sizes: dict[Place, int] = {}
+        if "memory" in kinds:
+            self.sizes |= {("memory", n): lm.n_memories_of(n) for n in lm.memory_layers}
+        if "head" in kinds:
+            heads = [n for n in range(lm.n_layers) if has_point(lm, "z", n)]
+            self.sizes |= {("head", n): n_heads_of(lm, n) for n in heads}
+        self.batches: list[tuple[CaseBatch, Values, Values]] = []
+        means = self._means(cases) if baseline == "mean" else {}
+        for batch in batches(lm, cases):
+            length = batch.tokens.shape[1]
+            replacement = means[length] if length in means else self._replacement(batch, baseline)
+            self.batches.append((batch, replacement, self._own(batch)))
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes that are set, at all positions of the longest prompt."""
+        return self.longest * sum(self.sizes.values())
+
+    def _captured(self, tokens: Tensor) -> Values:
+        points = [_POINTS[kind] for kind in _POINTS if any(place[0] == kind for place in self.sizes)]
+        seen = run(self.lm, tokens, points, logits=False)
+        return {place: seen.at(_POINTS[place[0]], place[1]) for place in self.sizes}
+
+    def _own(self, batch: CaseBatch) -> Values:
+        """The values of kept nodes, where they are those of the unchanged run."""
+        return self._captured(batch.tokens) if "head" in self.kinds else {}
+
+    def _replacement(self, batch: CaseBatch, baseline: SetTo) -> Values:
+        if baseline in ("zero", "corpus"):
+            means = {} if baseline == "zero" else self.lm.once(("circuit_graph", self.kinds), self._corpus)
+            length = batch.tokens.shape[1]
+            found = dict[Place, Tensor]()
+            for (kind, layer), size in self.sizes.items():
+                mixer = self.lm.structure.blocks[layer].mixer
+                shape = (1, length, size) if kind == "memory" or mixer is None else (1, length, size, mixer.d_head)
+                mean = means.get((_POINTS[kind], layer))
+                found[kind, layer] = torch.zeros(shape) if mean is None else mean.expand(shape)
+            return found
+        assert batch.counterfactual is not None
+        return self._captured(batch.counterfactual)
+
+    def _means(self, cases: Sequence[Case]) -> dict[int, Values]:
+        """The mean over the counterfactual prompts of each length, at each position."""
+        sums: dict[int, dict[Place, Tensor]] = {}
+        counts: dict[int, int] = {}
+        for batch in batches(self.lm, cases):
+            assert batch.counterfactual is not None
+            rows, length = batch.tokens.shape
+            own = {p: t.double().sum(0, keepdim=True) for p, t in self._captured(batch.counterfactual).items()}
+            before = sums.get(length)
+            sums[length] = own if before is None else {p: t + before[p] for p, t in own.items()}
+            counts[length] = counts.get(length, 0) + rows
+        return {length: {p: t / counts[length] for p, t in of.items()} for length, of in sums.items()}
+
+    def _corpus(self) -> dict[tuple[str, int], Tensor]:
+        return corpus_means(self.lm, open_corpus(), [(_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
+
+    def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:
+        """Which nodes are in a circuit, by kind and layer, at positions counted back."""
+        mask = {place: torch.zeros(self.longest, size, dtype=torch.bool) for place, size in self.sizes.items()}
+        for node in nodes:
+            mask[node.kind, node.layer][node.back, node.index] = True
+        return mask
+
+    def metric(self, nodes: Sequence[Node] | None, *, without: bool = False) -> Float[np.ndarray, " case"]:
+        """The metric of each prompt with only these nodes as they are; None leaves all as they are.
+
+        Args:
+            without: only all other nodes.
+        """
+        mask = None if nodes is None else self.mask(nodes)
+        values = [self._of_batch(*one, mask, without=without) for one in self.batches]
+        return torch.cat(values).numpy()
+
+    def _of_batch(
+        self, batch: CaseBatch, other: Values, own: Values, mask: Mask | None, *, without: bool
+    ) -> Float[Tensor, " case"]:
+        """One batch: the nodes of the mask are changed where they are put in or taken out, else all others."""
+        put_in = self.is_interchange and mask is not None and not without
+        tokens = batch.counterfactual if put_in else batch.tokens
+        assert tokens is not None
+        changes_circuit = put_in or without
+        values = own if put_in else other
+        recorded = own if own and not changes_circuit else {}
+
+        def replaced(t: Tensor, layer: int, kind: PartKind) -> Tensor:
+            assert mask is not None
+            chosen = mask[kind, layer][: tokens.shape[1]].flip(0).to(t.device)
+            chosen = chosen[..., None] if kind == "head" else chosen
+            new, kept = values[kind, layer].to(t), recorded.get((kind, layer), t).to(t)
+            return torch.where(chosen, new, t) if changes_circuit else torch.where(chosen, kept, new)
+
+        hooks = {_POINTS[kind]: partial(replaced, kind=kind) for kind in {place[0] for place in self.sizes}}
+        seen = run(self.lm, tokens, hooks={} if mask is None else hooks)
+        return batch.aim.of(seen.logits[:, -1]).cpu()
+
+    def random_nodes(self, nodes: Sequence[Node], draw: np.random.Generator) -> list[Node]:
+        """As many other nodes, each of the kind, in the layer and at the position of one of the circuit's."""
+        of_place: dict[tuple[PartKind, int, int], list[int]] = {}
+        for node in nodes:
+            of_place.setdefault((node.kind, node.layer, node.back), []).append(node.index)
+        found = list[Node]()
+        for (kind, layer, back), taken in of_place.items():
+            free = np.setdiff1d(np.arange(self.sizes[kind, layer]), taken)
+            drawn = draw.choice(free, min(len(taken), len(free)), replace=False)
+            found += [Node(kind, layer, back, int(index)) for index in drawn]
+        return found
+
+
+def faithfulness(
+    lm: Decoder,
+    cases: Sequence[Case],
+    ranking: Sequence[Node],
+    sizes: Sequence[int],
+    baseline: SetTo,
+    kinds: Sequence[PartKind] = ("memory",),
+    seed: int = 0,
+) -> CircuitTest:
+    """Test the first nodes of a ranking, for each size.
+
+    Returns:
+        Shares with bootstrap intervals over prompts. Each size takes two passes over the prompts, and two for each of
+        `DRAWS` random circuits.
+    """
+    bench, draw = Bench(lm, cases, baseline, tuple(kinds)), np.random.default_rng(seed)
+    usable = [node for node in ranking if node.back < bench.longest and node.kind in kinds]
+    model, none = bench.metric(None), bench.metric([])
+    rows = list[OfSize]()
+    for size in sizes:
+        nodes = usable[:size]
+        kept, left = bench.metric(nodes), bench.metric(nodes, without=True)
+        controls = [bench.random_nodes(nodes, draw) for _ in range(DRAWS)]
+        random = [_share(bench.metric(control), none, model) for control in controls]
+        without = [_share(bench.metric(control, without=True), none, model) for control in controls]
+        rows.append(
+            OfSize(
+                len(nodes),
+                _interval(kept, none, model, seed),
+                _interval(left, none, model, seed),
+                _range(random),
+                _range(without),
+            )
+        )
+    ends = float(model.mean()), float(none.mean())
+    return CircuitTest(baseline, tuple(kinds), bench.n_nodes, len(model), *ends, tuple(rows))
+
+
+def _range(shares: Sequence[float]) -> Share:
+    return Share(float(np.mean(shares)), min(shares), max(shares))
+
+
+def _share(some: np.ndarray, none: np.ndarray, model: np.ndarray) -> float:
+    whole = float(model.mean() - none.mean())
+    return float(some.mean() - none.mean()) / whole if whole else float("nan")
+
+
+def _interval(some: np.ndarray, none: np.ndarray, model: np.ndarray, seed: int) -> Share:
+    """The share, with the bounds within which it falls in 95 % of resampled sets of prompts."""
+    value = _share(some, none, model)
+    if len(model) < 2:
+        return Share(value, None, None)
+    rows = np.random.default_rng(seed).integers(0, len(model), (_RESAMPLES, len(model)))
+    shares = (some[rows].mean(1) - none[rows].mean(1)) / (model[rows].mean(1) - none[rows].mean(1))
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return Share(value, float(low), float(high))

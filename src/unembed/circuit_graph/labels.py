@@ -1,0 +1,53 @@
+"""What a node is called, and what it does, in a few words: what a memory or head promotes, and what a head reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.circuit_graph.node_scores import Node
+from unembed.lens import comparable_basis, read
+from unembed.models.decoder import Decoder
+from unembed.names import HeadAddress
+from unembed.stream.run import run
+
+WORDS = 3
+"""Tokens in a label."""
+
+
+def node_name(lm: Decoder, node: Node, position: int) -> str:
+    """A node in writing: L27M1392@4 for a memory at position 4, L23H4@4 for a head."""
+    named = lm.memory_name(node.layer, node.index) if node.kind == "memory" else HeadAddress(node.layer, node.index)
+    return f"{named}@{position}"
+
+
+@torch.no_grad()
+def promoted(lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node]) -> list[list[str]]:
+    """The tokens that each node promotes in a run: those of its value in the sign of its coefficient, or of a head's z.
+
+    Args:
+        tokens: the prompt.
+        nodes: at positions counted back from its end.
+    """
+    if not nodes:
+        return []
+    points = [p for p, kind in (("z", "head"), ("coefficients", "memory")) if any(n.kind == kind for n in nodes)]
+    seen = run(lm, list(tokens), points, logits=False)
+    vectors = torch.stack([_written(lm, seen.at, len(tokens), node) for node in nodes])
+    found = read(lm, vectors, WORDS, basis=comparable_basis(lm), hidden=lm.unlisted)
+    return [lm.token_strings(ids) for ids in found.ids]
+
+
+def _written(lm: Decoder, at: object, length: int, node: Node) -> Float[Tensor, " d_model"]:
+    """The direction that a node writes."""
+    assert callable(at)
+    position = length - 1 - node.back
+    if node.kind == "head":
+        z: Tensor = at("z", node.layer)[0, position, node.index]
+        return z @ lm.weights.W_O[node.layer][node.index].to(z)
+    coefficient: Tensor = at("coefficients", node.layer)[0, position, node.index]
+    value = lm.weights.values(node.layer, torch.tensor([node.index]))[0]
+    return value * torch.where(coefficient < 0, -1.0, 1.0).to(value)

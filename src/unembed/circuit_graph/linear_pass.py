@@ -1,0 +1,319 @@
+"""One forward pass of the real model in which relevance is propagated by the linear rules.
+
+Every number of the pass is the model's own. Queries and keys pass nothing on, so that attention is linear in its
+values; where its layout is not known or values are cut off, they are mixed by the pattern of a pass before this one. A
+pass is either whole, so that derivatives flow through all parts, or cut: then heads and memories are leaves, and a
+derivative with respect to what one part reads shows what others write directly into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unembed.circuit_graph.expert_memories import open_experts
+from unembed.circuit_graph.linear_rules import half_rule, identity_rule, norm_rule, ratio
+from unembed.circuit_graph.pass_tensors import Closed, LinearPass, Part, bias_term
+from unembed.models.decoder import Decoder
+from unembed.models.norms import ChannelGain, Norm, OpaqueNorm
+from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite
+from unembed.stream.capture_points import ForwardPass, has_point
+from unembed.stream.decomposition import prove, require_one_stream, tolerance
+from unembed.stream.hooks import attach_hooks, change_tensor, memory_guard
+from unembed.stream.run import cache_argument, run
+
+
+def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"]) -> dict[int, Tensor]:
+    """The attention weights of the layers whose values are mixed by them here, as the model's own graph cannot serve.
+
+    Memory: layers * heads * positions squared.
+    """
+    layers = [n for n, b in enumerate(lm.structure.blocks) if _is_open(b.mixer) and not _runs_itself(b.mixer)]
+    if not layers:
+        return {}
+    seen = run(lm, tokens, ("pattern",), layers=layers)
+    return {layer: seen.at("pattern", layer) for layer in layers}
+
+
+def _is_open(mixer: AttentionSite | None) -> bool:
+    """Whether a mixer is attention whose values and heads are known."""
+    return mixer is not None and mixer.is_attention and mixer.n_heads > 0 and mixer.values is not None
+
+
+def _runs_itself(mixer: AttentionSite | None) -> bool:
+    """Whether the model's own attention is linear in its values once queries and keys are constant."""
+    return mixer is not None and mixer.head_layout is not None and mixer.clip is None
+
+
+def linear_pass(
+    lm: Decoder, tokens: Int[Tensor, "batch pos"], patterns: dict[int, Tensor] | None = None, *, cut: bool = False
+) -> LinearPass:
+    """Run the model on prompts of equal length, with a graph that follows the linear rules.
+
+    Args:
+        patterns: what `attention_patterns` returned for the same tokens; None to run it.
+        cut: whether heads and memories are leaves of the graph.
+
+    Raises:
+        Unsupported: the model has several streams.
+        SumNotProved: a head's values, mixed by its pattern, are not what its layer computed.
+
+    Memory: activations of all layers, twice for the norms and FFNs.
+    """
+    require_one_stream(lm, "the linear model of a run")
+    patterns = attention_patterns(lm, tokens) if patterns is None else patterns
+    made = LinearPass(lm, tokens, cut, patterns)
+    hooks: dict[tuple[str, int], Any] = {}
+    captures: dict[tuple[str, int], Any] = {}
+    live: dict[tuple[str, int], Tensor] = {}
+    last = lm.n_layers - 1
+    for layer, block in enumerate(lm.structure.blocks):
+        if layer:
+            captures["resid_pre", layer] = lambda t, n=layer: made.streams.__setitem__(n, t)
+        if block.mixer is not None and block.mixer.n_heads and has_point(lm, "z", layer):
+            hooks["z", layer] = lambda z, n: _heads(made, live, z, n)
+        ffn = block.feed_forward
+        if ffn is not None and ffn.experts is None and ffn.down_proj is not None:
+            hooks["coefficients", layer] = lambda m, n: _memories(made, live, m, n)
+    if lm.n_layers:
+        captures["resid_post", last] = lambda t: setattr(made, "last", t)
+        if lm.structure.position_embedding is not None:
+            captures["position_embedding", 0] = lambda t: setattr(made, "positions", t.detach().clone())
+    with ExitStack() as stack:
+        stack.enter_context(memory_guard(f"a linear pass of {tokens.numel()} tokens"))
+        current = stack.enter_context(attach_hooks(lm, captures, (), hooks))
+        stack.enter_context(torch.enable_grad())
+        if lm.n_layers:
+            change_tensor(stack, lm, 0, "resid_pre", lambda t: _begin(made, t))
+        for layer, block in enumerate(lm.structure.blocks):
+            _install(stack, made, live, current, layer, block)
+        out = lm.hf(tokens, **cache_argument_without_graph(lm), **current.arguments).logits
+    made.logits = out.detach()
+    return made
+
+
+def cache_argument_without_graph(lm: Decoder) -> dict[str, bool]:
+    """The cache argument of a pass whose recurrent parts are not on the graph."""
+    with torch.no_grad():
+        return cache_argument(lm)
+
+
+def _begin(made: LinearPass, t: Tensor) -> Tensor:
+    made.start = t.detach().clone().requires_grad_()
+    made.streams[0] = made.start
+    return made.start.clone()
+
+
+def _install(
+    stack: ExitStack,
+    made: LinearPass,
+    live: dict[tuple[str, int], Tensor],
+    current: ForwardPass,
+    layer: int,
+    block: Block,
+) -> None:
+    """The hooks of one block: norms and biases, then what is read live, then what is not opened."""
+    norms = _norms_of(block)
+    inner = _inner_norms(block, {norm.module for norm in norms})
+    for norm in (*norms, *inner):
+        factor = made.bias(layer, "norm") if norm.bias is not None and norm not in inner else None
+        _change_output(stack, norm.module, lambda x, y, n=norm, s=factor: _normed(n, x, y, s))
+    for module in block.module.modules():
+        bias = module._parameters.get("bias")
+        if bias is not None and bias.dim() == 1 and module not in {norm.module for norm in (*norms, *inner)}:
+            _add_bias(stack, made, module, bias, layer, block)
+    if block.mixer is not None and block.mixer.constant is not None:
+        constant = block.mixer.constant.to(made.lm.device) / block.mixer.multiplier
+        _add_bias(stack, made, block.mixer.output, constant, layer, block)
+    _install_mixer(stack, made, live, current, layer, block.mixer)
+    _install_ffn(stack, made, live, current, layer, block.feed_forward)
+    for number, writer in enumerate((*block.early_writers, *block.late_writers)):
+        _close(stack, made, layer, writer.module, f"{writer.label} {layer}")
+        made.unopened.append(f"writer {number} of layer {layer} ({type(writer.module).__name__})")
+
+
+def _install_mixer(
+    stack: ExitStack,
+    made: LinearPass,
+    live: dict[tuple[str, int], Tensor],
+    current: ForwardPass,
+    layer: int,
+    mixer: AttentionSite | None,
+) -> None:
+    if mixer is None:
+        return
+    if layer in made.patterns:
+        if mixer.head_layout is not None:
+            for module in {mixer.head_layout.q, mixer.head_layout.k} - {mixer.head_layout.v}:
+                _change_output(stack, module, lambda _x, y: y.detach())
+
+        def keep(own: Tensor) -> Tensor:
+            live["values", layer] = current.by_position(own)
+            return own.detach().clone()  # OLMo cuts values off in place
+
+        change_tensor(stack, made.lm, layer, "values", keep)
+        return
+    if _is_open(mixer) and _runs_itself(mixer):
+        assert mixer.head_layout is not None
+        for module in {mixer.head_layout.q, mixer.head_layout.k, mixer.head_layout.v}:
+            _change_output(stack, module, lambda _x, y, m=module: _values_alone(mixer, m, y))
+        live["own", layer] = torch.empty(0)
+        return
+    made.unopened.append(f"{made.lm.mixer_name(layer)} of layer {layer}")
+    if not (mixer.n_heads and has_point(made.lm, "z", layer)):
+        _close(stack, made, layer, mixer.output, f"{made.lm.mixer_name(layer)} {layer}")
+
+
+def _values_alone(mixer: AttentionSite, module: nn.Module, y: Tensor) -> Tensor:
+    """A projection's output in which queries and keys are constant."""
+    if module is not mixer.layout.v:
+        return y.detach()
+    columns = mixer.split_heads(torch.arange(y.shape[-1], device=y.device), "v").flatten()
+    return y.detach().clone().index_copy(-1, columns, y[..., columns])
+
+
+def _install_ffn(
+    stack: ExitStack,
+    made: LinearPass,
+    live: dict[tuple[str, int], Tensor],
+    current: ForwardPass,
+    layer: int,
+    ffn: FeedForwardSite | None,
+) -> None:
+    if ffn is None:
+        return
+    if not ffn.has_memories:
+        made.unopened.append(f"FFN of layer {layer}")
+        _close(stack, made, layer, ffn.output, f"FFN {layer}")
+    elif ffn.experts is not None:
+        open_experts(stack, made, current, layer, ffn, ffn.experts)
+    elif ffn.up_proj is None:
+        made.unopened.append(f"keys of layer {layer}")
+    else:
+        for module in {ffn.up_proj, ffn.gate_proj} - {None}:
+
+            def keep(_x: Tensor, y: Tensor, module: nn.Module = module) -> Tensor:
+                for which, one in (("up", ffn.up_proj), ("gate", ffn.gate_proj)):
+                    if one is module:
+                        live[which, layer] = ffn.half(current.by_position(y), which)
+                return y.detach().clone()
+
+            _change_output(stack, module, keep)
+        if ffn.channel_gate is not None:
+            _change_output(stack, ffn.channel_gate, lambda _x, y: y.detach())
+
+
+def _heads(
+    made: LinearPass, live: dict[tuple[str, int], Tensor], z: Float[Tensor, "batch pos head d_head"], layer: int
+) -> Tensor:
+    """The heads of a layer: the mixed values, with the pattern constant."""
+    own, read = z.detach(), None
+    if ("own", layer) in live:
+        read = z
+    elif layer in made.patterns:
+        site = made.lm.structure.blocks[layer].attention
+        source = site.values
+        assert source is not None
+        values = replace(source, clip=None).split(live.pop(("values", layer)))
+        if source.clip is not None:
+            clipped = values.detach().clamp(-source.clip * source.factor, source.clip * source.factor)
+            values = values * ratio(clipped, values).to(values.dtype)
+        values = values.repeat_interleave(source.n_heads // source.n_kv_heads, dim=1)
+        read = torch.einsum("bhqk,bhkd->bqhd", made.patterns[layer].to(values.dtype), values)
+        if source.gated:
+            read = read * ratio(own, read).to(read.dtype)
+        what = f"the heads of layer {layer} of {made.lm.name}"
+        prove(what, read.detach().float(), own.float(), tolerance(made.lm))
+    node = made.node(own, read)
+    made.parts["head", layer] = Part("head", layer, node, read)
+    return node
+
+
+def _memories(
+    made: LinearPass, live: dict[tuple[str, int], Tensor], m: Float[Tensor, "batch pos d_mlp"], layer: int
+) -> Tensor:
+    """The memories of a layer without experts."""
+    own, read = m.detach(), None
+    ffn = made.lm.feed_forward(layer)
+    up, gate = live.pop(("up", layer), None), live.pop(("gate", layer), None)
+    if up is not None:
+        read = identity_rule(own, up, ffn.activation) if gate is None else half_rule(own, gate, up)
+    node = made.node(own, read)
+    made.parts["memory", layer] = Part("memory", layer, node, read)
+    return node
+
+
+def _norms_of(block: Block) -> list[Norm]:
+    """The norms of a block that the structure knows, each once."""
+    sites = [site for site in (block.mixer, block.feed_forward) if site is not None]
+    found = [norm for site in sites for norm in (site.pre_norm, site.branch_norm)]
+    once = {norm.module: norm for norm in (*found, block.entry_norm, block.middle_norm) if norm is not None}
+    return [norm for norm in once.values() if not isinstance(norm, ChannelGain | OpaqueNorm)]
+
+
+def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
+    """Norms inside an opened attention on the way of its values (a latent's), and inside an FFN of experts."""
+    if not _is_open(block.mixer) or block.mixer is None:
+        return []
+    scores = {block.mixer.scores.q_norm, block.mixer.scores.k_norm}
+    found: list[Norm] = []
+    for path, module in block.mixer.module.named_modules():
+        weight = getattr(module, "weight", None)
+        is_norm = "norm" in type(module).__name__.lower() and isinstance(weight, Tensor) and weight.dim() == 1
+        if is_norm and isinstance(weight, Tensor) and module not in known and module not in scores:
+            found.append(Norm(module, f"{block.mixer.path}.{path}", weight.shape[0]))
+    return found
+
+
+def _normed(norm: Norm, x: Tensor, y: Tensor, factor: Tensor | None) -> Tensor:
+    out = norm_rule(norm, x, y)
+    return out if factor is None or norm.bias is None else out + bias_term(factor, norm.bias, out)
+
+
+def _add_bias(stack: ExitStack, made: LinearPass, module: nn.Module, bias: Tensor, layer: int, block: Block) -> None:
+    ffn = block.feed_forward
+    of_ffn = ffn is not None and any(module is part for part in ffn.module.modules())
+    factor = made.bias(layer, "FFN" if of_ffn else "attention")
+    _change_output(
+        stack,
+        module,
+        lambda _x, y: y + bias_term(factor, bias, y) if y.shape[:-1].numel() == factor.numel() else y,
+    )
+
+
+def _close(stack: ExitStack, made: LinearPass, layer: int, module: nn.Module, label: str) -> None:
+    """Make what a module returns a leaf of the graph."""
+
+    def change(_x: Tensor, y: Tensor) -> Tensor:
+        leaf = y.detach().clone().requires_grad_()
+        made.closed.append(Closed(layer, label, leaf))
+        return leaf
+
+    _change_output(stack, module, change)
+
+
+def _change_output(stack: ExitStack, module: nn.Module, change: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Change what a module returns, given its input and output; the change itself may call the module."""
+    state = {"busy": False}
+
+    def after(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        if state["busy"]:
+            return None
+        state["busy"] = True
+        try:
+            given = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
+            if isinstance(out, Tensor):
+                return change(out if given is None else given, out)
+            at = next(i for i, part in enumerate(out) if isinstance(part, Tensor))
+            changed = change(out[at] if given is None else given, out[at])
+            return type(out)([*out[:at], changed, *out[at + 1 :]])
+        finally:
+            state["busy"] = False
+
+    stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)

@@ -1,0 +1,68 @@
+"""The rules that make one run of a model linear: how each kind of part passes relevance back to what it reads.
+
+A rule gives a tensor of the run a second expression that is linear in what the part reads, with constants of the run.
+The value stays the model's own, to the bit; only derivatives follow the rule.
+
+Source: Achtibat et al. 2024 (AttnLRP); Rezaei Jafari et al. 2025 (RelP): LN rule, identity rule, half rule.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+from unembed.models.norms import Norm
+
+_NEAR_ZERO = 1e-3
+
+
+def linearized(own: Float[Tensor, "*axes"], linear: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """The model's own tensor with the derivatives of a linear expression."""
+    linear = linear.to(own.dtype)
+    return own.detach() + (linear - linear.detach())
+
+
+def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*axes width"]) -> Tensor:
+    """A norm's output, linear in its input at the scale that it has in the run; its bias is a constant.
+
+    Args:
+        x: what the norm received.
+        y: what it returned.
+    """
+    scale = norm.scale(x.detach())
+    return linearized(y, norm.frozen(x.to(scale.dtype), scale))
+
+
+def ratio(whole: Float[Tensor, "*axes"], part: Float[Tensor, "*axes"], limit: float = 0.0) -> Float[Tensor, "*axes"]:
+    """The constant c with whole = c * part; `limit` where the part is 0."""
+    dtype = torch.promote_types(part.dtype, torch.float32)
+    whole, part = whole.detach().to(dtype), part.detach().to(dtype)
+    zero = part == 0
+    return torch.where(zero, limit, whole / torch.where(zero, 1.0, part))
+
+
+def identity_rule(
+    m: Float[Tensor, "*pos d_mlp"], key: Float[Tensor, "*pos d_mlp"], activation: str
+) -> Float[Tensor, "*pos d_mlp"]:
+    """Coefficients f(z) of an ungated FFN as z * c, with the run's c = f(z) / z."""
+    return key * ratio(m, key, slope_at_zero(activation)).to(key.dtype)
+
+
+def half_rule(
+    m: Float[Tensor, "*pos d_mlp"], gate: Float[Tensor, "*pos d_mlp"], up: Float[Tensor, "*pos d_mlp"]
+) -> Float[Tensor, "*pos d_mlp"]:
+    """Coefficients f(gate) * up of a gated FFN: each factor carries half of them, gate as f(gate) = gate * c."""
+    through_gate = gate * ratio(m, gate).to(gate.dtype)
+    through_up = up * ratio(m, up).to(up.dtype)
+    return 0.5 * (through_gate + through_up)
+
+
+def slope_at_zero(activation: str) -> float:
+    """The limit of f(z) / z at 0 for a named activation, between its two sides; 0 for one of another name."""
+    if activation not in ACT2FN:
+        return 0.0
+    with torch.no_grad():
+        near = torch.tensor([_NEAR_ZERO, -_NEAR_ZERO], dtype=torch.float64)
+        return float((ACT2FN[activation](near) / near).mean())

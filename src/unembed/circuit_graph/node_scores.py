@@ -1,0 +1,160 @@
+"""The relevance of every node over the cases of a behaviour, and which nodes a graph keeps.
+
+Cases may differ in length, so positions count back from the end: 0 is the last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.circuit_graph.cases import Case, CaseBatch, batches
+from unembed.circuit_graph.linear_pass import attention_patterns, linear_pass
+from unembed.circuit_graph.pass_tensors import LinearPass, PartKind
+from unembed.circuit_graph.relevance import Relevance, contribution, relevance
+from unembed.models.decoder import Decoder
+from unembed.stream.capture_points import has_point
+from unembed.stream.run import Run, run
+
+
+@dataclass(frozen=True, order=True)
+class Node:
+    """A head or a memory at a position that is counted back from the end."""
+
+    kind: PartKind
+    layer: int
+    back: int
+    index: int
+
+
+@dataclass(eq=False)
+class NodeScores:
+    """Sums over cases of the relevance of every node, and of what else the metric consists of.
+
+    Attributes:
+        parts: by kind and layer, (back, node).
+        own: the nodes' own numbers, coefficients of memories, in the same shape; heads have none.
+        tokens: relevance of the token embeddings, (back,).
+        positions: relevance of the position embeddings, which the model adds; 0 where it adds none.
+        biases: by layer.
+        closed: by layer and label.
+        constants: biases and soft cap of the readout.
+        metric: the model's own, summed.
+        error: the largest error of a sum in any case.
+    """
+
+    parts: dict[tuple[PartKind, int], Float[Tensor, "back node"]]
+    own: dict[int, Float[Tensor, "back d_mlp"]]
+    tokens: Float[Tensor, " back"]
+    positions: float
+    biases: Float[Tensor, " layer"]
+    closed: dict[tuple[int, str], float]
+    constants: float
+    metric: float
+    counterfactual_metric: float
+    error: float
+    unopened: tuple[str, ...]
+
+
+def changes(
+    lm: Decoder, batch: CaseBatch, made: LinearPass
+) -> tuple[dict[tuple[PartKind, int], Tensor], Tensor, Run | None]:
+    """What each node's own number is measured from: the counterfactual's, or 0 without one.
+
+    Returns:
+        a - a' of every node, by kind and layer; the same of the stream that enters the first block; the other run.
+    """
+    if batch.counterfactual is None:
+        return {key: part.own.detach() for key, part in made.parts.items()}, made.start.detach(), None
+    points = [p for p in ("z", "coefficients") if any(has_point(lm, p, n) for n in range(lm.n_layers))]
+    other = run(lm, batch.counterfactual, (*points, "resid_pre"))
+    point = {"head": "z", "memory": "coefficients"}
+    found = {
+        (kind, layer): part.own.detach() - other.at(point[kind], layer) for (kind, layer), part in made.parts.items()
+    }
+    return found, made.start.detach() - other.at("resid_pre", 0), other
+
+
+def node_scores(lm: Decoder, cases: Sequence[Case]) -> NodeScores:
+    """One forward and one backward pass for each batch of cases; with counterfactuals, one more forward pass.
+
+    Raises:
+        SumNotProved: the linear model of a run does not add up to its metric.
+
+    Memory: activations and gradients of one batch, and one number for each node.
+    """
+    longest = max(len(case.prompt) for case in cases)
+    total = NodeScores(
+        {}, {}, torch.zeros(longest, dtype=torch.float64), 0.0, torch.zeros(lm.n_layers), {}, 0.0, 0.0, 0.0, 0.0, ()
+    )
+    for batch in batches(lm, cases):
+        made = linear_pass(lm, batch.tokens, attention_patterns(lm, batch.tokens))
+        found = relevance(made, batch.aim)
+        differences, start, other = changes(lm, batch, made)
+        for (kind, layer), gradient in found.gradients.items():
+            score = contribution(differences[kind, layer], gradient, kind).sum(0).flip(0).double().cpu()
+            _add(total.parts, (kind, layer), score, longest)
+            if kind == "memory":
+                own = made.parts[kind, layer].own.detach().sum(0).flip(0).double().cpu()
+                _add(total.own, layer, own, longest)
+        _add_ends(total, made, found, start, paired=other is not None)
+        if other is not None:
+            total.counterfactual_metric += float(batch.aim.of(other.logits[:, -1]).sum())
+    return total
+
+
+def _add(sums: dict, key: object, score: Float[Tensor, "back node"], longest: int) -> None:
+    whole = sums.setdefault(key, torch.zeros(longest, *score.shape[1:], dtype=torch.float64))
+    whole[: len(score)] += score
+
+
+def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tensor, *, paired: bool) -> None:
+    """Tokens, positions, biases and constants of one batch; constants of a run are none of a difference."""
+    product = (start.double() * found.start.double()).sum(-1).sum(0).flip(0).cpu()
+    total.metric += float(found.metric.sum())
+    total.error = max(total.error, found.error)
+    total.unopened = tuple(dict.fromkeys((*total.unopened, *made.unopened)))
+    if not paired:
+        if made.positions is not None:
+            placed = (made.positions.double() * found.start.double()).sum(-1).sum(0).flip(0).cpu()
+            product, total.positions = product - placed, total.positions + float(placed.sum())
+        total.biases += found.biases.sum(1)
+        total.constants += float((found.readout.bias + found.readout.cap).sum())
+        for key, whole in found.closed.items():
+            total.closed[key] = total.closed.get(key, 0.0) + float(whole.sum())
+    total.tokens[: len(product)] += product
+
+
+def ranked(
+    parts: Mapping[tuple[PartKind, int], Float[Tensor, "back node"]], count: int, kind: PartKind | None = None
+) -> list[tuple[Node, float]]:
+    """The nodes with the largest relevance of either sign, largest first; ties in the order of the forward pass."""
+    keys = sorted(key for key in parts if kind is None or key[0] == kind)
+    if not keys:
+        return []
+    flat = torch.cat([parts[key].flatten() for key in keys])
+    starts = torch.tensor([parts[key].numel() for key in keys]).cumsum(0)
+    found: list[tuple[Node, float]] = []
+    for i in flat.abs().topk(min(count, len(flat))).indices.tolist():
+        at = int((starts <= i).sum())
+        key = keys[at]
+        within = i - (int(starts[at - 1]) if at else 0)
+        width = parts[key].shape[1]
+        found.append((Node(*key, within // width, within % width), float(flat[i])))
+    return found
+
+
+def select_nodes(scores: NodeScores, most: int, share: float) -> list[tuple[Node, float]]:
+    """The fewest nodes whose |R| is this share of that of all heads and memories, and at most `most`."""
+    whole = sum(float(part.abs().sum()) for part in scores.parts.values())
+    covered, chosen = 0.0, list[tuple[Node, float]]()
+    for node, score in ranked(scores.parts, most):
+        if covered >= share * whole:
+            break
+        covered += abs(score)
+        chosen.append((node, score))
+    return chosen

@@ -1,0 +1,223 @@
+"""The relevance of every part of a run to a difference of logits, from one backward pass, with the sum proved.
+
+Relevance R = a * dm/da under the linear rules: what a part contributes to the metric m on all ways through the model.
+What crosses a cut between two layers, with the constants behind it, adds up to m; this is checked at every layer.
+
+Source: Rezaei Jafari et al. 2025 (RelP); Elhage et al. 2021 for the linear model of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.circuit_graph.pass_tensors import LinearPass, Part, PartKind
+from unembed.errors import SumNotProved
+from unembed.lens import final_scale, logit_direction
+from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import tolerance
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """The metric of each row of a batch: a logit at the last position, or a difference of two.
+
+    Attributes:
+        tokens: whose logit.
+        against: the token whose logit is subtracted; None in rows with one logit.
+    """
+
+    tokens: Sequence[int]
+    against: Sequence[int | None]
+
+    def pair(self, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, "batch 2"]:
+        """The two logits of each row, in float64; 0 for a token that there is not."""
+        rows = torch.arange(len(logits), device=logits.device)
+        value = logits[rows, torch.tensor(self.tokens, device=logits.device)].double()
+        other = torch.tensor([0 if a is None else a for a in self.against], device=logits.device)
+        has = torch.tensor([a is not None for a in self.against], device=logits.device)
+        return torch.stack([value, torch.where(has, logits[rows, other].double(), 0.0)], dim=1)
+
+    def of(self, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, " batch"]:
+        """The metric of each row, from the logits after its last token."""
+        value, other = self.pair(logits).unbind(1)
+        return value - other
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """How the metric depends on the last stream: m = u . x + biases + cap.
+
+    Attributes:
+        u: the direction in the last stream, at the scale of the run.
+        bias: what the biases of final norm and unembedding add.
+        cap: what the soft cap of the logits adds.
+    """
+
+    metric: Float[Tensor, " batch"]
+    size: Float[Tensor, " batch"]
+    """The larger of the logits whose difference the metric is: what an error is measured against."""
+    u: Float[Tensor, "batch d_model"]
+    bias: Float[Tensor, " batch"]
+    cap: Float[Tensor, " batch"]
+
+
+def readout(made: LinearPass, aim: Aim) -> Readout:
+    """The metric of each row and how it depends on the last stream, at its last position."""
+    lm, last = made.lm, made.last.detach()[:, -1]
+    directions = [logit_direction(lm, t, a) for t, a in zip(aim.tokens, aim.against, strict=True)]
+    scale = final_scale(lm, last)
+    u = torch.stack(directions).to(scale.dtype) / scale
+    bias = torch.tensor([_bias(lm, t, a) for t, a in zip(aim.tokens, aim.against, strict=True)], dtype=torch.float64)
+    metric = aim.of(made.logits[:, -1]).cpu()
+    linear = (last.to(u.dtype) * u).sum(-1).double().cpu() + bias
+    has_cap = lm.structure.logit_softcap is not None or hasattr(lm.structure.head, "band_scores")
+    return Readout(
+        metric,
+        aim.pair(made.logits[:, -1]).abs().amax(1).cpu(),
+        u,
+        bias,
+        metric - linear if has_cap else torch.zeros_like(metric),
+    )
+
+
+def _bias(lm: Decoder, token: int, against: int | None) -> float:
+    norm, W_U, b_U = lm.structure.final_norm, lm.weights.W_U, lm.weights.b_U
+    total = 0.0
+    if norm is not None and norm.bias is not None:
+        direction = W_U[:, token] if against is None else W_U[:, token] - W_U[:, against]
+        total += float(norm.bias.double() @ direction.double())
+    if b_U is not None:
+        total += float(b_U[token]) - (0.0 if against is None else float(b_U[against]))
+    return total * lm.structure.logit_scale
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """The relevance of every part of a run, by row of the batch.
+
+    Attributes:
+        metric: of each row.
+        gradients: dm/da of heads, (batch, pos, head, d_head), and memories, (batch, pos, memory), by kind and layer.
+        start: dm/dx of the stream that enters the first block.
+        biases: relevance of the biases of each layer, (layer, batch).
+        closed: relevance of what each layer writes without being opened, (layer, batch), by label.
+        readout: the metric's own constants.
+        cuts: the sum at each layer, and behind the last.
+        error: the largest error of a sum, over the larger of the metric's logits and the largest term.
+    """
+
+    gradients: dict[tuple[PartKind, int], Tensor]
+    start: Float[Tensor, "batch pos d_model"]
+    biases: Float[Tensor, "layer batch"]
+    closed: dict[tuple[int, str], Float[Tensor, " batch"]]
+    readout: Readout
+    cuts: Float[Tensor, "cut batch"]
+    error: float
+
+    @property
+    def metric(self) -> Float[Tensor, " batch"]:
+        """The model's own metric of each row."""
+        return self.readout.metric
+
+
+def contribution(own: Tensor, gradient: Tensor, kind: PartKind) -> Float[Tensor, "*batch pos node"]:
+    """Relevance of each node, from its tensor and the derivative by it."""
+    dtype = torch.promote_types(own.dtype, torch.float32)
+    product = own.detach().to(dtype) * gradient.to(dtype)
+    return product.sum(-1) if kind == "head" else product
+
+
+def seed(made: LinearPass, u: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    """The derivative of the metric by the last stream."""
+    found = torch.zeros_like(made.last)
+    found[:, -1] = u.to(found.dtype)
+    return found
+
+
+def relevance(made: LinearPass, aim: Aim) -> Relevance:
+    """The relevance of every part, from one backward pass through a whole (uncut) linear pass.
+
+    Raises:
+        SumNotProved: at some layer, relevance and constants do not add up to the metric.
+
+    Memory: one gradient for each tensor of the pass.
+    """
+    lm, out = made.lm, readout(made, aim)
+    parts = list(made.parts.items())
+    streams = sorted(made.streams.items())
+    inputs = [
+        *(part.own for _, part in parts),
+        *(t for _, t in streams),
+        *(one.factor for one in made.biases),
+        *(one.own for one in made.closed),
+    ]
+    found = torch.autograd.grad([made.last], inputs, [seed(made, out.u)], allow_unused=True)
+    grads = [torch.zeros_like(t) if g is None else g for t, g in zip(inputs, found, strict=True)]
+    n, m, k = len(parts), len(parts) + len(streams), len(parts) + len(streams) + len(made.biases)
+    gradients = {key: g for (key, _), g in zip(parts, grads[:n], strict=True)}
+    biases = torch.zeros(lm.n_layers, len(made.tokens), dtype=torch.float64)
+    for one, g in zip(made.biases, grads[m:k], strict=True):
+        biases[one.layer] += g.double().sum(-1).cpu()
+    closed: dict[tuple[int, str], Tensor] = {}
+    for one, g in zip(made.closed, grads[k:], strict=True):
+        whole = (one.own.detach().double() * g.double()).reshape(len(made.tokens), -1).sum(-1).cpu()
+        closed[one.layer, one.label] = closed.get((one.layer, one.label), 0.0) + whole
+    for part in made.parts.values():
+        if (whole := _without_reading(part, gradients[part.kind, part.layer])) is not None:
+            closed[part.layer, f"unopened {part.kind}s"] = whole
+    crossing = torch.stack(
+        [(t.detach().double() * g.double()).sum(-1).cpu() for (_, t), g in zip(streams, grads[n:m], strict=True)]
+    )
+    cuts, error = _proved(lm, made, out, crossing, biases, closed)
+    return Relevance(gradients, grads[n], biases, closed, out, cuts, error)
+
+
+def _without_reading(part: Part, gradient: Tensor) -> Float[Tensor, " batch"] | None:
+    """The relevance of the nodes of a layer whose own inside is not opened; None where all are."""
+    if part.read is not None and part.constant is None:
+        return None
+    found = contribution(part.own, gradient, part.kind).double()
+    if part.read is not None and part.constant is not None:
+        found = found[..., part.constant]
+    return found.sum((-1, -2)).cpu()
+
+
+def _proved(
+    lm: Decoder,
+    made: LinearPass,
+    out: Readout,
+    crossing: Float[Tensor, "layer batch pos"],
+    biases: Float[Tensor, "layer batch"],
+    closed: dict[tuple[int, str], Float[Tensor, " batch"]],
+) -> tuple[Float[Tensor, "cut batch"], float]:
+    """The sum at every layer and behind the last, and the largest error against the metric.
+
+    Raises:
+        SumNotProved: it is above the tolerance of the model's dtype.
+    """
+    constants = biases.clone()
+    for (layer, _), whole in closed.items():
+        constants[layer] += whole
+    behind = constants.flip(0).cumsum(0).flip(0)
+    last = (made.last.detach()[:, -1].double() * out.u.double()).sum(-1).cpu()
+    ends = out.bias + out.cap
+    cuts = torch.cat([crossing.sum(-1) + behind + ends, (last + ends)[None]])
+    sizes = torch.maximum(out.size, crossing.abs().amax((0, 2))).clamp_min(1e-30)
+    errors = (cuts - out.metric).abs() / sizes
+    error = float(errors.max())
+    if not error <= tolerance(lm):
+        where = int(errors.amax(1).argmax())
+        cut = f"the stream that enters layer {where}" if where < lm.n_layers else "the last stream"
+        row = int(errors[where].argmax())
+        raise SumNotProved(
+            f"the linear model of this run of {lm.name} at {cut}",
+            why=f"relevance and constants give {float(cuts[where, row]):.5g}, the model {float(out.metric[row]):.5g} "
+            f"(relative error {error:.1e})",
+            instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
+        )
+    return cuts, error
