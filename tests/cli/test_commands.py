@@ -48,7 +48,9 @@ def test_json_holds_the_numbers_of_the_library(unembed: Run, gpt2_folder: Path) 
     for layer in view["layers"]:
         n = layer["layer"]
         assert [c["id"] for c in layer["after"]] == readings.ids[n, -1, :5].tolist()
-        assert [c["probability"] for c in layer["after"]] == readings.probabilities[n, -1, :5].tolist()
+        # One position is read alone, in a product of another shape: equal up to rounding.
+        expected = readings.probabilities[n, -1, :5].tolist()
+        assert [c["probability"] for c in layer["after"]] == pytest.approx(expected, rel=1e-6)
         assert layer["rank_after"] == int(trace.ranks_of(int(trace.prediction[-1]))[n, -1])
     rows = trace.memory_effects(top=3).rows
     assert [(u["layer"], u["index"], u["coefficient"], u["score"]) for u in view["memories"]["rows"]] == [
