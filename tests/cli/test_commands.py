@@ -177,18 +177,19 @@ def test_value_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
     assert f"unembed index build --model {gpt2_folder} finds the text" in card.stderr
 
 
-def test_value_through_the_final_norm_lists_promoted_tokens_only(unembed: Run, gpt2_folder: Path) -> None:
+def test_value_through_the_final_norm_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
     arguments = ("value", "L1M5", "--model", gpt2_folder, "--top", 4, "--basis", "final")
     table = as_json(unembed(*arguments, "--json"))
     lm = package.load(gpt2_folder)
     hf = lm.hf
     with torch.no_grad():  # the model's own norm and readout of the row of the second FFN matrix
         scores = hf.lm_head(hf.transformer.ln_f(hf.transformer.h[1].mlp.c_proj.weight[5]))
-    scores[lm.unlisted] = -torch.inf
-    assert [row["promoted_id"] for row in table["rows"]] == scores.topk(4).indices.tolist()
-    assert not any("suppressed" in name for row in table["rows"] for name in row)
+    listed = scores.masked_fill(lm.unlisted, -torch.inf)
+    assert [row["promoted_id"] for row in table["rows"]] == listed.topk(4).indices.tolist()
+    listed = scores.masked_fill(lm.unlisted, torch.inf)
+    assert [row["suppressed_id"] for row in table["rows"]] == listed.topk(4, largest=False).indices.tolist()
     card = shown(unembed(*arguments))
-    assert "through the final norm" in card and "promotes" in card and "suppresses" not in card
+    assert "through the final norm" in card and "promotes" in card and "suppresses" in card
 
 
 def test_a_memory_is_named_in_two_ways(unembed: Run, gpt2_folder: Path) -> None:
