@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import BASES, Basis
+from unembed.names import LOGIT_LENS_BASES, Basis
 from unembed.validation import one_of, positive_int
 
 ROWS, COLUMNS = 1024, 4096
@@ -51,7 +51,7 @@ def logits_of(
 
     Memory: as large as what it returns; read many vectors with `read`, which works by chunks.
     """
-    one_of("basis", basis, BASES)
+    one_of("basis", basis, LOGIT_LENS_BASES)
     structure = lm.structure
     if basis == "raw":
         factored = getattr(structure.head, "band_scores", None)  # adaptive softmax: W_U is a product, not formed here
@@ -233,7 +233,7 @@ class _Readout:
 
     @classmethod
     def of(cls, lm: Decoder, basis: Basis) -> "_Readout":
-        one_of("basis", basis, BASES)
+        one_of("basis", basis, LOGIT_LENS_BASES)
         linear = basis != "final" or isinstance(lm.structure.head, nn.Linear)
         return cls(lm, basis, lm.weights.W_U if linear else None)
 

@@ -33,9 +33,12 @@ Point = Literal[
 and multiplier."""
 
 StreamPoint = Literal["resid_pre", "resid_mid", "resid_post"]
-Basis = Literal["raw", "final", "frozen"]
+LogitLensBasis = Literal["raw", "final", "frozen"]
 """How norms are treated in a reading: `raw` is W_U alone, `final` the real final norm and readout, `frozen` keeps the
 scale that the final norm had in the run, so that parts of a vector add up."""
+Basis = Literal[LogitLensBasis, "jacobian"]
+"""The bases of the logit lens, which takes the remaining layers for the identity; and `jacobian`, the lens that was
+fitted on text, which carries a vector through them by their mean derivative."""
 
 HeadBasis = Literal["raw", "folded"]
 """The same for circuits of heads: `raw` the weights alone, `folded` with the gains of the norms that feed them."""
@@ -70,6 +73,7 @@ PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_ou
 POINTS: tuple[str, ...] = get_args(Point)
 STREAM_POINTS: tuple[str, ...] = get_args(StreamPoint)
 BASES: tuple[str, ...] = get_args(Basis)
+LOGIT_LENS_BASES: tuple[str, ...] = get_args(LogitLensBasis)
 HEAD_BASES: tuple[str, ...] = get_args(HeadBasis)
 SCORE_BASES: tuple[str, ...] = get_args(ScoreBasis)
 BY: tuple[str, ...] = get_args(By)

@@ -115,11 +115,12 @@ AnySeed = Annotated[int | None, Option("Seed of all random choices.")]
 UnusedSeed = Annotated[int | None, Option("Seed of all random choices.", hidden=True)]
 """Understood everywhere; hidden where no choice is random. The result's provenance records it."""
 _HOW_NORMS = (
-    "How norms are treated. raw: the unembedding or the weights alone, as in the papers; final: through the final "
-    "norm; frozen: through it, at the scale of the run; folded: with norm gains, the default where there are norms."
+    "How a vector is read. raw: the unembedding or the weights alone, as in the papers; final: through the final "
+    "norm; frozen: through it, at the scale of the run; folded: with norm gains, the default of circuits; jacobian: by "
+    "the lens fitted on text, the default where there is one (else final for streams, raw for values)."
 )
-ReadingBasis = Annotated[Basis, Option(_HOW_NORMS)]
-ValueBasis = Annotated[Literal["raw", "final"], Option(_HOW_NORMS)]
+ReadingBasis = Annotated[Basis | None, Option(_HOW_NORMS)]
+ValueBasis = Annotated[Literal["raw", "final", "jacobian"] | None, Option(_HOW_NORMS)]
 """A value has no run whose scale could be frozen."""
 CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
 ReadPoint = Annotated[StreamPoint, Option("Capture point that is read.")]

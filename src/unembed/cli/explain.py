@@ -34,7 +34,7 @@ def explain(
     position: Position = -1,
     top: Top = 12,
     edits: EditOptions = EditOptions(),
-    basis: ReadingBasis = "final",
+    basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
     opening: Opening = Opening(),

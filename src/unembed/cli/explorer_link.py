@@ -44,6 +44,7 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
         "--tokenizer": opening.tokenizer,
         "--dtype": opening.dtype,
         "--device": opening.device,
+        "--lens": opening.lens,
         "--index": None if index is None else str(index),
         "--view": f"{screen}?{query}" if query else screen,
     }

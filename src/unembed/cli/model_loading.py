@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
+    from unembed.cli.option_groups import Opening
 
 
 def opened(
@@ -108,3 +110,30 @@ def _is_path(model: str) -> bool:
         )
     except (OSError, ValueError):
         return True
+
+
+def use_lens(lm: LanguageModel, file: str | None) -> None:
+    """Read with the lens of a file, or with the one that `unembed fit-lens` kept, which a line on stderr says.
+
+    Raises:
+        InvalidInput: the file holds no lens, or one of another model.
+    """
+    from unembed.jacobian import cached_lens, open_lens
+
+    if file is not None:
+        lm.use_lens(open_lens(file))
+    elif (found := cached_lens(lm)) is not None:
+        lm.use_lens(found)
+        fitted = f"reading with the Jacobian lens that was fitted on {found.contexts} contexts"
+        print(f"{fitted} (--lens none: the logit lens)", file=sys.stderr)
+
+
+def say_unmeasured(lm: LanguageModel, opening: Opening) -> None:
+    """Say, where no lens is fitted, that readings are the logit lens's and nothing was measured."""
+    if lm.lens is None and opening.lens is None:
+        model = "" if opening.model == "wren" else f" --model {shlex.quote(opening.model)}"
+        print(
+            "read by the logit lens, which takes the layers that follow for the identity; how far it can be trusted "
+            f"was not measured: unembed fit-lens{model}",
+            file=sys.stderr,
+        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from unembed.errors import InvalidInput
 from unembed.options import Option
 from unembed.results import check_writable
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from unembed import LanguageModel
     from unembed.results import Table
 
+NO_LENS = "none"
+"""What --lens takes for the logit lens."""
 Model = Annotated[str, Option("Name of a shipped model, Hugging Face id, or folder.", "m")]
 Json = Annotated[bool, Option("JSON on stdout, with a stable schema.", name="json")]
 Plain = Annotated[bool, Option("No colour, bars or signs.")]
@@ -33,24 +36,35 @@ class Opening:
     offline: Annotated[bool, Option("Use only what is on this machine.")] = False
     dtype: Annotated[str | None, Option("float32, bfloat16, float16; default: as saved.")] = None
     device: Annotated[str | None, Option("cpu, cuda, cuda:1, ...; auto: over all GPUs, then memory, then disk.")] = None
+    lens: Annotated[
+        str | None,
+        Option(
+            "A lens fitted on the model (unembed fit-lens), by which streams and values are read; none: the logit "
+            "lens. Default: the one that fit-lens kept.",
+            metavar="FILE",
+        ),
+    ] = None
     trust_remote_code: Annotated[
         bool, Option("Run the code in the model's repository, which can do anything that you can.")
     ] = False
 
     @property
     def is_default(self) -> bool:
-        """Whether the model is opened as it is saved: in its own dtype, with its own tokenizer."""
-        return self.dtype is None and self.tokenizer is None
+        """Whether the model is opened as it is saved: its own dtype and tokenizer, and no lens is given."""
+        return self.dtype is None and self.tokenizer is None and self.lens in (None, NO_LENS)
 
     def open(self, seed: int | None = None) -> LanguageModel:
-        """The opened model; torch's random numbers start from the seed.
+        """The opened model, with its lens; torch's random numbers start from the seed.
 
         Raises:
             ModelUnavailable: no such model, folder or network.
+            InvalidInput: the file of the lens is none, or of another model.
         """
-        from unembed.cli.model_loading import opened
+        from unembed.cli.model_loading import opened, use_lens
 
-        return opened(
+        if self.lens not in (None, NO_LENS) and not Path(self.lens).is_file():
+            raise InvalidInput(f"--lens {self.lens}", why="there is no such file", instead="Make one: unembed fit-lens")
+        lm = opened(
             self.model,
             tokenizer=self.tokenizer,
             revision=self.revision,
@@ -60,6 +74,9 @@ class Opening:
             trust_remote_code=self.trust_remote_code,
             seed=seed,
         )
+        if self.lens != NO_LENS:
+            use_lens(lm, self.lens)
+        return lm
 
 
 def _data_in_utf8() -> None:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from unembed.results import Provenance
 
 _TRIGGERS = 5
-ReadBasis = Literal["raw", "final"]
+ReadBasis = Literal["raw", "final", "jacobian"]
 
 
 @command("value", "unembed value L7M985 --tokens 5")
 def value(
     memory: Memory,
     tokens: Tokens = 10,
-    basis: ValueBasis = "raw",
+    basis: ValueBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
     opening: Opening = Opening(),
@@ -40,7 +40,7 @@ def value(
 ) -> None:
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
-    An index answers alone, without the model: only --basis final, --show-unlearned, and more tokens than the index
+    An index answers alone, without the model: only --lens, --basis, --show-unlearned, and more tokens than the index
     holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire with
     either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A description
     is shown where a gallery has one (see `unembed memories`). --json, --csv and --html hold the tokens.
@@ -48,8 +48,11 @@ def value(
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
+    from unembed.jacobian import basis_or_default, lens_path
 
-    stored = stored_index(opening, index) if basis == "raw" and not show_unlearned else None
+    stored = stored_index(opening, index) if basis in (None, "raw") and not show_unlearned else None
+    if stored is not None and basis is None and opening.lens is None and lens_path(stored[1].sampled).exists():
+        stored = None  # its tokens were read without the lens
     table = None if stored is None else _stored_tokens(stored[0], memory, tokens, seed)
     if stored is not None and table is not None:
         opened, known = stored
@@ -58,6 +61,7 @@ def value(
         name = opened.memory_name(*place, memory.pole)
     else:
         lm = opening.open(seed)
+        basis = basis_or_default(lm, basis, "raw")
         place = lm.memory(*memory.address)
         is_signed = lm.is_signed(place[0])
         name = lm.memory_name(*place, memory.pole)
@@ -144,7 +148,8 @@ def _tokens(
 
 
 def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
-    through = ", read through the final norm" if provenance.basis == "final" else ""
+    ways = {"final": ", read through the final norm", "jacobian": ", read by the fitted lens"}
+    through = ways.get(str(provenance.basis), "")
     title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}{through}"
     return Table(title, columns, provenance)
 

@@ -33,7 +33,7 @@ def concepts_answer(
         bool, Option("List every concept of the sample instead of shares by layer.", name="list")
     ] = False,
     top_tokens: TopTokens = 30,
-    basis: ValueBasis = "raw",
+    basis: ValueBasis = None,
     embedding: Annotated[
         bool | None,
         Option("Include neighbours in the embedding; by default for vocabularies up to 20,000.", off="--no-embedding"),

@@ -18,6 +18,7 @@ from unembed.concepts.class_files import embedding_clusters, vocabulary_classes
 from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
 from unembed.concepts.token_classes import COUNTED, KINDS, Classes
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default, in_basis
 from unembed.lens import read
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import values_of
@@ -118,7 +119,7 @@ def vector_concepts(
     layers: Sequence[int] | None = None,
     *,
     top: int = TOP,
-    basis: Basis = "raw",
+    basis: Basis | None = None,
     seed: int | None = None,
     embedding: bool | None = None,
     max_expected: float = MAX_EXPECTED,
@@ -129,7 +130,8 @@ def vector_concepts(
     Args:
         labels: a name for each; numbers when None.
         layers: the layer of each; None where they belong to no layer.
-        basis: "raw", or "final" through the final norm.
+        basis: "raw", "final" through the final norm, or "jacobian" as parts of resid_post of their layers; when None,
+            "jacobian" where a lens is fitted and layers are given, else "raw".
         seed: recorded in the provenance if the vectors were drawn.
         embedding: see `model_classes`.
         max_expected: see `find_concepts`.
@@ -138,12 +140,29 @@ def vector_concepts(
     if top < 1:
         raise InvalidInput(f"the top {top} tokens", why="at least one token is needed")
     hidden = None if show_unlearned else lm.unlisted
-    ids = read(lm, vectors.to(lm.dtype), top, basis=basis, hidden=hidden).ids.cpu()
+    basis = basis_or_default(lm, basis, "raw") if layers is not None or basis is not None else "raw"
+    vectors, plain = _carried(lm, vectors.to(lm.dtype), layers, basis)
+    ids = read(lm, vectors, top, basis=plain, hidden=hidden).ids.cpu()
     found = find_concepts(model_classes(lm, embedding), ids, max_expected=max_expected)
     named = tuple(labels) if labels is not None else tuple(str(i) for i in range(len(ids)))
     placed = tuple(layers) if layers is not None else (None,) * len(ids)
     rows = tuple(tuple(row) for row in found)
     return VectorConcepts(lm, named, placed, ids.numpy(), rows, seed, basis, show_unlearned)
+
+
+def _carried(
+    lm: Decoder, vectors: Float[Tensor, "vector d_model"], layers: Sequence[int] | None, basis: Basis
+) -> tuple[Float[Tensor, "vector d_model"], Basis]:
+    """The vectors of some layers in a basis, and how they are read then."""
+    if basis != "jacobian":
+        return vectors, basis
+    if layers is None:
+        raise InvalidInput("basis 'jacobian'", why="a lens carries a vector from its layer", instead="Give layers")
+    at, found = torch.tensor(layers), torch.empty_like(vectors)
+    for layer in at.unique().tolist():
+        rows = (at == layer).nonzero()[:, 0].to(vectors.device)
+        found[rows] = in_basis(lm, vectors[rows], layer, basis)[0]
+    return found, "raw"
 
 
 def sample_memories(
@@ -174,7 +193,7 @@ def value_concepts(
     poles: Literal["both", "named"] = "both",
     seed: int = 0,
     top: int = TOP,
-    basis: Basis = "raw",
+    basis: Basis | None = None,
     embedding: bool | None = None,
     show_unlearned: bool = False,
 ) -> VectorConcepts:
@@ -189,7 +208,7 @@ def value_concepts(
         layers: from which layers to draw; all when None.
         poles: "named" to read every memory at one pole: the positive one, unless the name has a minus sign.
         top: top tokens of each value.
-        basis: "raw" (the papers' E v) or "final".
+        basis: "raw" (the papers' E v), "final" or "jacobian"; when None, "jacobian" where a lens is fitted, else "raw".
         embedding: whether neighbours in the embedding are classes too; see `model_classes`.
         show_unlearned: include tokens that the model never learned; by default they are left out.
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from unembed.concepts.detection import Concept, find_concepts
 from unembed.concepts.token_classes import Classes
 from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, score
+from unembed.jacobian.basis import basis_or_default, in_basis, lens_of
 from unembed.lens import read
 from unembed.memories.norm_overlap import vectors_like
 from unembed.memories.values import value_readings, written_values
@@ -118,7 +119,8 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
     n = lm.weights.n_memories[layer]
     found = []
     for pole in poles:
-        if known is not None and known.promoted is not None and not show_unlearned:
+        # The index holds raw readings.
+        if known is not None and known.promoted is not None and not show_unlearned and lens_of(lm) is None:
             ids = np.asarray(known.promoted[pole][known.starts[layer] : known.starts[layer + 1], :TOP_TOKENS])
         else:
             bottom = pole == "negative"
@@ -155,6 +157,7 @@ def _random_scores(
     """
     generator = torch.Generator().manual_seed(seed * 10_007 + layer)
     vectors = vectors_like(written_values(lm, layer), RANDOM_VECTORS, generator)
+    vectors, _ = in_basis(lm, vectors, layer, basis_or_default(lm, None, "raw"))
     hidden = None if show_unlearned else lm.unlisted
     ids = read(lm, -vectors if pole == "negative" else vectors, TOP_TOKENS, basis="raw", hidden=hidden).ids
     found = _concepts(classes, ids.cpu().numpy())

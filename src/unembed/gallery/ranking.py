@@ -10,6 +10,7 @@ from unembed.gallery.evidence import SIGNIFICANT
 from unembed.gallery.gallery import Gallery
 from unembed.gallery.saved_progress import SavedProgress
 from unembed.gallery.text_evidence import EFFECT_TRIGGERS, TextEvidence
+from unembed.jacobian.basis import basis_or_default
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
 from unembed.results import Provenance
@@ -92,7 +93,8 @@ def rank_memories(
     notes |= {"significant": SIGNIFICANT, "sampled_fingerprint": sampled_fingerprint(lm)}
     notes["text"] = "none: concepts alone, from the weights" if known is None else "the index's corpus"
     source = provenance or lm.provenance()
-    about = lm.provenance(corpus=source.corpus, basis="raw", seed=seed, notes={**source.notes, **notes})
+    basis = basis_or_default(lm, None, "raw")
+    about = lm.provenance(corpus=source.corpus, basis=basis, seed=seed, notes={**source.notes, **notes})
     return Gallery(tuple(one.described(lm) for one in best[:top]), about)
 
 

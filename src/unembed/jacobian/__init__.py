@@ -1,10 +1,33 @@
 """The Jacobian lens: what a stream vector, or a part of it, does to the prediction through the layers that follow.
 
 The logit lens reads a vector as if the remaining layers were the identity. This lens carries it to the end of the model
-by the mean Jacobian of the last stream with respect to the stream at its layer, fitted on text.
+by the mean Jacobian of the last stream with respect to the stream at its layer, fitted on text. Where a model has a
+lens, its readings are in the basis "jacobian" unless another is named.
 """
 
-from unembed.jacobian.check import LensCheck as LensCheck
-from unembed.jacobian.fit import fit_lens as fit_lens
-from unembed.jacobian.lens import JacobianLens as JacobianLens
-from unembed.jacobian.lens import open_lens as open_lens
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unembed.lazy import import_on_first_use
+
+if TYPE_CHECKING:
+    from unembed.jacobian.basis import basis_or_default as basis_or_default
+    from unembed.jacobian.basis import lens_of as lens_of
+    from unembed.jacobian.cached import cached_lens as cached_lens
+    from unembed.jacobian.cached import lens_path as lens_path
+    from unembed.jacobian.check import LensCheck as LensCheck
+    from unembed.jacobian.fit import fit_lens as fit_lens
+    from unembed.jacobian.lens import JacobianLens as JacobianLens
+    from unembed.jacobian.lens import open_lens as open_lens
+else:
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "basis": "basis_or_default lens_of",
+            "cached": "cached_lens lens_path",
+            "check": "LensCheck",
+            "fit": "fit_lens",
+            "lens": "JacobianLens open_lens",
+        },
+    )

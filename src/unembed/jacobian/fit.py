@@ -168,6 +168,40 @@ def _cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
     return cache if hasattr(cache, "batch_repeat_interleave") else None
 
 
+@torch.no_grad()
+def last_token_passes(
+    lm: Decoder,
+    window: Int[Tensor, " pos"],
+    copies: int,
+    layer: int,
+    change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
+) -> Float[Tensor, "copy d_vocab"]:
+    """The logits after the last token of a window, run in several copies whose streams after a layer are changed.
+
+    Earlier positions are read once, and are the same in all copies.
+
+    Args:
+        change: from the streams at the last position after the layer to those that the next layer reads.
+    """
+    cache, arguments = _cache_of(lm, window[:-1]), dict[str, Any](use_cache=False)
+    given = window[None].expand(copies, -1)
+    if cache is not None:
+        cache.batch_repeat_interleave(copies)
+        arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
+        given = given[:, -1:]
+
+    def hook(stream: Tensor, _layer: int) -> Tensor:
+        changed = stream.clone()
+        changed[:, -1] = change(stream[:, -1])
+        return changed
+
+    with (
+        memory_guard(f"{copies} copies of a token"),
+        attach_hooks(lm, {}, (), {("resid_post", layer): hook}) as current,
+    ):
+        return lm.hf(given, **arguments, **current.arguments).logits[:, -1]
+
+
 def _rows(
     lm: Decoder, window: Int[Tensor, " pos"], cache: Any | None, channels: Int[Tensor, " copy"]
 ) -> dict[tuple[str, int], Float[Tensor, "copy d_model"]]:

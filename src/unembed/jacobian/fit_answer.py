@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
+from unembed.jacobian.cached import lens_path
 from unembed.jacobian.fit import fit_lens
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus, Option, Out
-from unembed.results import Table, check_writable
+from unembed.results import Table, check_writable, make_folder
 
 
 def fit_lens_answer(
@@ -22,13 +23,16 @@ def fit_lens_answer(
     """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
 
     The lens carries a stream, or a part of it, through the layers that follow by their mean derivative on text. Beside
-    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file.
+    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file, for --lens.
+    Without it the lens is kept in the cache folder, where all commands find it: it is the model's default from then on,
+    and --lens none reads with the logit lens.
     """
     if out is not None:
         check_writable(out)
     lens = fit_lens(lm, corpus, contexts, context_length)
-    if out is not None:
-        lens.save(out)
+    path = lens_path(lens.fingerprint) if out is None else out
+    make_folder(path.parent)
+    lens.save(path)
     return lens.to_table()
 
 

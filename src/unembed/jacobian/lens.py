@@ -164,11 +164,23 @@ class JacobianLens(Displayed):
         Raises:
             InvalidInput: the lens reads for no model yet.
         """
-        lm = self._model()
-        carried = vector.to(self.before) @ self.jacobian(layer, point)
-        scale = torch.full((1,), self.scale, dtype=carried.dtype, device=carried.device)
-        scores = logits_of(lm, carried, "frozen", scale).float()
+        scores = logits_of(self._model(), self.readable(vector, layer, point), "raw").float()
         return scores - scores.mean(dim=-1, keepdim=True)
+
+    @torch.no_grad()
+    def readable(
+        self, vector: Float[Tensor, "*any d_model"], layer: int, point: StreamPoint = "resid_post"
+    ) -> Float[Tensor, "*any d_model"]:
+        """The vector whose product with W_U is `direction`, up to the mean over the vocabulary.
+
+        Carried to the end of the model, and through the final norm at its mean scale over the fitting text.
+        """
+        structure = self._model().structure
+        carried = vector.to(self.before) @ self.jacobian(layer, point)
+        if structure.final_norm is not None:
+            scale = torch.full((1,), self.scale, dtype=carried.dtype, device=carried.device)
+            carried = structure.final_norm.frozen(carried, scale).to(carried.dtype)
+        return carried * structure.logit_scale
 
     def to_table(self) -> Table:
         """One row for each layer: how well the fit repeats, and the check on held-out text beside the logit lens."""

@@ -26,7 +26,7 @@ from unembed.errors import InvalidInput
 from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import BASES, Basis
+from unembed.names import LOGIT_LENS_BASES, Basis
 from unembed.results import Displayed, Table
 from unembed.stream.decomposition import branch_of_run, memory_points, require_one_stream
 from unembed.stream.run import Run, Tokens, prepare, run
@@ -105,7 +105,7 @@ def sub_update_effects(
 
     Source: Geva et al. 2022, section 3, Eq. 2.
     """
-    one_of("basis", basis, BASES)
+    one_of("basis", basis, LOGIT_LENS_BASES)
     lm, top = require_decoder(lm), positive_int("top", top)
     layer = lm.layer(layer)
     lm.feed_forward(layer)

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default, in_basis, mean_scores
 from unembed.memories.values import Values, memories_at, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.vocabulary import check_unicode
@@ -159,15 +160,22 @@ def _confirmed(
 
 
 def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "memory token"]:
-    """The raw score v . e_w that every value of the model gives some tokens, from the lowest layer up.
+    """The score v . e_w that every value of the model gives some tokens, from the lowest layer up.
+
+    Values are raw, or carried by the model's fitted lens where there is one; then scores are centred.
 
     Raises:
         Unsupported: the model has no memories.
     """
     if not lm.memory_layers:
         lm.feed_forward(0)  # raises with the reason
-    columns = lm.weights.W_U[:, ids]
-    return torch.cat([written_values(lm, n).to(columns) @ columns for n in lm.memory_layers]).float()
+    columns, basis = lm.weights.W_U[:, ids], basis_or_default(lm, None, "raw")
+    found: list[Tensor] = []
+    for n in lm.memory_layers:
+        values, _ = in_basis(lm, written_values(lm, n), n, basis)
+        scores = (values.to(columns) @ columns).float()
+        found.append(scores - mean_scores(lm, values)[:, None] if basis == "jacobian" else scores)
+    return torch.cat(found)
 
 
 def _at_better_pole(

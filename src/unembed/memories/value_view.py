@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from unembed.jacobian.basis import basis_or_default
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import Scored, scored
@@ -33,10 +34,10 @@ class MemoryView:
 
 
 def memory_view(lm: Decoder, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
-    """The tokens at both ends of a value, best first; scores are in the raw basis."""
+    """The tokens at both ends of a value, best first; in the basis "jacobian" where a lens is fitted, else "raw"."""
     (layer, index), values = lm.memory(layer, index), Values(lm)
     ends = [values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
-    provenance = lm.provenance(basis="raw", notes={"hide_unlearned": hide_unlearned})
+    provenance = lm.provenance(basis=basis_or_default(lm, None, "raw"), notes={"hide_unlearned": hide_unlearned})
     promoted, suppressed = (scored(lm, *end) for end in ends)
     edges, counts = values.score_histogram(layer, index, show_unlearned=not hide_unlearned)
     norm = values.norm(layer, index)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default, in_basis, mean_scores
 from unembed.lazy import offers
 from unembed.lens import COLUMNS, ROWS, TopTokens, logits_of, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
@@ -92,7 +93,7 @@ def value_readings(
     k: int = 30,
     *,
     layers: Sequence[int] | None = None,
-    basis: Basis = "raw",
+    basis: Basis | None = None,
     bottom: bool = False,
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -102,7 +103,8 @@ def value_readings(
     Args:
         k: tokens for each value.
         layers: which layers; all when None.
-        basis: "raw" (the papers' E v) or "final" (the value through the final norm, as if it were the whole stream).
+        basis: "raw" (the papers' E v), "final" (the value through the final norm, as if it were the whole stream) or
+            "jacobian" (carried by the model's fitted lens); when None, "jacobian" where a lens is fitted, else "raw".
         bottom: the tokens most suppressed instead.
         show_unlearned: include tokens that the model never learned; by default they are left out.
         progress: called with values done and values in total.
@@ -110,6 +112,7 @@ def value_readings(
     Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
     """
     lm = require_decoder(lm)
+    basis = basis_or_default(lm, basis, "raw")
     if basis == "frozen":
         raise InvalidInput(
             "basis 'frozen' for values",
@@ -118,8 +121,8 @@ def value_readings(
         )
     hidden = None if show_unlearned else lm.unlisted
 
-    def one_end(values: Tensor, k: int) -> tuple[TopTokens]:
-        scores, ids = _top(lm, values, k, basis, bottom, hidden)
+    def one_end(values: Tensor, layer: int, k: int) -> tuple[TopTokens]:
+        scores, ids = _top(lm, values, layer, k, basis, bottom, hidden)
         return ((ids, scores),)
 
     (found,) = _read_all(lm, k, layers, one_end, 1, progress)
@@ -132,18 +135,23 @@ def value_ends(
     k: int = 30,
     *,
     layers: Sequence[int] | None = None,
+    basis: Literal["raw", "jacobian"] | None = None,
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ValueReadings, ValueReadings]:
-    """The tokens that every value promotes most, and those that it suppresses most (basis raw), in one product.
+    """The tokens that every value promotes most, and those that it suppresses most, in one product.
 
-    Arguments and memory are those of `value_readings`.
+    Arguments and memory are those of `value_readings`; the basis is "raw" or "jacobian".
     """
     lm = require_decoder(lm)
-    hidden = None if show_unlearned else lm.unlisted
-    ends = _read_all(lm, k, layers, lambda values, k: read_ends(lm, values, k, hidden=hidden), 2, progress)
-    provenance = lm.provenance(basis="raw")
-    promoted, suppressed = (ValueReadings(*found, "raw", show_unlearned, provenance) for found in ends)
+    hidden, chosen = None if show_unlearned else lm.unlisted, basis_or_default(lm, basis, "raw")
+
+    def both_ends(values: Tensor, layer: int, k: int) -> tuple[TopTokens, TopTokens]:
+        return _ends(lm, values, layer, k, chosen, hidden)
+
+    ends = _read_all(lm, k, layers, both_ends, 2, progress)
+    provenance = lm.provenance(basis=chosen)
+    promoted, suppressed = (ValueReadings(*found, chosen, show_unlearned, provenance) for found in ends)
     return promoted, suppressed
 
 
@@ -151,7 +159,7 @@ def _read_all(
     lm: Decoder,
     k: int,
     layers: Sequence[int] | None,
-    read_rows: Callable[[Tensor, int], Sequence[TopTokens]],
+    read_rows: Callable[[Tensor, int, int], Sequence[TopTokens]],
     n_ends: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[tuple[tuple[int, ...], Int[Tensor, "layer d_mlp k"], Float[Tensor, "layer d_mlp k"]]]:
@@ -166,7 +174,7 @@ def _read_all(
     for row, layer in enumerate(chosen):
         for start in range(0, sizes[row], _AT_ONCE):
             rows = slice(start, min(start + _AT_ONCE, sizes[row]))
-            for end, (found, values) in enumerate(read_rows(written_values(lm, layer, rows), k)):
+            for end, (found, values) in enumerate(read_rows(written_values(lm, layer, rows), layer, k)):
                 ids[end, row, rows], scores[end, row, rows] = found.to(torch.int32).cpu(), values.float().cpu()
             done += rows.stop - rows.start
             if progress is not None:
@@ -190,7 +198,7 @@ def first_tokens(
 
     Memory: ROWS * COLUMNS scores at a time.
     """
-    values = written_values(lm, layer)
+    values, basis = in_basis(lm, written_values(lm, layer), layer, basis)
     norm, head = lm.structure.final_norm, lm.structure.head
     if not negated or (basis == "final" and not isinstance(head, nn.Linear)):
         plus = read(lm, values, 1, basis=basis, hidden=hidden).ids[:, 0]
@@ -222,12 +230,35 @@ def first_tokens(
 
 
 def _top(
-    lm: Decoder, vectors: Tensor, k: int, basis: Basis, bottom: bool, hidden: Bool[Tensor, " d_vocab"] | None
+    lm: Decoder,
+    vectors: Tensor,
+    layer: int,
+    k: int,
+    basis: Basis,
+    bottom: bool,
+    hidden: Bool[Tensor, " d_vocab"] | None,
 ) -> tuple[Tensor, Tensor]:
-    if bottom and basis != "raw":
-        return _lowest(lm, vectors, k, basis, hidden)
-    reading = read(lm, -vectors if bottom else vectors, k, basis=basis, hidden=hidden)
-    return (-reading.logits if bottom else reading.logits), reading.ids
+    """Scores and ids at one end of values of a layer."""
+    vectors, plain = in_basis(lm, vectors, layer, basis)
+    if bottom and plain != "raw":
+        return _lowest(lm, vectors, k, plain, hidden)
+    reading = read(lm, -vectors if bottom else vectors, k, basis=plain, hidden=hidden)
+    scores = -reading.logits if bottom else reading.logits
+    if basis == "jacobian":
+        scores = scores - mean_scores(lm, vectors)[:, None]
+    return scores, reading.ids
+
+
+def _ends(
+    lm: Decoder, vectors: Tensor, layer: int, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
+) -> tuple[TopTokens, TopTokens]:
+    """Both ends of values of a layer, in the basis "raw" or "jacobian"."""
+    vectors, plain = in_basis(lm, vectors, layer, basis)
+    high, low = read_ends(lm, vectors, k, hidden=hidden)
+    if plain == basis:
+        return high, low
+    mean = mean_scores(lm, vectors)[:, None]
+    return (high[0], high[1] - mean), (low[0], low[1] - mean)
 
 
 def _lowest(
@@ -264,11 +295,13 @@ class Values:
         index: MemoryIndex | Sequence[int] | Tensor,
         k: int = 30,
         *,
-        basis: Basis = "raw",
+        basis: Basis | None = None,
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
         """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most).
+
+        The basis is "jacobian" where a lens is fitted, else "raw", unless one is named; see `value_readings`.
 
         In a layer of experts, a tuple is one memory: (expert, index).
         """
@@ -279,24 +312,35 @@ class Values:
         numbers = cast("Sequence[MemoryIndex]", [several] if single else several)
         rows = torch.tensor([lm.memory(layer, i)[1] for i in numbers], dtype=torch.long)
         layer = lm.layer(layer)
-        hidden = None if show_unlearned else lm.unlisted
-        scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), k, basis, bottom, hidden)
+        hidden, basis = None if show_unlearned else lm.unlisted, basis_or_default(lm, basis, "raw")
+        scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), layer, k, basis, bottom, hidden)
         return (ids[0], scores[0]) if single else (ids, scores)
 
     @torch.no_grad()
     def top_and_bottom(
-        self, memories: Sequence[tuple[int, Sequence[int]]], k: int = 30, *, show_unlearned: bool = False
+        self,
+        memories: Sequence[tuple[int, Sequence[int]]],
+        k: int = 30,
+        *,
+        basis: Basis | None = None,
+        show_unlearned: bool = False,
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
-        """For layers and indices of each: ids of the tokens promoted most and suppressed most (basis raw).
+        """For layers and indices of each: ids of the tokens promoted most and suppressed most.
 
-        All come from one product with W_U.
+        All come from one product with W_U; the basis is "raw" or "jacobian", the default where a lens is fitted.
         """
         lm = self._lm
         for layer, index in memories:
             for i in index:
                 lm.memory(layer, i)
+        basis = basis_or_default(lm, basis, "raw")
         rows = [
-            written_values(lm, lm.layer(n), torch.as_tensor(index, dtype=torch.long, device=lm.device))
+            in_basis(
+                lm,
+                written_values(lm, lm.layer(n), torch.as_tensor(index, dtype=torch.long, device=lm.device)),
+                lm.layer(n),
+                basis,
+            )[0]
             for n, index in memories
         ]
         found = read_ends(lm, torch.cat(rows), k, hidden=None if show_unlearned else lm.unlisted)
@@ -309,7 +353,7 @@ class Values:
         index: MemoryIndex,
         k: int = 30,
         *,
-        basis: Basis = "raw",
+        basis: Basis | None = None,
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> list[str]:
@@ -318,7 +362,7 @@ class Values:
         return self._lm.token_strings(ids)
 
     def readings(
-        self, k: int = 30, *, layers: Sequence[int] | None = None, basis: Basis = "raw", **options: Any
+        self, k: int = 30, *, layers: Sequence[int] | None = None, basis: Basis | None = None, **options: Any
     ) -> ValueReadings:
         """The k top tokens of all values, exactly; see `value_readings`."""
         return value_readings(self._lm, k, layers=layers, basis=basis, **options)
@@ -335,20 +379,20 @@ class Values:
     def score_histogram(
         self, layer: int, index: int, bins: int = 48, *, show_unlearned: bool = False
     ) -> tuple[Float[Tensor, " edge"], Int[Tensor, " bin"]]:
-        """How a value's scores (basis raw) are spread over the vocabulary.
+        """How a value's scores (basis "jacobian" where a lens is fitted, else "raw") are spread over the vocabulary.
 
         Returns:
             Bounds of the bins, from the lowest to the highest score, and how many tokens have a score in each.
         """
         lm = self._lm
         layer, index = lm.memory(layer, index)
-        hidden = None if show_unlearned else lm.unlisted
+        hidden, basis = None if show_unlearned else lm.unlisted, basis_or_default(lm, None, "raw")
+        value, _ = in_basis(lm, written_values(lm, layer, slice(index, index + 1)), layer, basis)
         scores = torch.cat(
-            [
-                (written_values(lm, layer, slice(index, index + 1)) @ lm.weights.W_U[:, start : start + COLUMNS])[0]
-                for start in range(0, lm.d_vocab, COLUMNS)
-            ]
+            [(value @ lm.weights.W_U[:, start : start + COLUMNS])[0] for start in range(0, lm.d_vocab, COLUMNS)]
         )
+        if basis == "jacobian":
+            scores = scores - mean_scores(lm, value)
         counts, edges = np.histogram(scores[~hidden if hidden is not None else ...].float().cpu().numpy(), bins=bins)
         return torch.from_numpy(edges).float(), torch.from_numpy(counts)
 

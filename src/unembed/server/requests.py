@@ -35,7 +35,10 @@ Order = Annotated[
     MemoryOrder, Query(description="what memories are ranked by; deviation: the effect beyond the mean coefficient's")
 ]
 RequiredToken = Annotated[str, Query(min_length=1, max_length=200, description="a token's text, or #id")]
-Basis = Annotated[names.Basis, Query(description="how the final norm is treated")]
+Basis = Annotated[
+    names.Basis | None,
+    Query(description="how the stream is read; by the fitted lens, or through the final norm, where none is given"),
+]
 Pole = names.Pole
 Top = Annotated[int, Query(ge=1, le=50)]
 Client = Annotated[

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default
 from unembed.memories.token_ranking import RankedValue
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder, require_decoder
@@ -194,7 +195,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
             for e, sign in zip(memories, signs, strict=True)
         ],
     }
-    return Table("Edited memories", columns, lm.provenance(basis="raw"))
+    return Table("Edited memories", columns, lm.provenance(basis=basis_or_default(lm, None, "raw")))
 
 
 def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
@@ -207,4 +208,4 @@ def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
     columns["top_tokens"] = [list(p.top_tokens) for p in found]
     if any(p.triggers for p in found):
         columns["fires_on"] = [list(p.triggers) for p in found]
-    return Table("Values by the words they promote", columns, lm.provenance(basis="raw"))
+    return Table("Values by the words they promote", columns, lm.provenance(basis=basis_or_default(lm, None, "raw")))

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default
 from unembed.memories.values import Values, value_readings
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Table
@@ -169,7 +170,7 @@ def _table(
         **extra,
         "top_tokens": [Values(lm).top_tokens(*m, 10, bottom=sign < 0) for m, sign in zip(memories, signs, strict=True)],
     }
-    return Table(title, columns, lm.provenance(basis="raw"))
+    return Table(title, columns, lm.provenance(basis=basis_or_default(lm, None, "raw")))
 
 
 def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from unembed.jacobian.basis import basis_or_default
 from unembed.logit_attribution import kinds_of
 from unembed.models.sizes import sizes_of
 from unembed.names import Basis, By, StreamPoint
@@ -42,7 +43,8 @@ class TraceSettings:
     prompt: str
     position: int
     top: int
-    basis: Basis
+    basis: Basis | None
+    """How the stream is read; when None, by the model's fitted lens, or through the final norm where there is none."""
     show_unlearned: bool
     edits: Sequence[Edit]
     seed: int | None
@@ -80,6 +82,7 @@ def trace_view(
         heads: with `layer`, what its heads add too.
         dominant: memories of each layer, in `layers`, and the same number that are always on.
     """
+    settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
     at = _shown(lm, settings, token, tracing, index)
     trace, position, target = at.trace, at.position, at.question.token
@@ -120,6 +123,7 @@ def explain_view(
         by: split the logit this way only; each way that the model has when None.
         writers: how many are listed.
     """
+    settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     at = _shown(lm, settings, token, tracing, index)
     kinds: list[By] = [by] if by is not None else kinds_of(lm, settings.edits)
     view = TraceView(
@@ -141,7 +145,8 @@ def _shown(
     trace.logits(settings.position)
     position = settings.position % len(trace)
     question = trace.question(target, settings.against, position, alone=settings.alone)
-    return ShownPosition(trace, position, question, settings.basis, settings.top, settings.order, index)
+    basis = basis_or_default(lm, settings.basis, "final")
+    return ShownPosition(trace, position, question, basis, settings.top, settings.order, index)
 
 
 def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dict[str, Any]:

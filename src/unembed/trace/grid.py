@@ -97,7 +97,7 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
     texts = _texts(lm, [*stages, embedding], [*prediction, *(e.id for e in events)])
     return Emergence(
         schema=SCHEMA,
-        provenance=dataclasses.replace(trace.provenance, basis="final").to_dict(),
+        provenance=dataclasses.replace(trace.provenance, basis=trace.basis).to_dict(),
         model=lm.name,
         sizes=sizes_of(lm),
         prompt=prompt,

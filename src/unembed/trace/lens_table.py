@@ -1,4 +1,4 @@
-"""The logit lens over many prompts, as one table."""
+"""The lens over many prompts, as one table: the one that was fitted on the model, else the logit lens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, StreamPoint
 from unembed.results import Table
@@ -23,7 +24,7 @@ def logit_lens(
     *,
     point: StreamPoint = "resid_post",
     top: int = 1,
-    basis: Basis = "final",
+    basis: Basis | None = None,
     layer: int | None = None,
     position: int | None = -1,
     edits: Edits = (),
@@ -35,7 +36,7 @@ def logit_lens(
         prompts: texts, or token ids.
         point: where the stream is read.
         top: tokens of each reading.
-        basis: how it is read.
+        basis: how it is read; when None, by the model's fitted lens ("jacobian"), or "final" where there is none.
         layer: only this layer; all when None.
         position: only this position of each prompt, negative from its end; all when None.
         edits: changes made during the runs.
@@ -51,6 +52,7 @@ def logit_lens(
         PointMissing: the model has no such point.
     """
     lm, prompts = require_decoder(lm), as_tuple("prompts", prompts)
+    basis = basis_or_default(lm, basis, "final")
     if not prompts:
         raise InvalidInput("an empty list of prompts", instead="Give at least one")
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -66,4 +68,5 @@ def logit_lens(
                 row = {**row, "prompt": number, "input": inputs[row["position"]]}
                 for name, values in columns.items():
                     values.append(row[name])
-    return Table(f"Logit lens of {lm.name} at {point}", columns, lm.provenance(basis=basis, notes=notes))
+    name = "Jacobian lens" if basis == "jacobian" else "Logit lens"
+    return Table(f"{name} of {lm.name} at {point}", columns, lm.provenance(basis=basis, notes=notes))

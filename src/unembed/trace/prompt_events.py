@@ -1,4 +1,7 @@
-"""Events and rank changes of one prompt, from the ranks that its readings recorded."""
+"""Events and rank changes of one prompt, from the ranks that its readings recorded.
+
+They are those of the papers: of the logit lens, also where another lens is fitted.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int
         halves = [("resid_pre", "resid_post", "attention")]
     points: set[StreamPoint] = {point for before, after, _ in halves for point in (before, after)}
     if token is None:
-        ranks = {point: readings.prediction_ranks(point, column).cpu() for point in points}
+        ranks = {point: readings.prediction_ranks(point, column, "final").cpu() for point in points}
         tokens = readings.prediction.cpu()[_columns(column)]
     else:
         ranks = {p: readings.ranks_and_probabilities(token, p, "final", column)[0].cpu() for p in points}

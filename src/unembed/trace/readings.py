@@ -1,4 +1,6 @@
-"""One prompt run once, and its stream read in the vocabulary: the logit lens at every layer and position.
+"""One prompt run once, and its stream read in the vocabulary at every layer and position.
+
+It is read by the lens that was fitted on the model, or by the logit lens where none was.
 
 Reading all positions of a long prompt costs far more than the forward pass, so that only those asked for are read.
 """
@@ -8,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
+from unembed.jacobian.basis import basis_or_default, carried_streams, fitted_lens
 from unembed.lens import Reading, final_scale, joined, logits_of, read
 from unembed.logit_attribution import points_needed
 from unembed.memories.events import Event
@@ -32,7 +35,7 @@ TOP = 10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Readings(Displayed):
-    """The logit lens of one prompt: the top tokens of the stream at one point of every layer and position."""
+    """The lens on one prompt: the top tokens of the stream at one point of every layer and position."""
 
     point: StreamPoint
     basis: Basis
@@ -121,6 +124,11 @@ class PromptReadings:
         self._readings: dict[tuple[str, int, str, int | None], Readings] = {}
 
     @property
+    def basis(self) -> Basis:
+        """The basis of readings where none is named: "jacobian" where a lens is fitted, else "final"."""
+        return basis_or_default(self.lm, None, "final")
+
+    @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
         """Tokens that are left out of lists and ranks; None where every token is listed."""
         return None if self.show_unlearned else self.lm.unlisted
@@ -173,23 +181,27 @@ class PromptReadings:
         return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
 
     def readings(
-        self, point: StreamPoint = "resid_post", top: int = TOP, basis: Basis = "final", position: int | None = None
+        self,
+        point: StreamPoint = "resid_post",
+        top: int = TOP,
+        basis: Basis | None = None,
+        position: int | None = None,
     ) -> Readings:
         """Top tokens of the stream at a point, for every layer and position.
 
         Args:
             point: where the stream is read.
             top: tokens of each reading.
-            basis: how it is read.
+            basis: how it is read; when None, by the model's fitted lens ("jacobian"), or "final" where there is none.
             position: only this position is read; all when None.
 
         Raises:
-            InvalidInput: it is not a point of the stream.
+            InvalidInput: it is not a point of the stream, or no lens is fitted.
             PointMissing: the model has no such point.
             OutOfRange: no such position.
         """
         as_str("point", point)
-        as_str("basis", basis)
+        basis = self.basis if basis is None else cast(Basis, as_str("basis", basis))
         column = None if position is None else position_of(self.run, position)
         key = (point, positive_int("top", top), basis, column)
         if key not in self._readings:
@@ -207,7 +219,10 @@ class PromptReadings:
         return self._readings[key]
 
     def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final", position: int | None = None) -> Reading:
-        """What `readings` returns, without the texts; in the basis "final", with the rank of the final prediction."""
+        """What `readings` returns, without the texts.
+
+        Readings of `TOP` tokens in the bases "final" and "jacobian" have the rank of the final prediction, too.
+        """
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"readings exist at {', '.join(STREAM_POINTS)}")
         column = None if position is None else position_of(self.run, position)
@@ -221,6 +236,9 @@ class PromptReadings:
     def _read_at(self, point: StreamPoint, top: int, basis: Basis, column: int | None) -> Reading:
         at = slice(None) if column is None else slice(column, column + 1)
         x = self.stream(point)[:, at]
+        if basis == "jacobian":
+            x = carried_streams(self.lm, x, point)
+            return self._with_prediction(x, at) if top == TOP else read(self.lm, x, top, hidden=self.hidden)
         if (top, basis) != (TOP, "final"):
             scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
             return read(self.lm, x, top, basis=basis, scale=scale, hidden=self.hidden)
@@ -249,35 +267,50 @@ class PromptReadings:
         """
         n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
         for point in ("resid_post", self.before_ffn):
-            if (point, TOP, "final", None) in self._read:
+            if (point, TOP, self.basis, None) in self._read:
                 continue
             x, found = self.stream(point), list[Reading]()
             for start in range(0, n, step):
                 layers = range(start, min(n, start + step))
-                found.append(self._with_prediction(x[start : layers.stop]))
+                rows = x[start : layers.stop]
+                carried = carried_streams(self.lm, rows, point, layers) if self.basis == "jacobian" else rows
+                found.append(self._with_prediction(carried))
                 yield layers, point, found[-1]
-            self._read[point, TOP, "final", None] = joined(found)
+            self._read[point, TOP, self.basis, None] = joined(found)
 
     def ranks_of(
-        self, token: str | int, point: StreamPoint = "resid_post", position: int | None = None
+        self,
+        token: str | int,
+        point: StreamPoint = "resid_post",
+        position: int | None = None,
+        basis: Basis | None = None,
     ) -> Int[Tensor, "layer pos"]:
-        """The rank of a token at every layer, and at every position or at one; 1 is the top."""
-        return self.ranks_and_probabilities(token, point, position=position)[0]
+        """The rank of a token at every layer, and at every position or at one; 1 is the top. See `readings`."""
+        return self.ranks_and_probabilities(token, point, basis, position)[0]
 
     def ranks_and_probabilities(
-        self, token: str | int, point: StreamPoint = "resid_post", basis: Basis = "final", position: int | None = None
+        self,
+        token: str | int,
+        point: StreamPoint = "resid_post",
+        basis: Basis | None = None,
+        position: int | None = None,
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
         """The rank (from 1, the top) and the probability of a token at every layer, at every position or at one.
+
+        The basis is that of the model's fitted lens, or "final" without one, unless one is named.
 
         Raises:
             PointMissing: the model has no such point.
         """
         token, column = self.lm.single_token(token), None if position is None else position_of(self.run, position)
-        at = slice(None) if column is None else [column]
-        if basis == "final" and column is not None and token == int(self.prediction[column]):
-            found = self.read(point, position=column)  # recorded when the stream was read
+        at, basis = slice(None) if column is None else [column], basis or self.basis
+        is_recorded = basis in ("final", "jacobian")
+        if is_recorded and column is not None and token == int(self.prediction[column]):
+            found = self.read(point, basis=basis, position=column)  # recorded when the stream was read
         else:
             x = self.stream(point)[:, at]
+            if basis == "jacobian":
+                x, basis = carried_streams(self.lm, x, point), "final"
             track = torch.full((*x.shape[:-1], 1), token)
             scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
             found = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden)
@@ -289,33 +322,39 @@ class PromptReadings:
         points: Sequence[StreamPoint],
         layer: int,
         position: int,
-        basis: Basis = "final",
+        basis: Basis | None = None,
     ) -> Int[Tensor, "point token"]:
         """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
         layer, column = self.lm.layer(layer), position_of(self.run, position)
-        x = torch.stack([self.run_with((point,)).at(point, layer)[0, column] for point in points])
+        x, basis = torch.stack([self.run_with((p,)).at(p, layer)[0, column] for p in points]), basis or self.basis
+        if basis == "jacobian":
+            lens, basis = fitted_lens(self.lm), "final"
+            x = torch.stack([lens.carried(row, layer, p) for p, row in zip(points, x, strict=True)]).to(x.dtype)
         scale = self.scale[[column]].expand(len(points), 1) if basis == "frozen" else None
         track = torch.as_tensor(tokens)
         return read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden).tracked_ranks
 
     def prediction_ranks(
-        self, point: StreamPoint = "resid_post", position: int | None = None
+        self, point: StreamPoint = "resid_post", position: int | None = None, basis: Basis | None = None
     ) -> Int[Tensor, "layer pos"]:
         """The rank of every position's own final prediction at a point of every layer; 1 is the top.
 
         Args:
             point: where the stream is read.
             position: only this position; all when None.
+            basis: "final" or "jacobian"; when None, "jacobian" where a lens is fitted, else "final".
 
         Raises:
             PointMissing: the model has no such point.
             OutOfRange: no such position.
         """
-        return self.read(point, position=position).tracked_ranks[..., 0]
+        return self.read(point, basis=basis or self.basis, position=position).tracked_ranks[..., 0]
 
     @torch.no_grad()
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
         """The entropy, and the KL divergence from the model's final prediction, of every reading at a point, in nats.
+
+        Read by the model's fitted lens, or by the logit lens through the final norm where there is none.
 
         Raises:
             PointMissing: the model has no such point.
@@ -324,13 +363,14 @@ class PromptReadings:
         """
         final = self.run.logits[0].float().log_softmax(dim=-1)
         entropy, divergence = [], []
-        for layer in self.stream(point):
+        x = self.stream(point)
+        for layer in carried_streams(self.lm, x, point) if self.basis == "jacobian" else x:
             log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
             p = log_p.exp()
             entropy.append(-torch.linalg.vecdot(p, log_p))
             # Rounding can bring the sum of the same numbers, taken twice, below zero.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
-        provenance = self.lm.provenance(basis="final", notes={**self.provenance.notes, "point": point})
+        provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
         return EntropyAndKL(point, torch.stack(entropy), torch.stack(divergence), tuple(self.token_strings), provenance)
 
 

@@ -11,9 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.jacobian.basis import basis_or_default, in_basis
 from unembed.lens import logit_direction, read
 from unembed.logit_attribution import pair
 from unembed.models.decoder import Decoder
+from unembed.names import StreamPoint
+from unembed.stream.capture_points import has_point
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import Run
 
@@ -32,7 +35,7 @@ class HeadUpdate:
     """Its contribution to the chosen token's logit, or to the difference of two (basis frozen), if a token was
     chosen."""
     top_tokens: list[str]
-    """Tokens that the vector promotes most (basis raw)."""
+    """Tokens that the vector promotes most (basis "jacobian" where a lens is fitted, else "raw")."""
     bottom_tokens: list[str]
 
 
@@ -67,7 +70,9 @@ def head_updates(
     raw = torch.einsum("hd,hdm->hm", z, lm.weights.W_O[layer].to(z.dtype))
     written = attention_branch(lm, layer, z).written(raw)
     hidden = lm.unlisted if hide_unlearned else None
-    ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (written, -written)]
+    point: StreamPoint = "resid_mid" if has_point(lm, "resid_mid", layer) else "resid_post"
+    readable, _ = in_basis(lm, written, layer, basis_or_default(lm, None, "raw"), point)
+    ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (readable, -readable)]
     scores = None
     if token is not None:
         u = logit_direction(lm, *pair(lm, token, against)) / scale

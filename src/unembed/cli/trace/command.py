@@ -46,7 +46,7 @@ def trace(
     against: Against = None,
     edits: EditOptions = EditOptions(),
     point: ReadPoint = "resid_post",
-    basis: ReadingBasis = "final",
+    basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
     next_steps: Annotated[bool, Option("Also print three commands to try next with this prompt.", name="next")] = False,
@@ -68,6 +68,7 @@ def trace(
     from unembed.cli.stored_index import index_for
 
     lm = opening.open(seed)
+    from unembed.cli.model_loading import say_unmeasured
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
     from unembed.trace import TraceSettings, trace_view
@@ -93,6 +94,8 @@ def trace(
     next_model = "" if opening.model == "wren" else opening.model
     draw = partial(draw_trace, lines=tokens or 1, next_steps=next_model if next_steps else None)
     deliver([view for view, _ in views], views[0][1], draw, output)
+    if output.for_terminal and basis is None:
+        say_unmeasured(lm, opening)
     if output.for_terminal and not next_steps and len(pieces) == 1 and pieces[0].tokens is None:
         state = question_in_address(lm, texts[0], position, token, other, alone=alone)
         print_explorer_link(opening, "trace", index=index, prompt=texts[0], edits=changes, **state)

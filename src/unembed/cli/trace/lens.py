@@ -25,7 +25,7 @@ def lens(
     tokens: Tokens = 1,
     edits: EditOptions = EditOptions(),
     point: ReadPoint = "resid_post",
-    basis: ReadingBasis = "final",
+    basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
     opening: Opening = Opening(),
     output: Output = Output(),

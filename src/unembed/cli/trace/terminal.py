@@ -167,9 +167,12 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
         table.add_row(*cells)
     here = character_at([token.token for token in view.tokens], view.position)
     where = Text.assemble(" at position ", (str(view.position), "bold"), " ", _token(here))
-    basis = {"final": "through the final norm", "raw": "unembedding alone", "frozen": "final norm at the run's scale"}[
-        view.basis
-    ]
+    basis = {
+        "final": "logit lens, through the final norm",
+        "raw": "logit lens, unembedding alone",
+        "frozen": "logit lens, final norm at the run's scale",
+        "jacobian": "Jacobian lens",
+    }[view.basis]
     shown = ", including unlearned tokens" if view.show_unlearned else ""
     mixers = mixers_in_words(view.layers)
     named = [Text(f"{mixers[0].upper()}{mixers[1:]}.", style="dim")] if mixers else []

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from unembed.errors import InvalidInput, OutOfRange
+from unembed.jacobian.basis import basis_or_default, carried_parts
 from unembed.lens import comparable_basis, read
 from unembed.memories.clustering.average_linkage import average_linkage
 from unembed.memories.clustering.complete_linkage import complete_linkage
@@ -149,13 +150,15 @@ class ValueClusters(Displayed):
 
         Columns: cluster, size, first and last layer, values per layer, coherence (the mean cosine similarity of two
         different members; None for one member), the top tokens of the centre (the mean of the members' unit vectors,
-        read raw, or by its log-probabilities where the model has an adaptive softmax), and some members. Tokens that
+        each carried from its layer by the model's fitted lens; without one read raw, or by its log-probabilities where
+        the model has an adaptive softmax), and some members. Tokens that
         the model never learned are left out, unless `show_unlearned`.
 
         Raises:
             OutOfRange: there is no cluster of this number.
         """
-        hidden, basis = None if show_unlearned else self.lm.unlisted, comparable_basis(self.lm)
+        hidden, plain = None if show_unlearned else self.lm.unlisted, comparable_basis(self.lm)
+        basis = basis_or_default(self.lm, None, plain)
         sizes = np.bincount(self.labels)
         chosen = np.argsort(-sizes, kind="stable")[:top].tolist() if numbers is None else list(numbers)
         rows = []
@@ -165,7 +168,10 @@ class ValueClusters(Displayed):
             units = unit_rows(values)
             # Scaled to its members' length: an adaptive softmax, unlike W_U, is not linear in the vector it reads.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
-            ids = read(self.lm, centre[None].to(self.lm.dtype), tokens, basis=basis, hidden=hidden).ids[0]
+            if basis == "jacobian":
+                centre = _carried_centre(self.lm, members, units)
+            read_in = "raw" if basis == "jacobian" else basis
+            ids = read(self.lm, centre[None].to(self.lm.dtype), tokens, basis=read_in, hidden=hidden).ids[0]
             layers = [layer for layer, _ in members]
             by_layer = np.bincount(layers, minlength=self.lm.n_layers).tolist()
             names = [self.lm.memory_name(*memory) for memory in members[:8]]
@@ -181,7 +187,17 @@ class ValueClusters(Displayed):
 
     def _provenance(self) -> Provenance:
         notes = {"linkage": self.linkage, "n_clusters": self.n_clusters}
-        return self.lm.provenance(basis="raw", notes=notes)
+        return self.lm.provenance(basis=basis_or_default(self.lm, None, "raw"), notes=notes)
+
+
+def _carried_centre(
+    lm: Decoder, members: Sequence[tuple[int, int]], units: Float[Tensor, "member d"]
+) -> Float[Tensor, " d"]:
+    """The mean of unit vectors, each carried from its own layer."""
+    at, total = torch.tensor([layer for layer, _ in members]), torch.zeros_like(units[0])
+    for layer in at.unique().tolist():
+        total += carried_parts(lm, units[(at == layer).to(units.device)].sum(dim=0, keepdim=True), layer)[0]
+    return total / len(members)
 
 
 def coherence(units: Float[Tensor, "member d"]) -> float | None:

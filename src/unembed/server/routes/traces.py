@@ -103,7 +103,7 @@ class Place:
     against: r.Against = None
     alone: r.Alone = False
     order: r.Order = "effect"
-    basis: r.Basis = "final"
+    basis: r.Basis = None
     show_unlearned: bool = False
 
 

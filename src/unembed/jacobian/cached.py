@@ -1,0 +1,32 @@
+"""Fitted lenses in the cache folder, found by the fingerprint of a model's weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unembed.results.cache import cache_folder
+
+if TYPE_CHECKING:  # whether there is a lens is known without torch
+    from unembed.jacobian.lens import JacobianLens
+    from unembed.models.decoder import Decoder
+
+
+def lens_path(fingerprint: str) -> Path:
+    """Where the lens of a model is kept; the fingerprint is its `sampled_fingerprint`."""
+    return cache_folder() / "lenses" / f"{fingerprint}.lens"
+
+
+def cached_lens(lm: Decoder) -> JacobianLens | None:
+    """The lens that `unembed fit-lens` kept for a model; None where there is none.
+
+    Raises:
+        InvalidInput: the file is damaged.
+    """
+    from unembed.jacobian.lens import open_lens
+    from unembed.models.fingerprint import sampled_fingerprint
+
+    if next(iter(lens_path("x").parent.glob("*.lens")), None) is None:
+        return None  # the weights need not be read
+    path = lens_path(sampled_fingerprint(lm))
+    return open_lens(path) if path.exists() else None

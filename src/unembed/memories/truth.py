@@ -1,0 +1,257 @@
+"""How true the reading of a value is: it is compared with what adding the value does to the model's predictions.
+
+At one place of each of several texts that the lens was not fitted on, the value is added to the stream after its
+layer, at a tenth of the stream's length there, and the layers that follow are run. The change of the logits, averaged
+over the places, is the measured effect. A reading is true as far as its scores correlate over the vocabulary with this
+effect, and as far as the tokens that it lists first are those that rise most. The control compares readings with the
+effects of other values of the same layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default, in_basis, lens_of
+from unembed.jacobian.fit import HELD_OUT, last_token_passes
+from unembed.lens import logits_of
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis, SignedMemory, read_signed_memory
+from unembed.results import Displayed, Provenance, Table
+from unembed.stream.decomposition import require_one_stream
+from unembed.validation import as_tuple, one_of, positive_int, valid_seed
+
+SIZE = 0.1
+"""The length of the vector that is added, as a share of the stream's length at that place."""
+LISTED = 20
+"""Tokens of each list whose overlap is counted."""
+CONTEXTS, LENGTH = 24, 32
+OTHERS = 12
+"""Other memories of each layer, drawn for the control where fewer are asked for."""
+_APART = 8
+"""Of so many windows one is used, so that the places are of different passages."""
+_UNREAD = 8192
+"""Tokens at the start of a text that are left out where no lens says how many it was fitted on."""
+_QUANTILE = 0.99
+
+MEANING = "adding it raises what it is said to promote"
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Truth(Displayed):
+    """Readings of values against their measured effects."""
+
+    memories: tuple[SignedMemory, ...]
+    names: tuple[str, ...]
+    correlation: Float[Tensor, " memory"]
+    """Of a reading's scores with the measured change of the logits, over the vocabulary."""
+    overlap: Float[Tensor, " memory"]
+    """The share of the first `LISTED` tokens of the reading that are among the `LISTED` that rise most."""
+    control: dict[int, Float[Tensor, " pair"]]
+    """By layer, the correlations of readings with the effects of other values of the layer."""
+    basis: Basis
+    contexts: int
+    provenance: Provenance
+
+    def bound(self, layer: int) -> float:
+        """The 99 % quantile of the control's sizes in a layer: a smaller correlation tells nothing of a value."""
+        return float(self.control[layer].abs().quantile(_QUANTILE))
+
+    def to_table(self) -> Table:
+        """One row for each memory: correlation, overlap, and whether the reading is borne out."""
+        bounds = [self.bound(one.layer) for one in self.memories]
+        columns = {
+            "memory": list(self.names),
+            "layer": [one.layer for one in self.memories],
+            "index": [one.index for one in self.memories],
+            "pole": [one.pole for one in self.memories],
+            "correlation": self.correlation.tolist(),
+            "overlap": self.overlap.tolist(),
+            "control_99": bounds,
+            "borne_out": [r >= bound for r, bound in zip(self.correlation.tolist(), bounds, strict=True)],
+        }
+        title = f"Readings (basis {self.basis}) against what adding the value does in {self.contexts} contexts"
+        return Table(title, columns, self.provenance)
+
+    def by_layer(self) -> Table:
+        """One row for each layer: the median correlation, the mean overlap, and the control's median and 99 %."""
+        layers = sorted(self.control)
+        at = torch.tensor([one.layer for one in self.memories])
+        columns = {
+            "layer": layers,
+            "memories": [int((at == n).sum()) for n in layers],
+            "correlation": [float(self.correlation[at == n].median()) for n in layers],
+            "overlap": [float(self.overlap[at == n].mean()) for n in layers],
+            "control": [float(self.control[n].abs().median()) for n in layers],
+            "control_99": [self.bound(n) for n in layers],
+        }
+        return Table(f"How true readings of values are (basis {self.basis})", columns, self.provenance)
+
+
+def truth(
+    lm: Decoder,
+    memories: Sequence[tuple[int, int] | SignedMemory | str] | None = None,
+    *,
+    per_layer: int = CONTEXTS,
+    layers: Sequence[int] | None = None,
+    basis: Basis | None = None,
+    corpus: CorpusSource = None,
+    contexts: int = CONTEXTS,
+    seed: int = 0,
+    progress: Progress = lambda _what, _done, _total: None,
+) -> Truth:
+    """How true the readings of some memories' values are; of a random sample of every layer if none are named.
+
+    Args:
+        memories: layer and index of each, its name, or its name with the sign at which it is added (-L5M278).
+        per_layer: how many to draw from each layer.
+        layers: from which layers to draw; all when None.
+        basis: of the readings; when None, "jacobian" where a lens is fitted, else "raw".
+        corpus: anything `unembed.open_corpus` takes; the shipped text when None. Its start, on which the lens was
+            fitted, is left out.
+        contexts: places at which each value is added.
+        seed: of the choice of memories.
+        progress: called with the name of a step, the amount done, and the total.
+
+    Raises:
+        OutOfRange: a memory or layer that the model does not have.
+        InvalidInput: the text is too short, or the basis is "frozen".
+        Unsupported: the model has several streams.
+
+    Memory: twice the scores of the memories of a layer over the vocabulary, and of the control's.
+    """
+    lm, contexts = require_decoder(lm), positive_int("contexts", contexts)
+    basis = basis_or_default(lm, basis, "raw")
+    one_of("basis", basis, ("raw", "final", "jacobian"))
+    require_one_stream(lm, "the truth of readings")
+    asked = _asked(lm, memories, per_layer, layers, valid_seed(seed))
+    windows = held_out(lm, corpus, contexts)
+    correlation, overlap = torch.empty(len(asked)), torch.empty(len(asked))
+    control: dict[int, Tensor] = {}
+    by_layer = {n: [i for i, one in enumerate(asked) if one.layer == n] for n in sorted({one.layer for one in asked})}
+    for done, (layer, rows) in enumerate(by_layer.items()):
+        progress("adding values", done, len(by_layer))
+        own = [asked[i] for i in rows]
+        compared = [*own, *_others(lm, layer, own, seed)]
+        numbers = torch.tensor([one.index for one in compared])
+        added = written_values(lm, layer, numbers.to(lm.device))
+        added = added * torch.tensor([one.sign for one in compared], device=lm.device)[:, None]
+        read, measured = _scores(lm, added, layer, basis), _effects(lm, added, layer, windows)
+        table = _correlations(read, measured)
+        control[layer] = table[numbers[:, None] != numbers]
+        correlation[rows] = table.diagonal()[: len(own)]
+        overlap[rows] = _overlap(read, measured)[: len(own)]
+    progress("adding values", len(by_layer), len(by_layer))
+    notes = {"contexts": contexts, "length": LENGTH, "size": SIZE}
+    return Truth(
+        tuple(asked),
+        tuple(lm.memory_name(*one) for one in asked),  # pyright: ignore[reportArgumentType]
+        correlation,
+        overlap,
+        control,
+        basis,
+        contexts,
+        lm.provenance(basis=basis, seed=seed, notes=notes),
+    )
+
+
+def held_out(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int[Tensor, " pos"]]:
+    """Windows of a text behind the part that the model's lens was fitted and checked on, some passages apart.
+
+    Raises:
+        InvalidInput: the text has fewer.
+    """
+    lens = lens_of(lm)
+    unread = _UNREAD if lens is None else max(_UNREAD, (lens.contexts + HELD_OUT) * lens.length)
+    segments = windows_of(corpus, LENGTH, overlap=0).segments(lm)
+    whole = (one.tokens for one in segments if len(one) == LENGTH)
+    found = [one.to(lm.device) for one in islice(whole, unread // LENGTH, unread // LENGTH + _APART * contexts, _APART)]
+    if len(found) < contexts:
+        raise InvalidInput(
+            f"{len(found)} passages of the text",
+            why=f"{contexts} are needed behind its first {unread:,} tokens, on which a lens may have been fitted",
+            instead="Give a longer text, or fewer contexts",
+        )
+    return found
+
+
+def _asked(
+    lm: Decoder,
+    memories: Sequence[tuple[int, int] | SignedMemory | str] | None,
+    per_layer: int,
+    layers: Sequence[int] | None,
+    seed: int,
+) -> list[SignedMemory]:
+    if memories is not None:
+        named = [
+            read_signed_memory(one) if isinstance(one, str) else SignedMemory(*one)
+            for one in as_tuple("memories", memories)
+        ]
+        return [SignedMemory(*lm.memory(*one.address), one.pole) for one in named]
+    generator, found = torch.Generator().manual_seed(seed), list[SignedMemory]()
+    for layer in lm.memory_layers if layers is None else [lm.layer(n) for n in layers]:
+        drawn = torch.randperm(lm.n_memories_of(layer), generator=generator)[: positive_int("per_layer", per_layer)]
+        found += [SignedMemory(layer, index) for index in sorted(drawn.tolist())]
+    return found
+
+
+def _others(lm: Decoder, layer: int, own: Sequence[SignedMemory], seed: int) -> list[SignedMemory]:
+    """Random memories of a layer, so that the control has enough pairs."""
+    missing = max(0, OTHERS - len(own))
+    generator = torch.Generator().manual_seed(seed * 10_007 + layer)
+    drawn = torch.randperm(lm.n_memories_of(layer), generator=generator)[: missing + len(own)].tolist()
+    known = {one.index for one in own}
+    return [SignedMemory(layer, index) for index in drawn if index not in known][:missing]
+
+
+def _scores(
+    lm: Decoder, vectors: Float[Tensor, "memory d_model"], layer: int, basis: Basis
+) -> Float[Tensor, "memory d_vocab"]:
+    readable, plain = in_basis(lm, vectors, layer, basis)
+    return logits_of(lm, readable, plain).float()
+
+
+@torch.no_grad()
+def _effects(
+    lm: Decoder, vectors: Float[Tensor, "memory d_model"], layer: int, windows: Sequence[Int[Tensor, " pos"]]
+) -> Float[Tensor, "memory d_vocab"]:
+    """The mean change of the logits when each vector is added after a layer at the last position of windows."""
+    units = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+
+    def add(stream: Float[Tensor, "copy d_model"]) -> Float[Tensor, "copy d_model"]:
+        sizes = SIZE * stream[:1].norm(dim=-1, keepdim=True)
+        moved = torch.cat([torch.zeros_like(units[:1]), sizes * units])  # the first copy is left as it is
+        return stream + moved.to(stream.dtype)
+
+    total = torch.zeros(len(vectors), lm.d_vocab, device=lm.device)
+    for window in windows:
+        logits = last_token_passes(lm, window, 1 + len(vectors), layer, add).float()
+        total += logits[1:] - logits[:1]
+    return total / len(windows)
+
+
+def _correlations(
+    read: Float[Tensor, "memory d_vocab"], measured: Float[Tensor, "memory d_vocab"]
+) -> Float[Tensor, "memory memory"]:
+    """The correlation of every reading (rows) with every effect (columns)."""
+    rows, columns = (part - part.mean(dim=1, keepdim=True) for part in (read, measured))
+    rows, columns = (part / part.norm(dim=1, keepdim=True).clamp_min(1e-30) for part in (rows, columns))
+    return (rows @ columns.T).cpu()
+
+
+def _overlap(
+    read: Float[Tensor, "memory d_vocab"], measured: Float[Tensor, "memory d_vocab"]
+) -> Float[Tensor, " memory"]:
+    k = min(LISTED, read.shape[1])
+    listed, risen = (part.topk(k, dim=1).indices for part in (read, measured))
+    return (listed[:, :, None] == risen[:, None, :]).any(dim=2).float().mean(dim=1).cpu()
