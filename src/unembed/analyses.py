@@ -80,6 +80,7 @@ MODULES = (
     "unembed.steering.answer",
     "unembed.index.analyses",
     "unembed.jacobian.fit_answer",
+    "unembed.memories.truth_of_values",
     "unembed.toxicity.answers",
     "unembed.early_exit.answers",
 )

@@ -22,6 +22,7 @@ from unembed.gallery.ranking import rank_memories
 from unembed.lazy import offers
 from unembed.memories.effects import sub_update_effects
 from unembed.memories.event_sample import event_sample
+from unembed.memories.truth_of_values import reading_truth
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
 from unembed.models.loading import open_model
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     "name revision hf tokenizer weights device dtype n_layers n_heads n_kv_heads n_memories d_model d_head d_mlp "
     "d_vocab encode decode token_strings single_token run generate edited windows trace attribute patch ablate "
     "attribution_patching steer attach train_dictionary sweep index report values value_concepts event_sample "
-    "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens"
+    "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens reading_truth"
 )
 class LanguageModel(Decoder):
     """A decoder with everything that can be done with it; the methods are the rooms' own functions.
@@ -91,6 +92,7 @@ class LanguageModel(Decoder):
     event_sample = event_sample
     sub_update_effects = sub_update_effects
     rank_memories = rank_memories
+    reading_truth = reading_truth
     windows = prompt_windows
 
     @overload

@@ -19,7 +19,6 @@ from unembed.names import HeadAddress
 from unembed.options import Head, Option, Parameter, Token, Tokens, Top
 
 OWN_DEFAULTS = {
-    "--basis": "a value is read by the unembedding alone, as in the papers; a stream through the final norm",
     "--examples": "fitting needs more than evaluating",
     "--max-tokens": "a pass over a corpus costs as much as its analysis does for each token",
     "--method": "the methods are of one command",

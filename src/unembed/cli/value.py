@@ -6,13 +6,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output
 from unembed.names import Pole, SignedMemory
-from unembed.options import IndexFolder, Memory, ShowUnlearned, Tokens, UnusedSeed, ValueBasis
+from unembed.options import IndexFolder, Memory, Option, ShowUnlearned, Tokens, UnusedSeed, ValueBasis
 from unembed.results import Table
 from unembed.version import __version__
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from unembed import Index, LanguageModel
     from unembed.gallery import MemoryDescriptions
+    from unembed.memories import ReadingTruth
     from unembed.results import Provenance
 
 _TRIGGERS = 5
@@ -34,23 +35,27 @@ def value(
     basis: ValueBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
+    truth: Annotated[bool, Option("Measure whether adding the value raises what it is said to promote.")] = False,
     opening: Opening = Opening(),
     seed: UnusedSeed = None,
     output: Output = Output(),
 ) -> None:
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
-    An index answers alone, without the model: only --lens, --basis, --show-unlearned, and more tokens than the index
-    holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire with
-    either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A description
-    is shown where a gallery has one (see `unembed memories`). --json, --csv and --html hold the tokens.
+    An index answers alone, without the model: only --lens, --basis, --show-unlearned, --truth, and more tokens than the
+    index holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire
+    with either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A
+    description is shown where a gallery has one (see `unembed memories`), but not where --truth finds that adding the
+    value does not raise what it is said to promote. --json, --csv and --html hold the tokens.
     """
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
     from unembed.jacobian import basis_or_default, lens_path
 
-    stored = stored_index(opening, index) if basis in (None, "raw") and not show_unlearned else None
+    needs_model = show_unlearned or truth
+    measured: ReadingTruth | None = None
+    stored = stored_index(opening, index) if basis in (None, "raw") and not needs_model else None
     if stored is not None and basis is None and opening.lens is None and lens_path(stored[1].sampled).exists():
         stored = None  # its tokens were read without the lens
     table = None if stored is None else _stored_tokens(stored[0], memory, tokens, seed)
@@ -69,6 +74,9 @@ def value(
         if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
         described = memory_descriptions(lm, None if opened is None else opened.path)
+        if truth:
+            measured = lm.reading_truth([SignedMemory(*place, memory.pole)], basis=basis, seed=seed or 0)
+            table = _with_truth(table, measured)
     if not output.for_terminal:
         output.deliver(table)
         return
@@ -76,7 +84,10 @@ def value(
         build = f"unembed index build --model {shlex.quote(opening.model)}"
         print(f"no index of the model is ready; {build} finds the text on which its memories fire", file=sys.stderr)
     poles = _poles(opened, SignedMemory(*place, memory.pole), described, is_signed=is_signed)
-    show(lambda width: _card(table, memory.pole, poles, width, output.plain), plain=output.plain)
+    if measured is not None and not measured.borne_out[0]:
+        poles = [replace(one, description=None) for one in poles]
+    said = None if measured is None else measured.in_words()
+    show(lambda width: _card(table, memory.pole, poles, said, width, output.plain), plain=output.plain)
     print_explorer_link(opening, "memory", index=index, memory=name)
 
 
@@ -154,7 +165,17 @@ def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provena
     return Table(title, columns, provenance)
 
 
-def _card(table: Table, shown: Pole, poles: Sequence[_Pole], width: int, plain: bool) -> RenderableType:
+def _with_truth(table: Table, measured: ReadingTruth) -> Table:
+    """The tokens, whose provenance holds how true they are."""
+    row = next(measured.to_table().rows())
+    numbers = {name: row[name] for name in ("correlation", "overlap", "control_99", "borne_out")}
+    notes = {**table.provenance.notes, "truth": numbers}
+    return Table(table.title, table.columns, replace(table.provenance, notes=notes))
+
+
+def _card(
+    table: Table, shown: Pole, poles: Sequence[_Pole], truth: str | None, width: int, plain: bool
+) -> RenderableType:
     """Each pole with its description, what it promotes and its triggers; then the tokens with their scores."""
     from rich.console import Group
     from rich.table import Table as Columns
@@ -176,6 +197,7 @@ def _card(table: Table, shown: Pole, poles: Sequence[_Pole], width: int, plain: 
         cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ends]
         drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score, places)))))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
+    parts += [] if truth is None else [Text(f"{truth[0].upper()}{truth[1:]}.")]
     for number, one in enumerate(poles):
         if one.title:
             stronger = ", the stronger pole" if number == 0 and one.strength > poles[-1].strength else ""

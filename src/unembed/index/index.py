@@ -318,12 +318,16 @@ class Index(IndexQueries):
         import numpy as np
 
         from unembed.gallery import FILE, SAVED, Gallery, SavedProgress, TriggerText, rank_memories
+        from unembed.jacobian import lens_of
 
         default = layers is None and not show_unlearned and seed == 0
+        fitted = self._lm is not None and lens_of(self._lm) is not None
         if default and positive_int("top", top) <= SAVED and not recompute:
             try:
                 if (self.path / FILE).exists():
-                    return Gallery.load(self.path / FILE).first(top)
+                    found = Gallery.load(self.path / FILE)
+                    if (found.provenance.basis == "jacobian") == fitted:
+                        return found.first(top)
             except InvalidInput as fault:
                 warnings.warn(f"{fault.what} cannot be used: {fault.why}. Ranking anew", stacklevel=2)
         positions = {pole: stored[1] for pole, stored in self.trigger_lists.items()}
@@ -340,7 +344,7 @@ class Index(IndexQueries):
                 instead="Choose one of these, or build an index of all layers",
             )
         n = max(top, SAVED) if default else top
-        saved = SavedProgress(self.path / _RANKING, f"{n} {self.provenance.line()}") if default else None
+        saved = SavedProgress(self.path / _RANKING, f"{n} {fitted} {self.provenance.line()}") if default else None
         gallery = rank_memories(
             self.model,
             text,

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.memories.truth_of_values import ReadingTruth as ReadingTruth
+    from unembed.memories.truth_of_values import reading_truth as reading_truth
     from unembed.memories.value_view import MemoryView as MemoryView
     from unembed.memories.value_view import memory_view as memory_view
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
+            "truth_of_values": "ReadingTruth reading_truth",
             "value_view": "MemoryView memory_view",
         },
     )

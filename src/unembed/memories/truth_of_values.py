@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
 from unembed.errors import InvalidInput
@@ -26,6 +28,7 @@ from unembed.lens import logits_of
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, SignedMemory, read_signed_memory
+from unembed.options import AnySeed, Corpus, Layers, Memories, Option, PerLayer, ValueBasis
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import require_one_stream
 from unembed.validation import as_tuple, one_of, positive_int, valid_seed
@@ -43,12 +46,11 @@ _UNREAD = 8192
 """Tokens at the start of a text that are left out where no lens says how many it was fitted on."""
 _QUANTILE = 0.99
 
-MEANING = "adding it raises what it is said to promote"
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Truth(Displayed):
+class ReadingTruth(Displayed):
     """Readings of values against their measured effects."""
 
     memories: tuple[SignedMemory, ...]
@@ -67,10 +69,15 @@ class Truth(Displayed):
         """The 99 % quantile of the control's sizes in a layer: a smaller correlation tells nothing of a value."""
         return float(self.control[layer].abs().quantile(_QUANTILE))
 
+    @property
+    def borne_out(self) -> list[bool]:
+        """For each memory, whether its reading correlates with its effect more than those of other values do."""
+        return [r >= self.bound(one.layer) for r, one in zip(self.correlation.tolist(), self.memories, strict=True)]
+
     def to_table(self) -> Table:
         """One row for each memory: correlation, overlap, and whether the reading is borne out."""
         bounds = [self.bound(one.layer) for one in self.memories]
-        columns = {
+        columns: dict[str, list[Any]] = {
             "memory": list(self.names),
             "layer": [one.layer for one in self.memories],
             "index": [one.index for one in self.memories],
@@ -78,10 +85,20 @@ class Truth(Displayed):
             "correlation": self.correlation.tolist(),
             "overlap": self.overlap.tolist(),
             "control_99": bounds,
-            "borne_out": [r >= bound for r, bound in zip(self.correlation.tolist(), bounds, strict=True)],
+            "borne_out": self.borne_out,
         }
         title = f"Readings (basis {self.basis}) against what adding the value does in {self.contexts} contexts"
         return Table(title, columns, self.provenance)
+
+    def in_words(self, row: int = 0) -> str:
+        """One memory's numbers and their meaning, as one sentence."""
+        r, layer = float(self.correlation[row]), self.memories[row].layer
+        share, bound = round(LISTED * float(self.overlap[row])), self.bound(layer)
+        meaning = "adding it raises what it is said to promote" if r >= bound else "its reading is not borne out"
+        return (
+            f"{meaning}: r {r:.2f} over the vocabulary, {share} of the first {LISTED} tokens "
+            f"(99 % of other values' effects stay below r {bound:.2f}; {self.contexts} contexts)"
+        )
 
     def by_layer(self) -> Table:
         """One row for each layer: the median correlation, the mean overlap, and the control's median and 99 %."""
@@ -98,7 +115,7 @@ class Truth(Displayed):
         return Table(f"How true readings of values are (basis {self.basis})", columns, self.provenance)
 
 
-def truth(
+def reading_truth(
     lm: Decoder,
     memories: Sequence[tuple[int, int] | SignedMemory | str] | None = None,
     *,
@@ -109,7 +126,7 @@ def truth(
     contexts: int = CONTEXTS,
     seed: int = 0,
     progress: Progress = lambda _what, _done, _total: None,
-) -> Truth:
+) -> ReadingTruth:
     """How true the readings of some memories' values are; of a random sample of every layer if none are named.
 
     Args:
@@ -153,7 +170,7 @@ def truth(
         overlap[rows] = _overlap(read, measured)[: len(own)]
     progress("adding values", len(by_layer), len(by_layer))
     notes = {"contexts": contexts, "length": LENGTH, "size": SIZE}
-    return Truth(
+    return ReadingTruth(
         tuple(asked),
         tuple(lm.memory_name(*one) for one in asked),  # pyright: ignore[reportArgumentType]
         correlation,
@@ -255,3 +272,42 @@ def _overlap(
     k = min(LISTED, read.shape[1])
     listed, risen = (part.topk(k, dim=1).indices for part in (read, measured))
     return (listed[:, :, None] == risen[:, None, :]).any(dim=2).float().mean(dim=1).cpu()
+
+
+def truth_answer(
+    lm: Decoder,
+    *,
+    memories: Memories = None,
+    per_layer: PerLayer = 10,
+    layers: Layers = None,
+    basis: ValueBasis = None,
+    corpus: Corpus = None,
+    places: Annotated[int, Option("Places of the text at which each value is added.", low=1)] = CONTEXTS,
+    seed: AnySeed = None,
+) -> Table:
+    """Measure how true readings of values are: the correlation with what adding each value does to the predictions.
+
+    For a random sample of each layer, medians; with --memory, a row for each memory. Beside the correlation (r, over
+    the vocabulary) and the overlap of the first 20 tokens stands the control: r with the effects of other values of the
+    layer.
+    """
+    found = reading_truth(
+        lm,
+        memories,
+        per_layer=per_layer,
+        layers=layers,
+        basis=basis,
+        corpus=corpus,
+        contexts=places,
+        seed=seed or 0,
+    )
+    return found.to_table() if memories else found.by_layer()
+
+
+ANALYSIS = Analysis(
+    "truth",
+    truth_answer,
+    Needs.MODEL,
+    Cost.MINUTES,
+    example="unembed truth --memory L7M985",
+)
