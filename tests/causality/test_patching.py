@@ -15,8 +15,9 @@ from unembed.causality.patching import patch
 from unembed.causality.prompt_pair import GaussianNoise, align
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
-from unembed.errors import InvalidInput, PointMissing
+from unembed.errors import InvalidInput, OutOfRange, PointMissing
 from unembed.language_model import LanguageModel
+from unembed.names import PatchPoint
 
 CLEAN = torch.tensor([5, 17, 23, 42, 11, 8])
 CORRUPTED = torch.tensor([5, 60, 23, 42, 31, 8])
@@ -211,6 +212,19 @@ def test_heads_and_memories_have_their_shapes() -> None:
     assert found.indices is not None and found.values.shape == found.indices.shape == (2, 6, 3)
     row = next(r for r in found.to_table() if r["recovered"] is not None)
     assert {"layer", "position", "token", "index", "metric", "recovered"} <= set(row)
+
+
+@pytest.mark.parametrize("point", ["resid_pre", "z", "coefficients"])
+def test_chosen_layers_have_the_numbers_that_they_have_among_all(point: PatchPoint) -> None:
+    lm = tiny("llama")
+    clean, corrupted = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[5, 9, 7, 8]])
+    whole, one = (patch(lm, clean, corrupted, point, layers=layers) for layers in (None, [-1]))
+    assert one.layers == (lm.n_layers - 1,) and one.values.shape[0] == 1
+    torch.testing.assert_close(one.values[0], whole.values[-1], rtol=1e-5, atol=1e-6)
+    with pytest.raises(OutOfRange):
+        patch(lm, clean, corrupted, point, layers=[99])
+    with pytest.raises(InvalidInput, match="layers with through"):
+        patch(lm, clean, corrupted, ["L0H0"], through=["logits"], layers=[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -69,6 +69,7 @@ READ = [
     "heads?sequences=3&length=8",
     "heads/1/2?top=4",
     "heads/0/1?source=%20war&destination=%20of&top=4",
+    "heads/1/2/partners",
     "heads/1/2/induction?length=6",
     "heads/1/2/induction?length=6&text=one%20two",
     "heads/99/0",

@@ -53,9 +53,9 @@ def test_reading_by_layers_gives_what_reading_at_once_gives(name: str, tokens: t
         assert torch.equal(found.ids, whole.ids[layers.start : layers.stop])
         ranks = at_once.prediction_ranks(point)[layers.start : layers.stop]
         assert torch.equal(found.tracked_ranks[..., 0], ranks)
-        seen.setdefault(point, []).extend(layers)
+        seen.setdefault(point, []).extend(reversed(layers))
     assert next(iter(seen)) == "resid_post" and len(seen) == 2
-    assert all(layers == list(range(lm.n_layers)) for layers in seen.values())
+    assert all(layers == list(reversed(range(lm.n_layers))) for layers in seen.values())
     assert by_layers.events() == at_once.events()
     assert not list(by_layers.by_layers()), "what has been read is read once more"
 

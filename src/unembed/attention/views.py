@@ -15,7 +15,8 @@ from unembed.models.named_tokens import Scored, scored
 from unembed.results.lists import numbers, numbers_or_none
 
 SCHEMA_HEADS = "unembed.heads/2"
-SCHEMA_HEAD = "unembed.head/1"
+SCHEMA_HEAD = "unembed.head/2"
+SCHEMA_PARTNERS = "unembed.partners/1"
 """Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
 
 HEAD_SCORES = {
@@ -80,9 +81,19 @@ class HeadView:
     looks_for: list[Scored]
     ignores: list[Scored]
     """Attention scores of source tokens by the full QK circuit for the destination token."""
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class PartnersView:
+    """The earlier heads that one head reads most, apart from `HeadView`: they need the composition of all heads."""
+
+    schema: str
+    model: str
+    layer: int
+    head: int
     partners: list[Partner]
     """The strongest earlier heads by Q-, K- and V-composition."""
-    notes: list[str]
 
 
 def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
@@ -164,7 +175,6 @@ def head_view(
         lowers,
         looks_for,
         ignores,
-        _partners(circuits, layer, head),
         notes,
     )
 
@@ -173,7 +183,17 @@ def _scored(lm: Decoder, entries: Entries) -> list[Scored]:
     return scored(lm, entries.columns, entries.values)
 
 
-def _partners(circuits: Circuits, layer: int, head: int, each: int = 4) -> list[Partner]:
+def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> PartnersView:
+    """The earlier heads that a head reads most, `each` by query, key and value.
+
+    Raises:
+        OutOfRange: there is no such head.
+    """
+    layer, head = circuits.lm.layer_and_head(layer, head)
+    return PartnersView(SCHEMA_PARTNERS, circuits.lm.name, layer, head, _partners(circuits, layer, head, each))
+
+
+def _partners(circuits: Circuits, layer: int, head: int, each: int) -> list[Partner]:
     try:
         read = [p for p in circuits.partners(layer, head) if p.relation == "reads"]
     except Unsupported:  # a layer has no such circuit, as the notes of its heads state

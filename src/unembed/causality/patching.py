@@ -23,9 +23,10 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, STREAM_POINTS, PatchPoint
 from unembed.results import Displayed, Provenance, Table
+from unembed.stream.capture_points import require_point
 from unembed.stream.interventions import Edits
 from unembed.stream.run import OnePrompt, SeveralPrompts, are_several, unpadded
-from unembed.validation import positive_int
+from unembed.validation import as_tuple, positive_int
 
 _BY_POSITION = (*STREAM_POINTS, "attn_out", "mlp_out")
 PAIRS_AT_ONCE = 32
@@ -141,6 +142,7 @@ def _places(grid: Tensor) -> list[list[int]]:
 
 
 class _Options(TypedDict, total=False):
+    layers: Sequence[int] | None
     positions: Sequence[int] | None
     alignment: Alignment | None
     direction: Direction
@@ -191,6 +193,7 @@ def patch(
     *,
     through: str | Sequence[str] | None = None,
     attention_mask: tuple[Tensor, Tensor] | None = None,
+    layers: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
     alignment: Alignment | None = None,
     direction: Direction = "denoising",
@@ -215,6 +218,7 @@ def patch(
             all heads.
         attention_mask: where clean and corrupted are ids (pair, pos): of both, 1 at real tokens; padding may be on
             either side.
+        layers: layers to patch, of those that have the point; all of them if not given. Not with `through`.
         positions: positions of the patched run to patch, counted from a prompt's first real token; all of them if not
             given. With z and pattern, heads are patched at all positions together unless positions are given, and then
             at each of them.
@@ -243,11 +247,14 @@ def patch(
     Source: Meng et al. 2022; Wang et al. 2022 (section 3.1 for paths).
     """
     if through is not None:
+        if layers is not None:
+            raise InvalidInput("layers with through", why="the writers and readers name theirs")
         chosen = (positions, alignment, direction, edits, batch)
         return patch_paths(lm, cast(Any, clean), cast(Any, corrupted), points, through, cast(Any, metric), *chosen)
     if points not in PATCH_POINTS:
         raise InvalidInput(f"point {points!r}", why="it cannot be patched", instead=f"Use {', '.join(PATCH_POINTS)}")
-    chosen = (cast(PatchPoint, points), positions, alignment, direction, positive_int("top", top), edits)
+    point = cast(PatchPoint, points)
+    chosen = (point, _chosen(lm, point, layers), positions, alignment, direction, positive_int("top", top), edits)
     if attention_mask is None and not (are_several(clean) and are_several(corrupted)):
         return _patch_each(lm, [(clean, corrupted)], [cast(Any, metric)], chosen, batch)[0]
     if points == "coefficients":
@@ -269,16 +276,16 @@ def _patch_each(
     lm: Decoder,
     prompts: Sequence[tuple[Any, Any]],
     metrics: Sequence[Metric | MetricFunction | None],
-    chosen: tuple[PatchPoint, Sequence[int] | None, Alignment | None, Direction, int, Edits],
+    chosen: tuple[PatchPoint, tuple[int, ...], Sequence[int] | None, Alignment | None, Direction, int, Edits],
     batch: int | None,
 ) -> list[Patching]:
     """The patching of each pair, with rows of all of them in one batch."""
-    point, positions, alignment, direction, top, edits = chosen
+    point, layers, positions, alignment, direction, top, edits = chosen
     pairs = [
         prompt_pair(lm, clean, corrupted, (point,), metric, alignment, direction, positions, edits)
         for (clean, corrupted), metric in zip(prompts, metrics, strict=True)
     ]
-    plans = [_rows(lm, pair, point, positions is not None, top) for pair in pairs]
+    plans = [_rows(lm, pair, point, layers, positions is not None, top) for pair in pairs]
     parts = [(pair.target, rows, pair.function) for pair, (rows, _, _) in zip(pairs, plans, strict=True)]
     found = []
     for pair, (_, shape, indices), values in zip(pairs, plans, measured_together(parts, batch), strict=True):
@@ -290,7 +297,7 @@ def _patch_each(
                 values.view(shape),
                 indices,
                 *pair.ends,
-                layers_with(lm, point),
+                layers,
                 columns,
                 tuple(lm.token_strings([int(ids[c]) for c in columns])),
                 direction,
@@ -301,12 +308,28 @@ def _patch_each(
     return found
 
 
+def _chosen(lm: Decoder, point: PatchPoint, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The layers that are patched, in order.
+
+    Raises:
+        OutOfRange: there is no such layer.
+        PointMissing: a layer does not have the point.
+    """
+    having = layers_with(lm, point)
+    if layers is None:
+        return having
+    chosen = sorted({lm.layer(layer) for layer in as_tuple("layers", layers)})
+    for layer in chosen:
+        require_point(lm, point, layer)
+    return tuple(layer for layer in having if layer in chosen)
+
+
 def _rows(
-    lm: Decoder, pair: PromptPair, point: str, each: bool, top: int
+    lm: Decoder, pair: PromptPair, point: str, layers: Sequence[int], each: bool, top: int
 ) -> tuple[list[list[Replacement]], tuple[int, ...], Int[Tensor, "layer pos k"] | None]:
     """A row for each patched activation, the shape of the result, and the memories of `coefficients`."""
     rows: list[list[Replacement]] = []
-    layers, source, target = layers_with(lm, point), pair.source, pair.target
+    source, target = pair.source, pair.target
     from_, into = pair.columns()
     n = len(into)
     if point in _BY_POSITION:

@@ -151,6 +151,7 @@ class PatchingRequest(TwoPrompts):
 
     point: Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "coefficients"] = "resid_pre"
     direction: Literal["denoising", "noising"] = "denoising"
+    layer: int | None = Field(None, ge=0, le=LARGEST, description="the only layer that is patched; null: all layers")
     position: int | None = Field(None, ge=0, le=LARGEST, description="of the patched prompt; null: all positions")
     top: int = Field(10, ge=1, le=50, description="memories at each layer and position")
 

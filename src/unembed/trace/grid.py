@@ -62,7 +62,7 @@ class Emergence:
 
 @dataclass(frozen=True)
 class Part:
-    """Some layers of an emergence at one stage, from the bottom up, while the others are still being read."""
+    """Some layers of an emergence at one stage, from the top down, while the others are still being read."""
 
     tokens: list[Token]
     prediction: list[int]
@@ -80,7 +80,7 @@ def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[P
     """
     prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():
-        if point != "resid_post" and layers.stop == lm.n_layers:
+        if point != "resid_post" and layers.start == 0:
             continue
         stages = [_stage_of(point, reading, top)] if point in STAGES else []
         yield Part(prompt_tokens(trace), prediction, list(layers), stages, _texts(lm, stages, prediction))

@@ -262,7 +262,7 @@ class PromptReadings:
             vectors: how many to read at once, at most, but at least one layer.
 
         Yields:
-            Layers from the bottom up, the point, and its readings of those layers, with the rank of the final
+            Layers from the top down, the point, and its readings of those layers, with the rank of the final
             prediction as the tracked one. When all have come, the readings after and before FFNs need no others.
         """
         n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
@@ -270,12 +270,12 @@ class PromptReadings:
             if (point, TOP, self.basis, None) in self._read:
                 continue
             x, found = self.stream(point), list[Reading]()
-            for start in range(0, n, step):
-                layers = range(start, min(n, start + step))
-                rows = x[start : layers.stop]
+            for stop in range(n, 0, -step):
+                layers = range(max(0, stop - step), stop)
+                rows = x[layers.start : stop]
                 carried = carried_streams(self.lm, rows, point, layers) if self.basis == "jacobian" else rows
-                found.append(self._with_prediction(carried))
-                yield layers, point, found[-1]
+                found.insert(0, self._with_prediction(carried))
+                yield layers, point, found[0]
             self._read[point, TOP, self.basis, None] = joined(found)
 
     def ranks_of(

@@ -47,7 +47,8 @@ def test_a_head_is_its_circuit(client, wren):
     assert [s["id"] for s in found["lowers"]] == lowest.indices.tolist()
     qk = circuits.qk_full(3, 6).rows([wren.single_token(" month")])[0].masked_fill(hidden, -torch.inf)
     assert [s["score"] for s in found["looks_for"]] == pytest.approx(qk.topk(5).values.tolist(), rel=1e-4)
-    assert all(p["layer"] < 3 for p in found["partners"])
+    read = client.get("/api/v1/heads/3/2/partners").json()["partners"]
+    assert read and all(p["layer"] < 3 for p in read)
 
 
 def test_a_pattern_is_the_models_and_its_rows_add_up_to_one(client, wren):

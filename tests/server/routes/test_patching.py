@@ -7,6 +7,7 @@ import json
 import pytest
 
 import unembed
+from unembed.causality import patching
 
 CLEAN, CORRUPTED = "The first month of the year is", "The last month of the year was"
 TWO = {"clean": CLEAN, "corrupted": CORRUPTED, "token": " January", "against": " the"}
@@ -49,6 +50,21 @@ def test_patches_are_the_librarys(client, wren, point, direction):
         for layer, rows in enumerate(found["indices"]):
             own = source.run.at("coefficients", layer)[0, 1, rows[0]]
             assert found["given"][layer][0] == own.tolist()
+
+
+def test_one_cell_is_patched_alone_and_has_the_numbers_it_has_in_the_whole_map(client, wren, monkeypatch):
+    whole = client.post("/api/v1/patching", json={**TWO, "point": "coefficients", "position": 2, "top": 4}).json()
+    rows: list[int] = []
+    measured = patching.measured_together
+    monkeypatch.setattr(
+        patching, "measured_together", lambda parts, batch: (rows.append(len(parts[0][1])), measured(parts, batch))[1]
+    )
+    body = {**TWO, "point": "coefficients", "position": 2, "top": 4, "layer": 3}
+    cell = client.post("/api/v1/patching", json=body).json()
+    assert rows == [4] and cell["layers"] == [3]
+    assert cell["values"][0][0] == pytest.approx(whole["values"][3][0], abs=1e-5)
+    assert cell["indices"][0] == whole["indices"][3] and cell["given"][0] == whole["given"][3]
+    assert client.post("/api/v1/patching", json={**body, "layer": 99}).status_code == 404
 
 
 def test_three_continuations_and_the_patched_one_is_the_edits(client, wren):

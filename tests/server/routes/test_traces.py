@@ -347,13 +347,14 @@ def test_a_streamed_trace_comes_layer_by_layer_and_ends_whole(client, wren):
     assert points == sorted(points, reverse=True) and len(parts) > 2, "after the FFNs first: what the grid shows"
     for stage in whole["stages"]:
         of = [(part, s) for part in parts for s in part["stages"] if s["point"] == stage["point"]]
-        rows = [row for _, s in of for row in s["ids"]]
-        layers = [n for part, _ in of for n in part["layers"]]
-        assert layers == list(range(len(rows))) and rows == stage["ids"][: len(rows)]
+        rows = [row for _, s in reversed(of) for row in s["ids"]]
+        layers = [n for part, _ in reversed(of) for n in part["layers"]]
+        assert layers == list(range(wren.n_layers))[-len(rows) :] and rows == stage["ids"][-len(rows) :]
+        assert of[0][0]["layers"][-1] == wren.n_layers - 1, "the top layers come first"
         assert len(rows) == wren.n_layers or stage["point"] == "resid_mid", (
             "but for the last of these, sent with the whole"
         )
-        assert {str(i) for row in rows[0] for i in row} <= of[0][0]["texts"].keys()
+        assert {str(i) for row in rows[-1] for i in row} <= of[0][0]["texts"].keys()
     assert whole["events"] and {k: v for k, v in whole.items() if k != "kind"} == post(client, text)
     again = client.post("/api/v1/traces/stream", json={"prompt": text}).text.splitlines()
     assert len(again) == 2 and json.loads(again[0]) == whole

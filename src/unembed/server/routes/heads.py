@@ -13,11 +13,13 @@ from unembed.attention import (
     HeadsView,
     HeadView,
     InductionView,
+    PartnersView,
     Progress,
     examples_of_heads,
     head_view,
     heads_view,
     induction_view,
+    partners_view,
 )
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
@@ -47,7 +49,7 @@ def get_heads(
     return heads_view(state.circuits, sequences, length, seed)
 
 
-@routes.answer("GET /heads/{layer}/{head}", "reading a head", on="long")
+@routes.answer("GET /heads/{layer}/{head}", "reading a head")
 def get_head(
     state: r.State,
     layer: r.LayerNumber,
@@ -58,6 +60,12 @@ def get_head(
 ) -> HeadView:
     """What a head writes when it attends to the source token, and which sources the destination token attends to."""
     return head_view(state.circuits, layer, head, r.parse_token(source), r.parse_token(destination), top)
+
+
+@routes.answer("GET /heads/{layer}/{head}/partners", "composing heads", on="long")
+def get_partners(state: r.State, layer: r.LayerNumber, head: r.Index) -> PartnersView:
+    """The earlier heads that a head reads most; the first answer waits for the composition of all heads."""
+    return partners_view(state.circuits, layer, head)
 
 
 @routes.answer("GET /heads/{layer}/{head}/induction", "repeating tokens")

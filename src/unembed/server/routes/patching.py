@@ -39,6 +39,7 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
         query.corrupted,
         query.point,
         unembed.logit_difference(target, other),
+        layers=None if query.layer is None else [query.layer],
         positions=None if query.position is None else [query.position],
         alignment=alignment_of(clean, corrupted),
         direction=query.direction,

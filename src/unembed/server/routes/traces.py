@@ -69,7 +69,7 @@ def post_trace(state: r.State, query: r.TraceRequest) -> dict[str, Any]:
 
 @routes.post("/traces/stream", response_class=StreamingResponse)
 async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client = "") -> StreamingResponse:
-    """The same as lines of JSON: layers as they are read, from the bottom up, then the whole (`kind` trace)."""
+    """The same as lines of JSON: layers as they are read, from the top down, then the whole (`kind` trace)."""
     query.register(state)
 
     async def items() -> AsyncGenerator[bytes | dict[str, Any]]:
@@ -187,7 +187,7 @@ def _with_id(state: ServerState, query: r.TraceRequest, view: Emergence | Part) 
 
 
 def _parts(state: ServerState, query: r.TraceRequest) -> Iterator[bytes | dict[str, Any]]:
-    """The layers of a trace as they are read, from the bottom up, then the whole of it, encoded."""
+    """The layers of a trace as they are read, from the top down, then the whole of it, encoded."""
     for part in emerging(state.lm, query.trace(state), query.prompt, query.top):
         view = _with_id(state, query, part)
         yield to_json(view) if isinstance(part, Emergence) else {"kind": "layers"} | view

@@ -66,13 +66,15 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
   return store(key, whole);
 }
 
-/** Add the layers of a line to the part of a trace received before. */
+/** Add the layers of a line to the part of a trace received before; the lists have gaps for layers not received. */
 function joined(part, line) {
   const { stages } = part;
   for (const one of line.stages) {
-    const stage = stages.find((x) => x.point === one.point);
-    if (stage) for (const name of ["ids", "probabilities", "rank_of_prediction"]) stage[name].push(...one[name]);
-    else stages.unshift(one); // the readings after the FFN are sent first and drawn last
+    let stage = stages.find((x) => x.point === one.point);
+    // the readings after the FFN are sent first and drawn last
+    if (!stage) stages.unshift((stage = { point: one.point, ids: [], probabilities: [], rank_of_prediction: [] }));
+    for (const name of ["ids", "probabilities", "rank_of_prediction"])
+      line.layers.forEach((layer, i) => (stage[name][layer] = one[name][i]));
   }
   return Object.assign(part, line, { stages, events: [], texts: { ...part.texts, ...line.texts } });
 }

@@ -72,7 +72,8 @@ export const openCell = (t, query) =>
     t.inside = null;
     const at = cell(t.found);
     if (!at) return fill(t.parts, h("p.faint", "Choose a cell of the map."));
-    const body = { ...query, direction: state().direction, position: t.found.positions[at[1]], top: 12 };
+    const [layer, position] = [t.found.layers[at[0]], t.found.positions[at[1]]];
+    const body = { ...query, direction: state().direction, layer, position, top: 12 };
     const kinds = [["z", "heads"], ...(t.page.model.can.memories ? [["coefficients", "memories"]] : [])];
     const asked = kinds.map(([point]) => t.api.post("/patching", { ...body, point }, { channel: `patching ${point}` }));
     const answers = await Promise.all(asked);

@@ -9,8 +9,8 @@ import { activeEdits } from "../state.js";
 import { circuits, part } from "./heads-circuits.js";
 
 /**
- * `own`: the text box. Returns `{el, title, named, open, anew}`; `anew` is for a new text, in which no position is
- * selected.
+ * `own`: the text box. Returns `{el, title, named, name, open, anew}`; `name` shows the head's role, `anew` is for a new
+ * text, in which no position is selected.
  */
 export function headCard(t, own) {
   const [el, title, named] = boxes("div.stack", "span", "div.row");
@@ -22,10 +22,15 @@ export function headCard(t, own) {
     return open();
   };
 
+  /** The head's name, with its role once the scores of all heads are known. */
+  function name() {
+    const role = t.role(...t.chosen);
+    title.textContent = `${t.id()}${role ? ` · ${role} head` : ""}`;
+  }
+
   async function open() {
     const [layer, head] = t.chosen;
-    const role = t.role(layer, head);
-    title.textContent = `${t.id()}${role ? ` · ${role} head` : ""}`;
+    name();
     await pane(el, async () => {
       const body = { prompt: t.text, edits: activeEdits() };
       const found = await t.api.post(`${t.path()}/attention`, body, { channel: "pattern" });
@@ -54,14 +59,14 @@ export function headCard(t, own) {
           weights(found, shown),
           part("Contribution by source token", sources),
         ]),
-        h("div.stack", circuits(circuit, t.chosen)),
+        h("div.stack", circuits(t, circuit)),
       ]),
     ]);
     drawSources(t, sources, found, at, read);
     drawTerms(t, terms, at, best);
   }
 
-  return { el, title, named, open, anew: () => read(null) };
+  return { el, title, named, name, open, anew: () => read(null) };
 }
 
 /** The tokens of the text: orange where this position attends to them, blue where they attend to it. */

@@ -1,5 +1,5 @@
-/** One head by its weights alone: the OV and QK circuits, and composition with earlier heads. */
-import { button, fixed, h } from "../dom.js";
+/** One head by its weights alone: the OV and QK circuits, and composition with earlier heads, which comes later. */
+import { button, fill, fixed, h } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { link, tokenLists } from "../parts.js";
 import * as tray from "../tray.js";
@@ -12,8 +12,11 @@ export const part = (title, body) => h("div", h("h3", title), body);
 const lists = (found) =>
   h("div.three", tokenLists(Object.entries(found).map(([name, rows]) => [name, rows.slice(0, 8)])));
 
-export function circuits(circuit, [layer, index]) {
-  const { raises, lowers, looks_for: sought, ignores, notes, partners } = circuit;
+export function circuits(t, circuit) {
+  const [layer, index] = t.chosen;
+  const { raises, lowers, looks_for: sought, ignores, notes } = circuit;
+  const others = h("div");
+  drawPartners(t, others);
   return [
     h("div.row", [
       button("Knock out", () => tray.off({ layer, index }, "head"), "btn small"),
@@ -24,9 +27,15 @@ export function circuits(circuit, [layer, index]) {
       ["QK: tokens that ", token(circuit.destination), " attends to"],
       [sought.length ? lists({ "Attended to": sought, Avoided: ignores }) : h("p.note", notes.join(" "))],
     ),
-    partners.length > 0 && composition(partners.slice(0, 12)),
+    others,
     notes.length > 0 && sought.length > 0 && h("p.faint", `OV and QK from the weights alone: ${notes.join("; ")}.`),
   ];
+}
+
+/** The earlier heads that this one reads: the first time, the composition of all heads is computed. */
+function drawPartners(t, box) {
+  const draw = ({ partners }) => partners.length > 0 && fill(box, composition(partners.slice(0, 12)));
+  t.api.get(`${t.path()}/partners`, {}, { channel: "partners" }).then(draw, () => {});
 }
 
 function composition(partners) {

@@ -117,15 +117,17 @@ const onPrompt = (t, { wrong, why, all }) =>
 async function load(t, panes) {
   const { all, one, repeat, small, examples } = panes;
   const wanted = wish(t);
+  if (wanted) one.open(); // scoring all heads takes long, and the card of one does not depend on it
   await pane(all.grid, async () => {
     t.scores = await t.api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });
-    if (wanted) return;
+    if (wanted) return one.name();
     const rows = t.scores.scores.induction;
     const most = Math.max(...rows.flat().filter((x) => x !== null));
     const layer = rows.findIndex((row) => row.includes(most));
     t.chosen = [layer, rows[layer].indexOf(most)];
+    return one.open();
   });
-  await Promise.all([onPrompt(t, panes), one.open(), repeat.draw(), drawLabels(t, panes), small.draw()]);
+  await Promise.all([onPrompt(t, panes), repeat.draw(), drawLabels(t, panes), small.draw()]);
   examples.draw(); // last, because it is slow and nothing depends on it
 }
 

@@ -72,14 +72,17 @@ function answered(t) {
   fill(t.failed);
 }
 
-/** Draw the layers received so far; whether all of them are drawn. */
+/** Draw the layers received so far, and with the first of them the position; whether all layers are drawn. */
 function partly(t, part) {
   if (state().diff) return false; // the difference needs two complete traces
+  const isFirst = t.data?.id !== part.id;
   t.lens.host.classList.remove("waiting");
   answered(t);
   Object.assign(t, { example: null, model: t.page.model, data: part, plain: null, spread: null });
   t.draw();
-  return part.stages.at(-1).ids.length === t.model.n_layers;
+  const isWhole = Object.keys(part.stages.at(-1).ids).length === t.model.n_layers;
+  if (isFirst && !isWhole) t.position(); // reading all layers of a long prompt takes far longer than one position
+  return isWhole;
 }
 
 /** For a prompt longer than the model's context, offer its first and last tokens; whether it is one. */
