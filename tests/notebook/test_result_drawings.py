@@ -78,6 +78,8 @@ def test_a_patching_is_its_own_map(lm: LanguageModel) -> None:
     memories = lm.patch(*PAIR, "coefficients", top=3)
     strongest = memories.recovered.gather(-1, memories.recovered.abs().argmax(-1, keepdim=True))[..., 0]
     assert card_of(memories).data["values"] == strongest.tolist()
+    assert data["note"] == f"{found.to_table().title}; shown: recovered"
+    assert card_of(memories).data["note"].endswith("; shown: recovered, of the strongest in each square")
     heads = lm.patch(*PAIR, "z")
     assert card_of(heads).data["scores"] == heads.recovered.tolist()
 

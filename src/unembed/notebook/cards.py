@@ -142,7 +142,7 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     }
     table = Table(title, columns, circuits.lm.provenance())
     if len(heads) > _MOST_SQUARES:
-        return Card(Bars(("writer", "reader"), "composition").draw(table), table.fragment())
+        return Card({**Bars(("writer", "reader"), "composition").draw(table), "note": title}, table.fragment())
     # The first layer's heads read no other head, and the last layer's are read by none.
     data = heat(heads[n_heads:], heads[:-n_heads], numbers(flat[:-n_heads, n_heads:].T), "composition with", title)
     return Card(data, table.fragment())

@@ -49,9 +49,8 @@ class Bars:
             for row in shown
             if row[self.value] is not None
         ]
-        left = len(known) - len(rows)
-        note = f"{table.title}; {left:,} more in the table" if left else table.title
-        return {"schema": "unembed.bars/1", "rows": rows, "note": note}
+        more = f"; {len(known) - len(rows):,} more in the table" if len(known) > len(rows) else ""
+        return {"schema": "unembed.bars/1", "rows": rows, "note": _note(table, self.value) + more}
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,20 @@ class Squares:
         for row in table:
             cells.setdefault(row["layer"], {}).setdefault(row[across], row[self.value])
             names.setdefault(row[across], str(row.get("token", row[across])))
-        columns = sorted(names)
+        columns, note = sorted(names), _note(table, self.value)
+        if len(table) > sum(map(len, cells.values())):
+            note += ", of the strongest in each square"
         if across == "head":
             scores = [[cells.get(n, {}).get(i) for i in range(columns[-1] + 1)] for n in range(max(cells) + 1)]
             return {
                 "schema": "unembed.heads/2",
                 "scores": scores,
                 "definition": self.value.replace("_", " "),
-                "note": table.title,
+                "note": note,
             }
         shown = [[cells[layer][at] for at in columns] for layer in sorted(cells)]
         rows = [f"layer {layer}" for layer in sorted(cells)]
-        return heat(rows, [names[at] for at in columns], shown, self.value, table.title, self.most)
+        return heat(rows, [names[at] for at in columns], shown, self.value, note, self.most)
 
 
 def heat(
@@ -129,6 +130,11 @@ def _readings(result: Readings) -> dict[str, Any]:
         "label": f"Top token of {result.point} by layer and position",
         "note": f"{result.point}, basis {result.basis}",
     }
+
+
+def _note(table: Table, value: str) -> str:
+    """The title of a table, and which of its columns is drawn."""
+    return f"{table.title}; shown: {value.replace('_', ' ')}"
 
 
 def _named(name: str, value: object) -> str:
