@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 
@@ -18,6 +18,7 @@ from unembed.server.state import MAX_RUNS, ServerState
 from unembed.stream import generate_steps
 
 routes = Routes("intervene")
+T = TypeVar("T")
 
 
 @routes.answer("POST /next", "reading the next token")
@@ -46,10 +47,7 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 
 def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict[str, Any]]:
-    """The new tokens of both sides alternately, then the summary, stored as a run; repeating it gives the same run.
-
-    Where the numbers of one side overflow, the other is generated to its end before the error is raised.
-    """
+    """The new tokens of both sides in turn, then the summary, stored as a run; repeating it gives the same run."""
     edits = query.library_edits()
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
     sides = {"base": generate_steps(state.lm, query.prompt, (), **options)}
@@ -57,21 +55,10 @@ def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict
         sides["edit"] = generate_steps(state.lm, query.prompt, edits, **options)
     ids: dict[str, list[int]] = {name: [] for name in sides}
     texts = dict.fromkeys(sides, "")
-    overflow: NotFinite | None = None
-    while sides:
-        for name in list(sides):
-            try:
-                step = next(sides[name], None)
-            except NotFinite as error:
-                step, overflow = None, error
-            if step is None:
-                del sides[name]
-                continue
-            ids[name].append(step.id)
-            texts[name] = step.text
-            yield {"kind": "token", "side": name, **dataclasses.asdict(step)}
-    if overflow is not None:
-        raise overflow  # the other side is complete
+    for name, step in in_turn(sides):
+        ids[name].append(step.id)
+        texts[name] = step.text
+        yield {"kind": "token", "side": name, **dataclasses.asdict(step)}
     request = {"prompt": query.prompt, "edits": [edit.model_dump() for edit in query.edits], "options": options}
     number = _number(state, request)
     summary = {
@@ -86,6 +73,26 @@ def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict
     while len(state.runs) > MAX_RUNS:
         state.runs.popitem(last=False)
     yield summary
+
+
+def in_turn(sides: dict[str, Iterator[T]]) -> Iterator[tuple[str, T]]:
+    """The next token of each side, again and again until all have ended.
+
+    Where the numbers of one side overflow, the others are generated to their end before the error is raised.
+    """
+    overflow: NotFinite | None = None
+    while sides:
+        for name in list(sides):
+            try:
+                step = next(sides[name], None)
+            except NotFinite as error:
+                step, overflow = None, error
+            if step is None:
+                del sides[name]
+            else:
+                yield name, step
+    if overflow is not None:
+        raise overflow
 
 
 def _number(state: ServerState, request: dict[str, Any]) -> int:

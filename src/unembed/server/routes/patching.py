@@ -12,6 +12,7 @@ from unembed.causality import continue_patched
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
+from unembed.server.routes.comparison import in_turn
 from unembed.stream import generate_steps
 from unembed.trace import ComparisonView, alignment_of, compared_tokens, comparison_view, given_coefficients
 
@@ -59,7 +60,7 @@ async def post_continuation(
         lm, n = state.lm, query.max_new_tokens
         clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
         yield {"kind": "start"}
-        running: dict[str, Iterator[Any]] = {
+        sides: dict[str, Iterator[Any]] = {
             "clean": generate_steps(lm, query.clean, max_new_tokens=n),
             "corrupted": generate_steps(lm, query.corrupted, max_new_tokens=n),
             "patched": continue_patched(
@@ -75,13 +76,8 @@ async def post_continuation(
                 max_new_tokens=n,
             ),
         }
-        while running:
-            for side in list(running):
-                step = next(running[side], None)
-                if step is None:
-                    del running[side]
-                    continue
-                token = lm.token_strings([step.id])[0]
-                yield {"kind": "token", "side": side, "id": step.id, "token": token, "probability": step.probability}
+        for side, step in in_turn(sides):
+            token = lm.token_strings([step.id])[0]
+            yield {"kind": "token", "side": side, "id": step.id, "token": token, "probability": step.probability}
 
     return ndjson_response(state.queue.stream(steps, what="generating", client=client, channel="patched"))
