@@ -1,7 +1,9 @@
 """The explorer's drawings (islands) as one script and one style sheet, made from the page's own files.
 
 A notebook output holds one classic script and cannot fetch modules, so the modules are joined: each becomes a function
-that is called when it is first imported, and returns what it exports. Only `import` and `export` are rewritten.
+that is called when it is first imported, and returns what it exports. Only `import` and `export` are rewritten. Modules
+in `blob:` or `data:` addresses need no joining, but pages whose policy allows inline scripts alone refuse them, as
+notebooks in editors may, and a module in a `data:` address holds a copy of all that it imports.
 """
 
 from __future__ import annotations
