@@ -20,6 +20,10 @@ ROW_NAMES = (
     *("occurrences", "terms", "times", "triggers", "examples"),
 )
 """Columns of numbers that name a row, or give the size of its sample."""
+_STORED = ("name", "note", "percent", "folded", "apart")
+"""What a report's file holds of a table besides its rows."""
+_WORDS = ("name", "title", "subtitle", "source")
+"""The same of a report, besides what has a form of its own."""
 KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 
@@ -202,17 +206,8 @@ class Section:
         """Everything but the tables' rows, as JSON can hold it."""
         return {
             "title": self.title,
-            "text": list(self.text),
-            "tables": [
-                {
-                    "name": e.name,
-                    "note": e.note,
-                    "percent": list(e.percent),
-                    "folded": e.folded,
-                    "apart": [list(group) for group in e.apart],
-                }
-                for e in self.exhibits
-            ],
+            "text": self.text,
+            "tables": [{name: getattr(exhibit, name) for name in _STORED} for exhibit in self.exhibits],
             "figures": [asdict(f) for f in self.figures],
             "findings": [asdict(f) for f in self.findings],
         }
@@ -223,17 +218,7 @@ class Section:
         return cls(
             stored["title"],
             tuple(stored["text"]),
-            tuple(
-                Exhibit(
-                    e["name"],
-                    tables[e["name"]],
-                    e["note"],
-                    tuple(e["percent"]),
-                    e["folded"],
-                    tuple(tuple(group) for group in e.get("apart", ())),
-                )
-                for e in stored["tables"]
-            ),
+            tuple(Exhibit(table=tables[e["name"]], **_with_tuples(e)) for e in stored["tables"]),
             tuple(_figure(f) for f in stored["figures"]),
             tuple(Finding(**f) for f in stored["findings"]),
         )
@@ -299,10 +284,7 @@ class Report:
         """Everything but the tables' rows, as JSON can hold it."""
         return {
             "schema": SCHEMA,
-            "name": self.name,
-            "title": self.title,
-            "subtitle": self.subtitle,
-            "source": self.source,
+            **{name: getattr(self, name) for name in _WORDS},
             "provenance": self.provenance.to_dict(),
             "facts": dict(self.facts),
             "sections": [s.to_dict() for s in self.sections],
@@ -312,9 +294,9 @@ class Report:
     def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Report:
         """The report that `to_dict` wrote, with its tables."""
         sections = tuple(Section.from_dict(s, tables) for s in stored["sections"])
+        words = {name: str(stored[name]) for name in _WORDS}
         provenance = Provenance.from_dict(stored["provenance"])
-        name, title, subtitle, source = (str(stored[k]) for k in ("name", "title", "subtitle", "source"))
-        return cls(name, title, subtitle, source, provenance, sections, stored["facts"])
+        return cls(**words, provenance=provenance, sections=sections, facts=stored["facts"])
 
 
 @dataclass(frozen=True)
@@ -392,8 +374,8 @@ class Answer:
 
 
 def _figure(stored: Mapping[str, Any]) -> Figure:
-    references = tuple(Reference(**{k: _tuple(v) for k, v in r.items()}) for r in stored.get("references", ()))
-    return Figure(**{k: _tuple(v) for k, v in stored.items() if k != "references"}, references=references)
+    references = tuple(Reference(**_with_tuples(r)) for r in stored.get("references", ()))
+    return Figure(**{**_with_tuples(stored), "references": references})
 
 
 SCHEMA = "unembed.report/2"
@@ -420,5 +402,10 @@ def _drawn(figure: Figure) -> Sequence[str]:
     return [figure.x, *y, *([figure.rows] if figure.rows else [])]
 
 
+def _with_tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass, whose tuples JSON holds as lists."""
+    return {name: _tuple(value) for name, value in stored.items()}
+
+
 def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value
