@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from unembed.causality.rerun import layers_with, n_heads_of
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import head_name, parse_memory
+from unembed.names import head_name, head_named, memory_name, parse_memory
 
 PARTS = ("q", "k", "v")
 _SENDERS = "L0H3, L5M278, attn_out 2, mlp_out 2, layer 2, or heads for all heads"
@@ -35,9 +35,9 @@ class End:
         """As it is written."""
         if self.kind in PARTS:
             return f"{head_name(self.layer, self.index)}.{self.kind}"
-        letter = {"z": "H", "coefficients": "M"}.get(self.kind)
-        if letter is not None:
-            return f"L{self.layer}{letter}{self.index}"
+        name = {"z": head_name, "coefficients": memory_name}.get(self.kind)
+        if name is not None:
+            return name(self.layer, self.index)
         return "logits" if self.kind == "logits" else f"{self.kind} {self.layer}"
 
     @property
@@ -73,12 +73,11 @@ def _ends(lm: Decoder, given: str | Sequence[str], what: str, role: str, parts: 
         raise InvalidInput(f"{what}s {given!r:.60}", why="they are not names", instead=f"Use {forms}")
     found: list[End] = []
     for text in map(str.strip, texts):
-        head = re.fullmatch(r"L(\d+)H(\d+)(?:\.([qkv]))?", text)
+        name, dot, input_ = text.partition(".")
         if text == "heads":
             found += [End(part, n, h) for n, h in all_heads(lm) for part in parts]
-        elif head and (head[3] is None or head[3] in parts):
-            layer = lm.layer(int(head[1]))
-            found += [End(part, layer, lm.head(int(head[2]), layer)) for part in ([head[3]] if head[3] else parts)]
+        elif (head := head_named(name)) and (not dot or (input_ in PARTS and input_ in parts)):
+            found += [End(part, *lm.layer_and_head(*head)) for part in ([input_] if dot else parts)]
         elif component := re.fullmatch(r"(attn_out|mlp_out|layer) (\d+)", text):
             found.append(End(component[1], lm.layer(int(component[2]))))
         elif what == "receiver" and text == "logits":

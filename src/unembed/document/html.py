@@ -250,7 +250,7 @@ def _columns(
             return _text(name, row[name])
         ends = [row.get(f"{name}_{end}") for end in ("low", "high")]
         shown = [format_number(value, percent=percent, decimals=decimals) for value in (row[name], *ends)]
-        if None in ends or any(math.isnan(end) for end in ends):
+        if any(end is None or math.isnan(end) for end in ends):
             return shown[0]
         return f'{shown[0]} <span class="range">[{", ".join(end.removesuffix(" %") for end in shown[1:])}]</span>'
 

@@ -135,7 +135,7 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     order = order[: positive_int("top", top)]
     name = mode.upper()
     title = f"{name}-composition: norm of (W_OV of the earlier head times W_{name} of the later) over the two norms"
-    columns = {
+    columns: dict[str, list[Any]] = {
         "writer": [heads[i // len(heads)] for i in numbers(order)],
         "reader": [heads[i % len(heads)] for i in numbers(order)],
         "composition": numbers(best[: len(order)]),

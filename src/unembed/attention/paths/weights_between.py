@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, get_args
 
 import torch
@@ -33,7 +34,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
-from unembed.names import HeadBasis, head_named, parse_memory
+from unembed.names import HeadBasis, head_name, head_named, memory_name, parse_memory
 from unembed.options import CircuitBasis, Option, Top
 from unembed.results import Provenance, Records, Table
 from unembed.validation import as_str, positive_int
@@ -67,7 +68,7 @@ class Part:
     @property
     def name(self) -> str:
         """Such as L0H3 or L5M278."""
-        return f"L{self.layer}{'H' if self.kind == 'head' else 'M'}{self.index}"
+        return (head_name if self.kind == "head" else memory_name)(self.layer, self.index)
 
     def location(self, lm: Decoder) -> int:
         """Halves of layers: attention of layer l at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel)."""
@@ -224,7 +225,7 @@ def readers_by_layer(
                 if name not in inputs:
                     continue
                 ratio = (rows @ W).norm(dim=(1, 2)) / (rows.norm() * W.norm(dim=(1, 2)))
-                found += _strongest(part.name, f"L{n}H", name, ratio, None, top)
+                found += _strongest(part.name, partial(head_name, n), name, ratio, None, top)
         site = block.feed_forward
         if site is None or Part("memory", n, 0).location(lm) <= at:
             continue
@@ -244,7 +245,7 @@ def readers_by_layer(
                 product = rows @ at_least_float32(columns)  # (row, memory)
                 sizes = rows.norm() * at_least_float32(columns).norm(dim=0)
                 cosine = product[0] / sizes if part.kind == "memory" else None
-                found += _strongest(part.name, f"L{n}M", name, product.norm(dim=0) / sizes, cosine, top)
+                found += _strongest(part.name, partial(memory_name, n), name, product.norm(dim=0) / sizes, cosine, top)
     return FoundWeights(found, missing)
 
 
@@ -281,7 +282,7 @@ def writers_by_layer(
             else:
                 for name, columns in read.items():
                     ratio = (W_O @ columns).norm(dim=(1, 2)) / (W_O.norm(dim=(1, 2)) * columns.norm())
-                    found += _strongest(f"L{n}H", part.name, name, ratio, None, top)
+                    found += _strongest(partial(head_name, n), part.name, name, ratio, None, top)
         site = block.feed_forward
         if site is None or Part("memory", n, 0).location(lm) >= at:
             continue
@@ -297,7 +298,7 @@ def writers_by_layer(
             product = values @ columns  # (memory, column)
             sizes = values.norm(dim=1) * columns.norm()
             cosine = product[:, 0] / sizes if part.kind == "memory" else None
-            found += _strongest(f"L{n}M", part.name, name, product.norm(dim=1) / sizes, cosine, top)
+            found += _strongest(partial(memory_name, n), part.name, name, product.norm(dim=1) / sizes, cosine, top)
     return FoundWeights(found, missing)
 
 
@@ -312,13 +313,18 @@ def _strongest_of(lm: Decoder, title: str, found: FoundWeights, top: int, basis:
 
 
 def _strongest(
-    writer: str, reader: str, name: str, ratio: Float[Tensor, " part"], cosine: Float[Tensor, " part"] | None, top: int
+    writer: str | Callable[[int], str],
+    reader: str | Callable[[int], str],
+    name: str,
+    ratio: Float[Tensor, " part"],
+    cosine: Float[Tensor, " part"] | None,
+    top: int,
 ) -> list[VirtualWeight]:
-    """The largest of one side's parts; the side whose name lacks its number is the one listed."""
+    """The largest of one side's parts: the side that names a part by its number."""
     best = ratio.topk(min(top, len(ratio)))
     rows = []
     for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        names = [text if text[-1].isdigit() else f"{text}{i}" for text in (writer, reader)]
+        names = [end if isinstance(end, str) else end(i) for end in (writer, reader)]
         rows.append(VirtualWeight(names[0], names[1], name, value, None if cosine is None else float(cosine[i])))  # type: ignore[arg-type]
     return rows
 
