@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.index.conftest import TEXTS, corpus_of
 from unembed.cli.index.view import in_words
@@ -59,3 +60,12 @@ def test_what_cannot_be_estimated(lm: LanguageModel) -> None:
         Index.estimate(lm, [" "])
     with pytest.raises(Unsupported):
         Index.estimate(tiny("attention-only"), corpus_of())
+
+
+def test_batches_of_a_sample_are_of_all_lengths() -> None:
+    batches = [SimpleNamespace(tokens=torch.zeros(100, n)) for n in range(1, 41)]  # 82,000 cells
+    chosen = estimating._spread(batches, 8_200)
+    lengths = [batch.tokens.shape[1] for batch in chosen]
+    assert lengths == sorted(lengths) and lengths[0] < 10 < 30 < lengths[-1]
+    assert 4_000 < sum(batch.tokens.numel() for batch in chosen) < 16_000
+    assert estimating._spread(batches[:1], 8_200) == batches[:1] == estimating._spread(batches[:1], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ import torch
 
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
+from unembed.corpus.segments import Batch
 from unembed.index.settings import IndexSettings
 from unembed.lens import read_ends
 from unembed.memories.values import written_values
@@ -19,7 +21,7 @@ from unembed.models.decoder import Decoder
 from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer
 from unembed.sweeps.forward import feed_reducers
 
-_SAMPLE, _SWEPT, _VALUES = 20_000, 3_000, 256
+_SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
 """Tokens to tokenise, tokens to run, and values to read."""
 # Bytes: a trigger is 8 in arrays and about 8 in Parquet, a value token 12 and about 5; the rest as on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
@@ -74,7 +76,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     cutting = began.spent(1) / max(1, tokens)
     scale = 1.0 if is_exact else _times(corpus, sample[-1])
     reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
-    a_token = _run(lm, sample, reducers, settings.fast, tokens_per_batch)
+    a_token, filling = _run(lm, sample, reducers, settings.fast, tokens_per_batch, settings.top, tokens * scale)
     some = written_values(lm, first, slice(0, _VALUES))
     hidden = lm.unlisted
     began = _Stopwatch()
@@ -86,7 +88,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
     all_tokens, segments = round(tokens * scale), round(len(sample) * scale)
     size = slots * _TRIGGER + keys * settings.top_tokens * _VALUE_TOKEN + segments * _SEGMENT
     size += all_tokens * _TOKEN + min(all_tokens, slots * tokens / max(1, len(sample))) * _SEARCHED
-    quiet, busy = all_tokens * (a_token + cutting) + a_value * keys + slots * 2e-6
+    quiet, busy = all_tokens * (a_token + cutting) + filling + a_value * keys + slots * 2e-6
     return Estimate(all_tokens, segments, keys, float(quiet), float(busy), round(size), slots * 12, is_exact)
 
 
@@ -99,22 +101,46 @@ def _times(corpus: Corpus, last: Segment) -> float:
 
 
 def _run(
-    lm: Decoder, sample: Sequence[Segment], reducers: Sequence[Reducer], fast: Fast | None, tokens_per_batch: int
-) -> np.ndarray:
-    """Seconds for each token of a sweep, idle and busy, measured on the first batches of a sample."""
-    swept, seen = [], 0
-    for segment in sample:
-        swept.append(segment)
-        seen += len(segment)
-        if seen >= _SWEPT:
-            break
+    lm: Decoder,
+    sample: Sequence[Segment],
+    reducers: Sequence[Reducer],
+    fast: Fast | None,
+    tokens_per_batch: int,
+    top: int,
+    tokens: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds for each token of a sweep, and in all for filling the lists of triggers; both idle and busy.
+
+    Some batches of the sample are run twice. The second time nothing enters the lists, so that the difference is the
+    cost of filling them: of n positions in random order, about t (1 + ln(n / t)) enter a list of t.
+
+    Args:
+        top: triggers in a list.
+        tokens: of the whole corpus.
+    """
+    batches = _spread(list(bucketed(iter(sample), tokens_per_batch, 64)), _SWEPT)
+    # The sweep sorts many more segments by length than the sample has, so that hardly any of its cells are padding.
+    cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
         reducer.start(lm)
     with feed_reducers(lm, reducers, fast) as feed:
-        began = _Stopwatch()
-        for batch in bucketed(iter(swept), tokens_per_batch, 64):
-            feed(batch)
-        return began.spent(_threads(lm)) / max(1, seen)
+
+        def spent() -> np.ndarray:
+            began = _Stopwatch()
+            for batch in batches:
+                feed(batch)
+            return began.spent(_threads(lm))
+
+        first, again = spent(), spent()
+    entered, entering = (min(n, top) + top * math.log(max(1.0, n / top)) for n in (cells, tokens))
+    return again / max(1, cells), (first - again).clip(min=0) * max(1.0, entering / max(1.0, entered))
+
+
+def _spread(batches: Sequence[Batch], tokens: int) -> list[Batch]:
+    """Batches evenly spread over a sample, which is sorted by length, with about this many tokens."""
+    size = sum(batch.tokens.numel() for batch in batches)
+    step = max(1, size // max(1, tokens))
+    return list(batches[step // 2 :: step] or batches)
 
 
 def _threads(lm: Decoder) -> int | None:
