@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from unembed.cli.bars import OPPOSES, PROMOTES, Scale, decimals, percent, signed
+from unembed.cli.bars import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,94 +15,42 @@ if TYPE_CHECKING:
 
     from unembed.analyses import Listing
     from unembed.cli.option_groups import Output
-    from unembed.document import Answer, Exhibit, Figure, Report
+    from unembed.document import Exhibit, Figure, Report
     from unembed.models.decoder import Decoder
 
-_BAR = 8
 _PLOT_ROWS = 10
 """Rows of a plot on either side of its horizontal axis, at most."""
 _POINTS = "·•●"
 """One point, two, more."""
-_STEM = re.compile(r"\b(\w{4,}(?=(?:ing|ous|ive|cate|values)\b)|\w{5,}(?=tion\b))")
-"""The part of a word before its ending: a heading may break there when a table is wider than the terminal."""
 
 
-def deliver(listing: Listing, lm: Decoder | None, answer: Any, output: Output) -> None:
+def deliver(listing: Listing, lm: Decoder | None, found: Any, output: Output) -> None:
     """Write what an analysis returned in the requested forms; the terminal's when none was."""
-    from unembed.document import Answer
-    from unembed.results import Table
-
-    if isinstance(answer, Answer):
-        _deliver_sections(listing, lm, answer, output)
-        return
-    table = answer if isinstance(answer, Table) else answer.to_table()
-    if {"prefix", "token", "next_token"} <= set(table.column_names):
-        from unembed.cli.index.view import deliver_passages
-
-        deliver_passages(table, None, output)
-    else:
-        output.deliver(table)
-
-
-def _deliver_sections(listing: Listing, lm: Decoder | None, answer: Answer, output: Output) -> None:
     from unembed.cli.output import show, write_page
-    from unembed.document import Report, page
+    from unembed.document import Answer, Report, page
     from unembed.results import Table
 
+    if not isinstance(found, Answer):
+        found = Answer.of_table(found if isinstance(found, Table) else found.to_table())
     group = listing.name.split()[0]
-    facts = {"model": answer.provenance.model}
+    facts = {"model": found.provenance.model}
     if lm is not None:
         facts |= {"layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
-    report = Report(group, answer.title, "", listing.source, answer.provenance, answer.sections, facts)
+    report = Report(group, found.title, "", listing.source, found.provenance, found.sections, facts)
     if output.html is not None:
         write_page(output.html, page(report))
     if output.as_json:
-        view = answer.to_dict(f"unembed.{group}/1")
+        view = found.to_dict(f"unembed.{group}/1")
         sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
     elif output.csv:
-        exhibit = report.exhibits[answer.main or next(iter(report.exhibits))]
-        sys.stdout.write((answer.data if isinstance(answer.data, Table) else exhibit.table).to_csv())
+        exhibit = report.exhibits[found.main or next(iter(report.exhibits))]
+        sys.stdout.write((found.data if isinstance(found.data, Table) else exhibit.table).to_csv())
     elif output.html is None or output.plain:
-        draw = _drawn if answer.data is None else _tables
-        show(lambda width: draw(report, width, output.plain), plain=output.plain)
+        show(lambda width: _drawn(report, width, output.plain, with_maps=found.data is not None), plain=output.plain)
 
 
-def _tables(report: Report, width: int, plain: bool) -> RenderableType:
-    """Tables in brief, each below the figures of its section; for answers whose data are not their tables."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from unembed.results import visible_rich
-
-    parts: list[Any] = []
-    for section in report.sections:
-        for figure in section.figures:
-            if figure.kind == "heat":
-                parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
-        for exhibit in section.exhibits:
-            if not exhibit.folded:
-                parts += [*_brief(exhibit), Text()]
-        parts += [visible_rich(text, prose=True) for text in section.text]
-    return Group(*(parts if report.sections[-1].text else parts[:-1]))
-
-
-def _brief(exhibit: Exhibit) -> list[RenderableType]:
-    """The rows and columns of a table that a terminal shows, and how many rows follow."""
-    from rich.text import Text
-
-    from unembed.results import Table, visible_rich
-
-    whole, columns = exhibit.table, {}
-    for name in exhibit.brief or whole.column_names:
-        cells = whole[name]
-        columns[name] = [f"{cell:.1%}" for cell in cells] if name in exhibit.percent else cells
-    hidden = len(whole) - exhibit.listed
-    more = [Text(f"{hidden:,} more rows (--csv, --json or --html)", style="dim")] if hidden > 0 else []
-    note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
-    return [Table(whole.title, columns, whole.provenance)[: exhibit.listed], *more, *note]
-
-
-def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
+def _drawn(report: Report, width: int, plain: bool, *, with_maps: bool) -> RenderableType:
+    """Tables in brief and the figures that a terminal can draw; maps where the answer is not all of its tables."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -114,21 +60,45 @@ def _drawn(report: Report, width: int, plain: bool) -> RenderableType:
 
     parts: list[Any] = []
     for section in report.sections:
+        for figure in section.figures if with_maps else ():
+            if figure.kind == "heat":
+                parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
         # Long tables behind a page's fold (every pair, every eigenvalue) are for pages and JSON, unless they are all
         # that the terminal could show of a section.
-        drawn = any(not e.folded for e in section.exhibits) or any(f.kind == "scatter" for f in section.figures)
-        for exhibit in section.exhibits:
-            if not (drawn and exhibit.folded):
-                parts += [Text(exhibit.table.title, style="bold"), _table(exhibit, width, plain), Text()]
-        for figure in section.figures:
-            if figure.kind == "scatter":
-                parts += [Text(figure.title, style="bold"), _scatter(figure, report, width), Text()]
+        scatters = [figure for figure in section.figures if figure.kind == "scatter"]
+        shown = [one for one in section.exhibits if not one.folded] or ([] if scatters else section.exhibits)
+        for exhibit in shown:
+            parts += _table(exhibit, width, plain)
+        for figure in scatters:
+            parts += [Text(figure.title, style="bold"), _scatter(figure, report, width), Text()]
         for text in section.text:
-            parts.append(
-                Padding(visible_rich(as_written(text.replace("`", "")), prose=True), (0, 0, 1, 0), expand=False)
-            )
-    parts.append(Text(report.provenance.line(), style="dim"))
-    return Group(*parts)
+            written = visible_rich(as_written(text.replace("`", "")), prose=True)
+            parts.append(Padding(written, (0, 0, 1, 0), expand=False))
+    return Group(*parts, visible_rich(report.provenance.line(), prose=True, style="dim"))
+
+
+def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
+    """The rows and columns of a table that a terminal shows, and how many rows follow."""
+    from rich.text import Text
+
+    from unembed.results import Table, visible_rich
+
+    whole = exhibit.table
+    if {"prefix", "token", "next_token"} <= set(whole.column_names):
+        from unembed.cli.index.view import draw_passages
+
+        return [draw_passages(whole, None, width, plain=plain, signature=False)]
+    ends = {f"{name}{end}" for name in whole.column_names for end in ("_low", "_high")}
+    names = exhibit.brief or [name for name in whole.column_names if name not in ends]
+    brief = Table(whole.title, {name: whole[name] for name in names}, whole.provenance)[: exhibit.listed]
+    hidden = len(whole) - exhibit.listed
+    note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
+    more = [Text(f"{hidden:,} more rows (--csv, --json or --html)", style="dim")] if hidden > 0 else []
+    return [*note, *brief.drawn(width, dict.fromkeys(exhibit.percent, _share)), *more]
+
+
+def _share(value: Any) -> str:
+    return "" if value is None else "0%" if not value else percent(max(float(value), 0.0))
 
 
 def _scatter(figure: Figure, report: Report, width: int) -> Text:
@@ -195,86 +165,3 @@ def _heat_cell(value: float | None, largest: int | float) -> Text:
     level = 60 + int(120 * strength)
     shade = f"rgb(30,{level},90)" if value > 0 else f"rgb({level},40,60)"
     return Text(f"{value:z.2f}", style=f"white on {shade}")
-
-
-def _table(exhibit: Exhibit, width: int, plain: bool) -> RenderableType:
-    """A table with the columns that are shares as bars; intervals as plus-minus."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from unembed.results.column_widths import column_widths
-
-    rows = list(exhibit.table.head(exhibit.listed).rows())
-    names = [n for n in exhibit.brief or exhibit.table.column_names if not n.endswith(("_low", "_high"))]
-    widest = 5 + sum(max(len(_word(n)), 6) + 2 for n in names)
-    bars = not plain and widest + (_BAR + 1) * len(exhibit.percent) <= width
-    headings, gap = {n: _word(n) for n in names}, 2
-    places = {n: _places(row[n] for row in rows) for n in names}
-    cells = [{n: _cell(n, row, exhibit, False, places[n]).plain for n in names} for row in rows]
-    if _least(headings, cells, gap) > width:
-        headings = {n: _STEM.sub(r"\1- ", _word(n)) for n in names}
-        gap = 2 if _least(headings, cells, 2) <= width else 1
-    left_out: list[str] = []
-    while _least(headings, cells, gap) > width and len(headings) > 1:
-        left_out.insert(0, _word(name := names.pop()))
-        del headings[name]
-    natural = [max(len(text) for text in (headings[n], *(row[n] for row in cells))) for n in names]
-    natural = [length + (_BAR + 1) * (bars and n in exhibit.percent) for n, length in zip(names, natural, strict=True)]
-    least = [_longest(headings, cells, n) for n in names]
-    widths = column_widths(natural, least, width - gap * len(names))
-    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim", show_edge=False)
-    for name, wide in zip(names, widths, strict=True):
-        numeric = all(isinstance(r[name], int | float | None) and not isinstance(r[name], bool) for r in rows)
-        justify = "right" if numeric and rows else "left"
-        drawn.add_column(headings[name], justify=justify, overflow="ellipsis", width=wide)
-    for row in rows:
-        drawn.add_row(*(_cell(name, row, exhibit, bars, places[name]) for name in names))
-    hidden = len(exhibit.table) - len(rows)
-    more = [f"{hidden:,} more rows"] if hidden else []
-    more += [f"not shown because the terminal is too narrow: {', '.join(left_out)}"] if left_out else []
-    if more:
-        drawn.caption = Text(f"{'; '.join(more)} (--csv, --json or --html)", style="dim")
-        drawn.caption_justify = "left"
-    return drawn
-
-
-def _least(headings: dict[str, str], cells: list[dict[str, str]], gap: int) -> int:
-    """The width below which some column would break inside a word."""
-    return sum(_longest(headings, cells, name) + gap for name in headings)
-
-
-def _longest(headings: dict[str, str], cells: list[dict[str, str]], name: str) -> int:
-    """The longest word of a column."""
-    return max(len(word) for text in (headings[name], *(row[name] for row in cells)) for word in text.split())
-
-
-def _word(name: str) -> str:
-    return name.removesuffix("_token").removesuffix("_text").replace("_", " ")
-
-
-def _places(column: Iterable[Any]) -> int:
-    """Decimals of the numbers of a column."""
-    return decimals(float(value) for value in column if isinstance(value, float))
-
-
-def _cell(name: str, row: dict[str, Any], exhibit: Exhibit, bars: bool, places: int) -> Text:
-    from rich.text import Text
-
-    from unembed.results import visible_rich
-
-    value = row[name]
-    if value is None:
-        return Text("·", style="dim")
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    if isinstance(value, str):
-        return visible_rich(value, prose=not name.endswith("token"))
-    if name in exhibit.percent:
-        number = Text(percent(max(float(value), 0.0)).rjust(4))
-        if not bars:
-            return number
-        bar = Scale(1.0, _BAR, False).right(min(max(float(value), 0.0), 1.0))
-        return Text.assemble((bar, PROMOTES), " ", number)
-    if isinstance(value, int):
-        return Text(f"{value:,}")
-    return Text(signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")

@@ -298,11 +298,20 @@ class Table:
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """Title, first rows and provenance as rich draws them."""
+        yield from self.drawn(options.max_width)
+        yield visible_rich(self.provenance.line(), prose=True, style="dim")
+
+    def drawn(self, width: int, formats: Mapping[str, Callable[[object], str]] | None = None) -> Iterator[Any]:
+        """Title and first rows as rich draws them, in at most `width` columns.
+
+        Args:
+            formats: how the numbers of some columns are written; else with equal decimals.
+        """
         from rich import box
         from rich.table import Table as RichTable
 
         headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
-        numbers = self._number_formats(_SHOWN_ROWS)
+        numbers = self._number_formats(_SHOWN_ROWS) | dict(formats or {})
         rows = [
             {name: self._rich_value(name, value, numbers[name]) for name, value in row.items()}
             for row in self._rows(_SHOWN_ROWS)
@@ -310,7 +319,7 @@ class Table:
         texts = [[heading, *(row[name].plain for row in rows)] for name, heading in headings.items()]
         natural = [max(map(len, column)) for column in texts]
         least = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
-        room = options.max_width - 2 * len(headings) - 1
+        room = width - 2 * len(headings) - 1
         if len(rows) == 1 and sum(natural) > room:  # one row that is too wide reads better downwards
             shown = RichTable(box=None, pad_edge=False, show_header=False)
             for name, heading in headings.items():
@@ -320,15 +329,15 @@ class Table:
             numeric, names = self._numeric(_SHOWN_ROWS), list(headings)
             tables = []
             # Columns that do not fit without breaking words continue in a second table under the first.
-            for block in column_blocks(least, options.max_width - 1, gap=2):
+            for block in column_blocks(least, width - 1, gap=2):
                 shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
                 columns = [names[i] for i in block]
-                room = options.max_width - 2 * len(columns) - 1
+                room = width - 2 * len(columns) - 1
                 widths = column_widths([natural[i] for i in block], [least[i] for i in block], room)
-                for name, width in zip(columns, widths, strict=True):
+                for name, wide in zip(columns, widths, strict=True):
                     justify = "right" if name in numeric else "left"
                     heading = visible_rich(headings[name], prose=True)
-                    shown.add_column(heading, justify=justify, overflow="fold", width=width)
+                    shown.add_column(heading, justify=justify, overflow="fold", width=wide)
                 for row in rows:
                     shown.add_row(*(row[name] for name in columns))
                 tables.append(shown)
@@ -336,7 +345,6 @@ class Table:
         yield from tables
         if len(self) > _SHOWN_ROWS:
             yield visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True)
-        yield visible_rich(self.provenance.line(), prose=True, style="dim")
 
     def _rich_value(self, name: str, value: object, number: Callable[[object], str]) -> Any:
         from rich.text import Text

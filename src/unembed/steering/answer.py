@@ -91,7 +91,7 @@ def steer_answer(
     }
     screen = Screen("intervene", {"prompt": prompt}, changes)
     section = Section(title, cost, tuple(exhibits))
-    return Answer(title, (section,), memories.provenance, "continuations", data, screen)
+    return Answer(title, (section,), steered.next_tokens.provenance, "continuations", data, screen)
 
 
 def _fires(lm: Decoder, ranked: list[RankedValue], text: str) -> Mapping[Any, tuple[str, ...]]:
