@@ -13,7 +13,6 @@ import torch
 
 from unembed.corpus import Corpus, Segment
 from unembed.corpus.batches import bucketed
-from unembed.corpus.segments import Batch
 from unembed.index.settings import IndexSettings
 from unembed.lens import read_ends
 from unembed.memories.values import written_values
@@ -118,7 +117,8 @@ def _run(
         top: triggers in a list.
         tokens: of the whole corpus.
     """
-    batches = _spread(list(bucketed(iter(sample), tokens_per_batch, 64)), _SWEPT)
+    batches = list(bucketed(iter(sample), tokens_per_batch, 64))
+    batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]
     # The sweep sorts many more segments by length than the sample has, so that hardly any of its cells are padding.
     cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
@@ -136,11 +136,10 @@ def _run(
     return again / max(1, cells), (first - again).clip(min=0) * max(1.0, entering / max(1.0, entered))
 
 
-def _spread(batches: Sequence[Batch], tokens: int) -> list[Batch]:
-    """Batches evenly spread over a sample, which is sorted by length, with about this many tokens."""
-    size = sum(batch.tokens.numel() for batch in batches)
-    step = max(1, size // max(1, tokens))
-    return list(batches[step // 2 :: step] or batches)
+def _spread(sizes: Sequence[int], tokens: int) -> slice:
+    """Which batches to run, of these sizes and sorted by length: evenly spread, with about this many tokens."""
+    step = min(max(1, sum(sizes) // tokens), max(1, len(sizes)))
+    return slice(step // 2, None, step)
 
 
 def _threads(lm: Decoder) -> int | None:
