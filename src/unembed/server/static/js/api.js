@@ -74,7 +74,9 @@ function joined(part, line) {
     // the readings after the FFN are sent first and drawn last
     if (!stage) stages.unshift((stage = { point: one.point, ids: [], probabilities: [], rank_of_prediction: [] }));
     for (const name of ["ids", "probabilities", "rank_of_prediction"])
-      line.layers.forEach((layer, i) => (stage[name][layer] = one[name][i]));
+      line.layers.forEach((layer, i) => {
+        stage[name][layer] = one[name][i];
+      });
   }
   return Object.assign(part, line, { stages, events: [], texts: { ...part.texts, ...line.texts } });
 }
