@@ -63,7 +63,6 @@ READ = [
     "memories/1/5/contexts?top=3",
     "memories/1/5/coefficients",
     "memories/1/5/cluster",
-    "memories/1/5/concepts",
     "memories/1/5/connections?top=3",
     "atlas/matches?q=war",
     "heads?sequences=3&length=8",
@@ -126,6 +125,7 @@ ASK: list[tuple[str, Any]] = [
     ("labs/promoters", {"promote": "king, war", "suppress": "peace", "values": 2}),
     ("analyses/index-similar", {"memory": "L1M5", "top": 3}),
     ("analyses/index-similar", {"memory": "L1M5", "top": 3, "among": "keys"}),
+    ("analyses/concepts", {"named": ["L1M5"]}),
 ]
 WRITTEN: list[tuple[str, str, Any]] = [
     ("POST", "labels", {"layer": 1, "index": 6, "label": "names", "author": "carla", "note": "n", "tags": ["x"]}),

@@ -93,8 +93,9 @@ def test_a_query_is_parsed():
     assert understand("").promote == [] and understand('"" ctx: -').promote == ["ctx:", "-"]
 
 
-def test_concepts_are_a_table(client):
-    assert client.get("/api/v1/memories/3/5/concepts").json()["schema"] == "unembed.table/1"
+def test_concepts_are_the_table_of_the_library(client, wren):
+    found = client.post("/api/v1/analyses/concepts", json={"named": ["L3M5"]}).json()
+    assert found == unembed.value_concepts(wren, [(3, 5)]).to_table().to_dict() and found["rows"]
 
 
 def test_contexts_end_where_the_key_fires_with_the_stored_coefficient(indexed, index, wren):

@@ -15,7 +15,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 SLOW = {
     "/api/v1/compare",
     "/api/v1/heads",
-    "/api/v1/memories/{layer}/{index}/concepts",
+    "/api/v1/analyses/concepts",
     "/api/v1/labs/suppress",
     "/api/v1/labs/early-exit",
 }

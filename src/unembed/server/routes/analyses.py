@@ -127,7 +127,7 @@ def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[s
             given[name] = [Edit.from_dict(edit.model_dump()) for edit in value]
             continue
         if parameters[name].repeated:
-            given[name] = tuple(value if read is None else map(read, value))
+            given[name] = list(value if read is None else map(read, value))
         elif read is not None:
             given[name] = read(value)
 

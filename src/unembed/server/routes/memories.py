@@ -130,12 +130,6 @@ async def post_clusters(state: r.State, client: r.Client = "") -> StreamingRespo
     return ndjson_response(state.stream_progress(work, client=client, channel="clusters"))
 
 
-@routes.answer("GET /memories/{layer}/{index}/concepts", "finding concepts", on="long")
-def get_concepts(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str, Any]:
-    """Categories that the value's 30 top tokens share, found automatically: the table of `unembed concepts`."""
-    return unembed.value_concepts(state.lm, [(layer, index)]).to_table().to_dict()
-
-
 @routes.answer("POST /memories/{layer}/{index}/activations", "running a text")
 def post_activations(state: r.State, layer: r.LayerNumber, index: r.Index, query: r.QuestionRequest) -> MemoryOnPrompt:
     """The memory's coefficient at every token of a text, and its effect on the prediction at one of them."""

@@ -20,7 +20,7 @@ export function neighbours(box, { api, model }, memory) {
 /** WordNet categories that several of its top tokens belong to. */
 export function categories(box, { api }, memory) {
   fill(box, loading("Reading categories", 2));
-  const ask = () => api.get(`${memoryPath(memory)}/concepts`, {}, { channel: "concepts" });
+  const ask = () => api.post("/analyses/concepts", { named: [idOf(memory)] }, { channel: "concepts" });
   const line = ({ kind, concept, n_tokens: n, tokens }) =>
     h("li", h("span.tag", kind), " ", h("b", concept), h("span.faint", ` ${n} of 30: `), toks(tokens));
   return answered(box, ask, ({ rows }) =>
