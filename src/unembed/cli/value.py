@@ -100,6 +100,8 @@ class _Pole:
     description: str | None
     found: Table | None
     """Its triggers; None without an index."""
+    often: str = ""
+    """On how many tokens the memory fires at this sign."""
 
     @property
     def strength(self) -> float:
@@ -114,9 +116,19 @@ def _poles(index: Index | None, memory: SignedMemory, described: MemoryDescripti
         known = index is not None and pole in index.poles
         triggers = index.triggers(*memory.address, _TRIGGERS, pole=pole) if index is not None and known else None
         description = described.of(memory.layer, cast(int, memory.index), negative=pole == "negative")
-        found.append(_Pole(pole, f"At {pole} coefficients" if is_signed else "", description, triggers))
+        title = f"At {pole} coefficients" if is_signed else ""
+        found.append(_Pole(pole, title, description, triggers, _how_often(index, memory, pole)))
     first = {memory.pole} if memory.pole == "negative" else set[str]()
     return sorted(found, key=lambda one: (one.pole not in first, -one.strength))
+
+
+def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
+    """On how many tokens of the index's corpus a gated memory fires at a sign; empty where that is not known."""
+    if index is None or len(index.poles) < 2 or index.firing_shares is None:
+        return ""
+    share = float(index.firing_shares[pole][index.row(*memory.address)])
+    size = index.usual_size(*memory.address)
+    return f"fires on {100 * share:.2g} % of the tokens (half of its usual size, {size:.2g}, or more)"
 
 
 def _stored_tokens(index: Index, memory: SignedMemory, top: int, seed: int | None) -> Table | None:
@@ -201,7 +213,8 @@ def _card(
     for number, one in enumerate(poles):
         if one.title:
             stronger = ", the stronger pole" if number == 0 and one.strength > poles[-1].strength else ""
-            parts += [Text(), Text(f"{one.title}{stronger}", style="bold")]
+            often = f": {one.often}" if one.often else ""
+            parts += [Text(), Text(f"{one.title}{stronger}", style="bold").append(often, style="not bold")]
             end = "promoted" if one.pole == shown else "suppressed"
             parts.append(tokens_line("promotes", table.columns[f"{end}_token"], width))
         parts += [] if one.description is None else [visible_rich(one.description, prose=True)]

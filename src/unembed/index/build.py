@@ -39,8 +39,8 @@ from unembed.memories.values import value_ends, written_values
 from unembed.models.decoder import Decoder
 from unembed.results import make_folder
 from unembed.sweeps import (
-    ActiveFraction,
-    ActiveShare,
+    FiringCounts,
+    FiringShare,
     MeanVariance,
     Moments,
     Ray,
@@ -49,9 +49,12 @@ from unembed.sweeps import (
     Triggers,
     fast_difference,
     sweep,
+    usual_sizes,
 )
 
 CHECKPOINT = ".sweep"
+FIRST_TOKENS = 2048
+"""Tokens of the batch on which usual sizes are measured, by which a gated memory counts as firing."""
 
 
 def build(
@@ -191,13 +194,15 @@ class _Builder:
 
     def _triggers(self) -> list[FileEntry]:
         routed = any(self._lm.experts_of(n) for n in self._chosen)
-        found, moments, active, *routing = sweep(
+        first = next(self._tokenized.batches(self._lm, FIRST_TOKENS))
+        usual = usual_sizes(self._lm, first, self._chosen)
+        found, moments, firing, *routing = sweep(
             self._lm,
             self._tokenized,
             [
                 self._settings.top_triggers(),
                 MeanVariance(layers=self._chosen),
-                ActiveFraction(layers=self._chosen),
+                FiringShare(usual, layers=self._chosen),
                 *([RoutedShare([n for n in self._chosen if self._lm.experts_of(n)])] if routed else []),
             ],
             engine=self._engine,
@@ -211,7 +216,7 @@ class _Builder:
             entries.append(self._array(f"triggers/{pole}/coefficient.npy", "triggers", coefficient))
             places = smallest(position, self._n_tokens)
             entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", places))
-        columns = self._statistics(moments, active) | self._routed_share(routing)
+        columns = self._statistics(moments, firing) | self._routed_share(routing)
         entries.append(
             self._write(
                 "tables/statistics.parquet", "triggers", lambda p: tables.write_statistics(p, columns, self._layers)
@@ -229,16 +234,18 @@ class _Builder:
             parts.append(share)
         return {"routed": torch.cat(parts).numpy()} if parts else {}
 
-    def _statistics(self, moments: Moments, active: ActiveShare) -> dict[str, np.ndarray]:
-        lm = self._lm
+    def _statistics(self, moments: Moments, firing: FiringCounts) -> dict[str, np.ndarray]:
+        lm, positive, negative = self._lm, torch.cat(firing.positive), torch.cat(firing.negative)
         norms = torch.cat([written_values(lm, n).detach().float().norm(dim=-1).cpu() for n in self._chosen])
         return {
             "mean": torch.cat(moments.mean).float().numpy(),
             "variance": torch.cat(moments.variance).float().numpy(),
             "least": torch.cat(moments.least).float().numpy(),
             "largest": torch.cat(moments.largest).float().numpy(),
-            "active": torch.cat(active.active).numpy(),
-            "active_fraction": torch.cat([active.share(n) for n in active.layers]).float().numpy(),
+            "active": (positive + negative).numpy(),
+            "active_fraction": ((positive + negative) / max(1, firing.count)).float().numpy(),
+            "positive_share": (positive / max(1, firing.count)).float().numpy(),
+            "negative_share": (negative / max(1, firing.count)).float().numpy(),
             "value_norm": norms.numpy(),
         }
 

@@ -17,7 +17,7 @@ from unembed.index.settings import IndexSettings
 from unembed.lens import read_ends
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
-from unembed.sweeps import ActiveFraction, Fast, MeanVariance, Reducer
+from unembed.sweeps import Fast, FiringShare, MeanVariance, Reducer
 from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
@@ -74,7 +74,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
         tokens += len(segment) - segment.skip
     cutting = began.spent(1) / max(1, tokens)
     scale = 1.0 if is_exact else _times(corpus, sample[-1])
-    reducers = [settings.top_triggers(), MeanVariance(), ActiveFraction()]
+    reducers = [settings.top_triggers(), MeanVariance(), FiringShare({})]
     a_token, filling = _run(lm, sample, reducers, settings.fast, tokens_per_batch, settings.top, tokens * scale)
     some = written_values(lm, first, slice(0, _VALUES))
     hidden = lm.unlisted

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -161,6 +161,28 @@ class IndexFiles:
         path = self.path / "tables/statistics.parquet"
         names = ("mean", "variance", "least", "largest", "active_fraction", "value_norm")
         return {name: np.asarray(tables.read_column(path, name), dtype=np.float64) for name in names}
+
+    @cached_property
+    def firing_shares(self) -> dict[Pole, np.ndarray] | None:
+        """By pole, the share of the corpus's tokens on which each key fires; None in an older index.
+
+        In gated layers a key fires where its coefficient is at least half of its usual size (`sweeps.FIRES`).
+        """
+        from unembed.index import tables
+
+        self.need("triggers")
+        path = self.path / "tables/statistics.parquet"
+        if "negative_share" not in tables.column_names(path):
+            return None
+        poles: tuple[Pole, ...] = get_args(Pole)
+        return {pole: np.asarray(tables.read_column(path, f"{pole}_share"), dtype=np.float64) for pole in poles}
+
+    def usual_size(self, layer: int, index: MemoryIndex) -> float:
+        """The root mean square of a memory's coefficient: over the corpus in gated layers, else where it is active."""
+        row, found = self.row(layer, index), self.statistics
+        square = float(found["mean"][row] ** 2 + found["variance"][row])
+        active = 1.0 if "negative" in self.trigger_lists else max(float(found["active_fraction"][row]), 1e-12)
+        return (square / active) ** 0.5
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
         """The length of a value as it reaches the stream."""

@@ -9,9 +9,11 @@
 | `documents` | a document | document, name, start |
 
 Ranks count from 1; layers, memories, documents and positions count from 0. `statistics` are those of the coefficient
-over the corpus: mean, variance, least, largest, active (positions where it is above 0; in gated layers, other than 0),
-active_fraction, and the length of the value, value_norm. `triggers` has token_id and next_token_id; `documents.start`
-plus `triggers.position` is the position in the token stream, as in the arrays.
+over the corpus: mean, variance, least, largest, active (positions where the memory fires: where it is above 0; in gated
+layers, where its size is at least half of the root mean square over the first 2,048 tokens), active_fraction, and the
+same share for each sign, positive_share and negative_share; and the length of the value, value_norm. `triggers` has
+token_id and next_token_id; `documents.start` plus `triggers.position` is the position in the token stream, as in the
+arrays.
 """
 
 from __future__ import annotations
@@ -149,6 +151,12 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
     start[np.asarray(document)] = np.asarray(origin)
     starts = numbers(start, missing=start < 0)
     _write(path, iter([pa.table({"document": document_ids, "name": texts(names), "start": starts})]))
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of a table."""
+    with pq.ParquetFile(path) as file:
+        return list(file.schema_arrow.names)
 
 
 def read_column(path: Path, name: str) -> list[Any]:

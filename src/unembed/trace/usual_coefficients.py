@@ -11,8 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.corpus import open_corpus
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.names import MemoryIndex
 from unembed.stream.run import run
+from unembed.sweeps import FIRES
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -29,11 +32,11 @@ class UsualCoefficients:
     """By layer; layers without memories have none."""
 
     always_on: dict[int, Bool[Tensor, " d_mlp"]]
-    """Coefficient above 0 on at least nine of ten tokens; in gated layers, the mean's distance from 0 is larger than
-    the standard deviation."""
+    """The memory fires on at least nine of ten tokens: its coefficient is above 0; in gated layers, its size is at
+    least half of the usual one."""
     usual: dict[int, Float[Tensor, " d_mlp"]]
-    """Root mean square of the coefficient over the tokens where the memory is active (gated layers: over all). Empty
-    without an index: most memories are active too rarely for a sample to show it."""
+    """Root mean square of the coefficient over the tokens where the memory is active (gated layers: over all). Without
+    an index only of gated layers: most other memories are active too rarely for a sample to show it."""
     mean: dict[int, Float[Tensor, " d_mlp"]] = field(default_factory=dict[int, Float[Tensor, " d_mlp"]])
     """Mean of the coefficient over all tokens: the value used by mean ablation."""
 
@@ -56,8 +59,11 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
         if rows.start == rows.stop:
             continue
         mean, variance, active = (columns[name][rows] for name in ("mean", "variance", "active_fraction"))
-        always[layer] = _is_always_on(lm, layer, mean, variance, active)
-        usual[layer] = ((mean**2 + variance) / active.clamp_min(1e-12)).sqrt()
+        signed = lm.is_signed(layer)
+        # An older index counted every token on which a gated memory is not exactly 0.
+        counts = not signed or index.firing_shares is not None
+        always[layer] = active >= ALWAYS_ON if counts else mean**2 > variance
+        usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.clamp_min(1e-12))).sqrt()
         means[layer] = mean
     return UsualCoefficients(always, usual, means)
 
@@ -75,14 +81,38 @@ def _measured(lm: Decoder) -> UsualCoefficients:
     if not (batch := list(islice(cut, rows))):
         return UsualCoefficients({}, {})
     captured = run(lm, torch.stack(batch).to(lm.device), ["coefficients"], logits=False)
-    always, means = {}, {}
+    always, usual, means = {}, {}, {}
     for layer in range(lm.n_layers):
         if captured.has("coefficients", layer):
             m = captured.at("coefficients", layer).flatten(0, 1).float().cpu()
             means[layer] = m.mean(0)
-            always[layer] = _is_always_on(lm, layer, means[layer], m.var(0, correction=0), (m > 0).float().mean(0))
-    return UsualCoefficients(always, {}, means)
+            fires = m > 0
+            if lm.is_signed(layer):
+                usual[layer] = m.square().mean(0).sqrt()
+                fires = (m.abs() >= FIRES * usual[layer]) & (m != 0)
+            always[layer] = fires.float().mean(0) >= ALWAYS_ON
+    return UsualCoefficients(always, usual, means)
 
 
-def _is_always_on(lm: Decoder, layer: int, mean: Tensor, variance: Tensor, active: Tensor) -> Bool[Tensor, " d_mlp"]:
-    return mean**2 > variance if lm.feed_forward(layer).is_gated else active >= ALWAYS_ON
+def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None = None) -> tuple[float, str]:
+    """A memory's usual size, and from what it is known, in words.
+
+    Args:
+        known: an index of the model; a sample of the shipped text is measured when None, which shows the size of gated
+            memories only.
+
+    Raises:
+        Unsupported: there is no index, and the sample does not show it.
+    """
+    layer, number = lm.memory(layer, index)
+    if known is not None:
+        return known.usual_size(layer, number), "the index's corpus"
+    found = usual_coefficients(lm, None)
+    size = float(found.usual[layer][number]) if layer in found.usual else 0.0
+    if size <= 0:
+        raise Unsupported(
+            f"the usual size of {lm.memory_name(layer, number)}",
+            why="a sample of the shipped text does not show it",
+            instead="Build an index of the model (unembed index build), or give the coefficient itself",
+        )
+    return size, "a sample of the shipped text"

@@ -1,0 +1,101 @@
+"""How often each memory fires, and with which sign: where its coefficient is a good part of its usual size.
+
+A gated memory's coefficient is hardly ever exactly 0, so that counting what is not 0 counts every token. What is
+counted instead is a coefficient of at least `FIRES` of the memory's usual size, the root mean square on a first batch.
+Without a gate most coefficients are exactly 0, and what is above 0 is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.corpus.segments import Batch
+from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients
+from unembed.stream.run import run
+from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns, key_counts
+from unembed.sweeps.reducers.reducer import Summed
+
+FIRES = 0.5
+"""The share of its usual size above which a gated memory's coefficient counts as firing."""
+
+
+@dataclass(frozen=True, eq=False)
+class FiringCounts:
+    """At how many of `count` positions each memory fires, by layer and sign."""
+
+    layers: tuple[int, ...]
+    count: int
+    positive: tuple[Int[Tensor, " _"], ...]
+    negative: tuple[Int[Tensor, " _"], ...]
+    """0 for memories without a gate."""
+
+
+@torch.no_grad()
+def usual_sizes(lm: Decoder, batch: Batch, layers: Sequence[int]) -> dict[int, Float[Tensor, " d_mlp"]]:
+    """The root mean square of the coefficients of gated layers over the counted positions of a batch."""
+    gated = [n for n in layers if lm.is_signed(n)]
+    if not gated:
+        return {}
+    tokens, mask = batch.tokens.to(lm.device), batch.mask.long().to(lm.device)
+    found = run(lm, tokens, "coefficients", attention_mask=mask, logits=False, layers=gated)
+    return {n: counted_columns(found.at("coefficients", n), batch).float().square().mean(dim=0).sqrt() for n in gated}
+
+
+class FiringShare(Summed, Pointwise):
+    """How often each memory fires at either sign.
+
+    Args:
+        usual: the usual size of each memory of gated layers, from `usual_sizes`.
+        layers: which layers; all when None.
+
+    Memory: 16 bytes a key, and 4 for its usual size.
+    """
+
+    def __init__(self, usual: Mapping[int, Float[Tensor, " _"]], layers: Sequence[int] | None = None) -> None:
+        super().__init__("coefficients", layers)
+        self.usual = {layer: sizes.cpu() for layer, sizes in usual.items()}
+
+    def start(self, lm: Decoder) -> None:
+        """No positions."""
+        super().start(lm)
+        self._bounds = {n: FIRES * sizes.to(lm.device) for n, sizes in self.usual.items()}
+        self._sums = {
+            f"{n} {sign}": torch.zeros(lm.weights.n_memories[n], dtype=torch.long)
+            for n in self._layers
+            for sign in ("positive", "negative")
+        }
+        self._sums["count"] = torch.zeros((), dtype=torch.long)
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Count where a layer's memories fire."""
+        self._add(layer, counted_columns(tensor, batch), slice(None))
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Count where a layer's memories fire, expert by expert."""
+        counted = batch.counted.flatten().to(routed.position.device)
+        for first, position, m in routed.by_expert():
+            rows = m[counted[position]] if batch.n_counted < len(counted) else m
+            self._add(layer, rows, slice(first, first + m.shape[1]))
+
+    def _add(self, layer: int, m: Float[Tensor, "n width"], keys: slice) -> None:
+        if (bounds := self._bounds.get(layer)) is None:
+            self._sums[f"{layer} positive"][keys] += key_counts(m > 0)
+            return
+        bound = bounds[keys].clamp_min(torch.finfo(torch.float32).tiny)  # one that is always 0 never fires
+        self._sums[f"{layer} positive"][keys] += key_counts(m >= bound)
+        self._sums[f"{layer} negative"][keys] += key_counts(m <= -bound)
+
+    def update(self, batch: Batch) -> None:
+        """Count the positions."""
+        self._sums["count"] += batch.n_counted
+
+    def result(self) -> FiringCounts:
+        """All counts."""
+        ends = ([self._sums[f"{n} {sign}"].clone() for n in self._layers] for sign in ("positive", "negative"))
+        return FiringCounts(self._layers, int(self._sums["count"]), *map(tuple, ends))
