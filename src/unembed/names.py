@@ -188,21 +188,30 @@ def read_memory(text: str) -> MemoryAddress:
     return read_signed_memory(text).address
 
 
-MemoryValue = tuple[int, MemoryIndex, float]
-"""Layer, index and a coefficient of a memory; written L5M278=3."""
+class MemoryValue(NamedTuple):
+    """A memory and a coefficient; written L5M278=3, or L5M278=x3 for three times the memory's usual size."""
+
+    layer: int
+    index: MemoryIndex
+    value: float
+    in_usual: bool = False
+    """Whether the value is in units of the memory's usual size."""
+
+
+_MEMORY_VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<usual>[x\u00d7]\s*)?(?P<value>{NUMBER})")
 
 
 def read_memory_value(text: str) -> MemoryValue:
-    """Layer, index and number of MEMORY=NUMBER; of -L5M278=3, the negative pole, the number is -3.
+    """Layer, index and number of MEMORY=NUMBER or MEMORY=xNUMBER; of -L5M278=3, the negative pole, the number is -3.
 
     Raises:
         InvalidInput: the text is not of that form.
     """
-    match = VALUE.fullmatch(text.strip())
+    match = _MEMORY_VALUE.fullmatch(text.strip())
     named = None if match is None else parse_signed_memory(match["target"])
     if match is None or named is None:
-        raise InvalidInput(f"{text!r} is not a memory and a value, such as L5M733=3.0")
-    return *named.address, named.sign * float(match["value"])
+        raise InvalidInput(f"{text!r} is not a memory and a value, such as L5M733=3.0 or L5M733=x3")
+    return MemoryValue(*named.address, named.sign * float(match["value"]), match["usual"] is not None)
 
 
 class HeadAddress(NamedTuple):

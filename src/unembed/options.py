@@ -162,7 +162,8 @@ SaveEdits = Annotated[Path | None, Option("Save the edits to this file.")]
 MemoryValues = Annotated[
     list[MemoryValue] | None,
     Option(
-        "Set the coefficient of a memory (FFN neuron; L5M278=0) at every position; repeatable.",
+        "Set the coefficient of a memory (FFN neuron; L5M278=0, or x3 for three times its usual size) at every "
+        "position; repeatable.",
         metavar="MEMORY=VALUE",
         name="set",
         parse=read_memory_value,

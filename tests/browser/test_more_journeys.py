@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 import unembed
 from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
-from unembed.trace.usual_coefficients import usual_coefficients
+from unembed.memories.usual_coefficients import usual_coefficients
 
 
 def test_the_example_is_drawn_before_any_request(opened, lm):

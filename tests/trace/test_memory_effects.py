@@ -7,10 +7,10 @@ import torch
 
 from tests.conftest import tiny
 from unembed.errors import OutOfRange
+from unembed.memories.usual_coefficients import UsualCoefficients, usual_coefficients
 from unembed.memories.values import Values
 from unembed.stream.interventions import set_coefficient
 from unembed.trace.memory_effects import ScoredMemories
-from unembed.trace.usual_coefficients import UsualCoefficients, usual_coefficients
 
 
 def measured(lm, seed: int = 0) -> UsualCoefficients:

@@ -9,9 +9,9 @@ import unembed as package
 from tests.conftest import tiny
 from tests.families import WITH_MEMORIES
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.memories.usual_coefficients import UsualCoefficients
 from unembed.stream.interventions import set_coefficient
 from unembed.trace.memory_effects import ScoredMemories
-from unembed.trace.usual_coefficients import UsualCoefficients
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])

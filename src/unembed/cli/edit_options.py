@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -86,7 +87,11 @@ class EditOptions:
     ] = None
     add: Annotated[
         list[MemoryValue] | None,
-        Option("Add to a memory's coefficient; repeatable.", metavar="MEMORY=VALUE", parse=read_memory_value),
+        Option(
+            "Add to a memory's coefficient (L5M278=1, or x1 of its usual size); repeatable.",
+            metavar="MEMORY=VALUE",
+            parse=read_memory_value,
+        ),
     ] = None
     add_vector: Annotated[
         list[VectorSource] | None,
@@ -121,13 +126,24 @@ class EditOptions:
         found: list[Edit] = []
         for path in self.edits_file or ():
             found += unembed.steering.load_edits(path, model=lm.name)
-        found += [unembed.set_coefficient(*one) for one in self.set_ or ()]
+        found += [unembed.set_coefficient(one.layer, one.index, _sized(lm, one)) for one in self.set_ or ()]
         found += [_scaled(*one) for one in self.scale or ()]
-        found += [unembed.add_to_coefficient(*one) for one in self.add or ()]
+        found += [unembed.add_to_coefficient(one.layer, one.index, _sized(lm, one)) for one in self.add or ()]
         found += [unembed.add_vector(one.layer, _vector(lm, one), one.factor) for one in self.add_vector or ()]
         for one in self.replace_stream or ():
             found.append(unembed.replace_stream(one.layer, [one.factor * number for number in _vector(lm, one)]))
         return found
+
+
+def _sized(lm: LanguageModel, given: MemoryValue) -> float:
+    """The coefficient; a line on stderr says what the memory's usual size is, and from what, where that is the unit."""
+    import unembed
+    from unembed.memories import sized
+
+    value, words = sized(lm, given, unembed.cached_index(lm) if given.in_usual else None)
+    if words:
+        print(words, file=sys.stderr)
+    return value
 
 
 def _scaled(what: str, layer: int, index: MemoryIndex | None, factor: float) -> Edit:

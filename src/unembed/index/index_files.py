@@ -178,11 +178,11 @@ class IndexFiles:
         return {pole: np.asarray(tables.read_column(path, f"{pole}_share"), dtype=np.float64) for pole in poles}
 
     def usual_size(self, layer: int, index: MemoryIndex) -> float:
-        """The root mean square of a memory's coefficient: over the corpus in gated layers, else where it is active."""
+        """The root mean square of a memory's coefficient: over the corpus in gated layers, else where it is above 0."""
         row, found = self.row(layer, index), self.statistics
         square = float(found["mean"][row] ** 2 + found["variance"][row])
-        active = 1.0 if "negative" in self.trigger_lists else max(float(found["active_fraction"][row]), 1e-12)
-        return (square / active) ** 0.5
+        active = 1.0 if "negative" in self.trigger_lists else float(found["active_fraction"][row])
+        return (square / (active or 1.0)) ** 0.5  # of one that is never above 0, over the corpus
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
         """The length of a value as it reaches the stream."""

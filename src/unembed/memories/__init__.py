@@ -12,6 +12,8 @@ from unembed.lazy import import_on_first_use
 if TYPE_CHECKING:
     from unembed.memories.truth_of_values import ReadingTruth as ReadingTruth
     from unembed.memories.truth_of_values import reading_truth as reading_truth
+    from unembed.memories.usual_coefficients import sized as sized
+    from unembed.memories.usual_coefficients import usual_size as usual_size
     from unembed.memories.value_view import MemoryView as MemoryView
     from unembed.memories.value_view import memory_view as memory_view
 else:
@@ -19,6 +21,7 @@ else:
         __name__,
         {
             "truth_of_values": "ReadingTruth reading_truth",
+            "usual_coefficients": "sized usual_size",
             "value_view": "MemoryView memory_view",
         },
     )

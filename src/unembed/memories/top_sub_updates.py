@@ -59,6 +59,16 @@ class SubUpdate:
         """The tokens that this sub-update promotes, for either sign of its coefficient."""
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
 
+    @property
+    def suppressed(self) -> list[str]:
+        """The tokens that this sub-update suppresses, for either sign of its coefficient."""
+        return self.bottom_tokens if self.coefficient >= 0 else self.top_tokens
+
+    @property
+    def lowers(self) -> bool:
+        """Whether its effect on the token that it is scored for is negative: then what it suppresses says why."""
+        return self.score is not None and self.score < 0
+
 
 def top_sub_updates(
     lm: Decoder,

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Exhibit, Screen, Section
 from unembed.errors import InvalidInput
+from unembed.index import cached_index
+from unembed.memories import usual_size
 from unembed.memories.token_ranking import RankedValue, firing, promoting, words_of
 from unembed.models.decoder import Decoder
 from unembed.names import SignedMemory
@@ -17,6 +19,7 @@ from unembed.results import check_writable
 from unembed.steering.continuations import chosen_edits, ranked_values_table, steer
 from unembed.steering.edit_files import save_edits
 from unembed.steering.text_cost import default_text
+from unembed.stream.interventions import Edit
 
 
 def steer_answer(
@@ -28,6 +31,10 @@ def steer_answer(
     suppress: Annotated[str | None, Option("Words to suppress.")] = None,
     per_word: Annotated[int, Option("Number of values for each word.", low=1, aliases=("--values",))] = 2,
     coefficient: Coefficient = 3.0,
+    in_usual: Annotated[
+        bool,
+        Option("Take --coefficient times the usual size of each memory that --promote finds.", name="times-usual"),
+    ] = False,
     factor: Annotated[float, Option("Factor for the coefficients of values to suppress; 0 silences them.")] = 0.0,
     save: SaveEdits = None,
     triggers: Annotated[bool, Option("Show the texts on which these values fire most.")] = False,
@@ -56,7 +63,8 @@ def steer_answer(
     if triggers:
         fires = _fires(lm, [*up, *down], text)
         up, down = ([replace(one, triggers=fires[_name(one)]) for one in part] for part in (up, down))
-    changes = [*edits, *chosen_edits(up, down, to=coefficient, by=factor)]
+    chosen = chosen_edits(up, down, to=coefficient, by=factor)
+    changes = [*edits, *(_in_usual(lm, chosen) if in_usual else chosen)]
     steered = steer(
         lm,
         prompt,
@@ -92,6 +100,15 @@ def steer_answer(
     screen = Screen("intervene", {"prompt": prompt}, changes)
     section = Section(title, cost, tuple(exhibits))
     return Answer(title, (section,), steered.next_tokens.provenance, "continuations", data, screen)
+
+
+def _in_usual(lm: Decoder, chosen: list[Edit]) -> list[Edit]:
+    """The edits whose coefficients are times each memory's usual size."""
+    index = cached_index(lm)
+    return [
+        replace(one, value=one.value * usual_size(lm, one.layer, one.index, index)[0]) if one.action == "set" else one
+        for one in chosen
+    ]
 
 
 def _fires(lm: Decoder, ranked: list[RankedValue], text: str) -> Mapping[Any, tuple[str, ...]]:

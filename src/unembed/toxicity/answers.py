@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Screen
 from unembed.errors import InvalidInput
+from unembed.index import cached_index
+from unembed.memories import sized
 from unembed.models.decoder import Decoder
 from unembed.options import (
     AnySeed,
@@ -154,7 +156,9 @@ def evaluate_answer(
     filtered = read_words(banned) if banned is not None else None
     arms = [plain()]
     if set_:
-        arms.append(with_values("values picked by hand", [set_coefficient(*one) for one in set_]))
+        index = cached_index(lm) if any(one.in_usual for one in set_) else None
+        picked = [set_coefficient(one.layer, one.index, sized(lm, one, index)[0]) for one in set_]
+        arms.append(with_values("values picked by hand", picked))
     arms += [with_values(path.stem, load_edits(path, model=lm.name)) for path in edits_files or []]
     if filtered is not None:
         arms.append(with_word_filter(lm, filtered))

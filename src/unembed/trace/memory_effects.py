@@ -19,11 +19,11 @@ from torch import Tensor
 
 from unembed.logit_attribution import memory_contributions_per_unit
 from unembed.memories.top_sub_updates import Ends, SubUpdate, sub_updates_at
+from unembed.memories.usual_coefficients import UsualCoefficients
 from unembed.models.decoder import Decoder
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.run import Run
 from unembed.trace.question import Question
-from unembed.trace.usual_coefficients import UsualCoefficients
 from unembed.validation import positive_int
 
 MemoryOrder = Literal["effect", "deviation", "size", "coefficient"]
@@ -66,6 +66,7 @@ class MemoryEffects(Displayed):
             "share": [row.share for row in rows],
             "always_on": [row.always_on for row in rows],
             "promotes": [" ".join(token.strip() for token in row.promoted[:5]) for row in rows],
+            "suppresses": [" ".join(token.strip() for token in row.suppressed[:5]) for row in rows],
         }
         return Table("Memories by their effect on the question", columns, self.provenance)
 

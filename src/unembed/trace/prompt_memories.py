@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.memories.sub_updates import Dominant, dominant
 from unembed.memories.top_sub_updates import Ends, SubUpdate, top_sub_updates
+from unembed.memories.usual_coefficients import usual_coefficients
 from unembed.results import Records
 from unembed.stream.run import position_of
 from unembed.trace.described_memories import DescribedMemory, described_memories
@@ -17,7 +18,6 @@ from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, ScoredMemor
 from unembed.trace.question import Question, question
 from unembed.trace.readings import TOP, PromptReadings
 from unembed.trace.tables import described_records, sub_update_records
-from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.validation import as_tuple, positive_int
 
 if TYPE_CHECKING:

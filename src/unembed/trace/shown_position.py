@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from unembed.errors import PointMissing, Unsupported
+from unembed.memories.usual_coefficients import usual_coefficients
 from unembed.models.named_tokens import Candidate, candidates
 from unembed.names import Basis, By, StreamPoint
 from unembed.results.lists import numbers
-from unembed.trace.usual_coefficients import usual_coefficients
 from unembed.trace.view import AttributionView, LayerView, MemoriesView, SubUpdateView, TriggerView
 from unembed.trace.words import event_views
 

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from tests.server.closeness import close
 from tests.server.conftest import rest
+from unembed.memories.usual_coefficients import usual_coefficients
 from unembed.server.app import create
 from unembed.server.routes import traces
 from unembed.server.state import ServerState
 from unembed.trace import emergence
-from unembed.trace.usual_coefficients import usual_coefficients
 
 PROMPT = "The first month of the year is"
 

@@ -209,7 +209,8 @@ def _memories(view: TraceView) -> str:
     return (
         f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{over}</h2>"
         f"<p class='note'>Memories (FFN neurons) by what they add to {what}: m is the coefficient, next to it how many "
-        "times the memory's usual one, and the tokens that the memory pushes up.</p>"
+        "times the memory's usual one, and the tokens that it pushes up; where its effect is negative, those that it "
+        "pushes down.</p>"
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
         f"<th></th><th>promotes</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p class='note'>{apart}{memories.others:,} other active memories together "
@@ -218,7 +219,8 @@ def _memories(view: TraceView) -> str:
 
 
 def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_effect: int) -> str:
-    tokens = " ".join(visible_html(token) for token in row.promoted)
+    tokens = " ".join(visible_html(token) for token in (row.suppressed if row.lowers else row.promoted))
+    tokens = f"<small>suppresses</small> {tokens}" if row.lowers else tokens
     usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
     return (
         f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient, of_m)}</td>"

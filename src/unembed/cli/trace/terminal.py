@@ -311,9 +311,9 @@ def _name(row: SubUpdateView) -> str:
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
-    """As many whole tokens as fit into the room."""
-    shown = Text()
-    for token in row.promoted:
+    """As many whole tokens as fit into the room: those suppressed where the memory lowers the lead, else promoted."""
+    shown = Text("suppresses", style="dim") if row.lowers else Text()
+    for token in row.suppressed if row.lowers else row.promoted:
         next_token = _token(token)
         if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
             break

@@ -65,8 +65,8 @@ function headings(order, view) {
   const deviates = order === "deviation";
   const on = `on ${asText(view)}, in logits${deviates ? ", less the effect of the mean coefficient" : ""}`;
   const promoted =
-    "its name where it has one, and the tokens that it promotes: with a negative coefficient, the tokens at the value's " +
-    "other end";
+    "its name where it has one, and the tokens that it promotes at this coefficient; where its effect is negative, those " +
+    "that it suppresses";
   return [
     ["Writer", ""],
     ["Coefficient", "n wide-only", "after the activation function; in gated layers gate × up"],
@@ -95,7 +95,8 @@ function line(u, e, largest, { digits, coefficients }) {
     h("td.meter-cell", { "aria-hidden": "true" }, h("span.meter", bar)),
     h("td.toks", [
       name && h("span.name", { dir: "auto", title: name }, name),
-      toks(u.coefficient < 0 ? u.bottom_tokens : u.top_tokens, 8),
+      u.score < 0 && h("small.faint", "suppresses "),
+      toks(u.coefficient < 0 === u.score < 0 ? u.top_tokens : u.bottom_tokens, 8),
     ]),
     h("td.acts", [
       kind === "memory" &&

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unembed as package
-from unembed.trace.usual_coefficients import usual_coefficients
+from unembed.memories.usual_coefficients import usual_coefficients
 
 
 def test_a_memory_that_fires_on_every_token_counts_as_always_on() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from unembed.corpus import open_corpus
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import MemoryIndex
+from unembed.names import MemoryIndex, MemoryValue
 from unembed.stream.run import run
 from unembed.sweeps import FIRES
 
@@ -63,7 +63,7 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
         # An older index counted every token on which a gated memory is not exactly 0.
         counts = not signed or index.firing_shares is not None
         always[layer] = active >= ALWAYS_ON if counts else mean**2 > variance
-        usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.clamp_min(1e-12))).sqrt()
+        usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.where(active > 0, 1.0))).sqrt()
         means[layer] = mean
     return UsualCoefficients(always, usual, means)
 
@@ -116,3 +116,15 @@ def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None 
             instead="Build an index of the model (unembed index build), or give the coefficient itself",
         )
     return size, "a sample of the shipped text"
+
+
+def sized(lm: Decoder, given: MemoryValue, known: Index | None = None) -> tuple[float, str]:
+    """A coefficient that may be in units of the memory's usual size, and how large that is and by what, in words.
+
+    The words are empty where the coefficient is given as it is. Errors are those of `usual_size`.
+    """
+    if not given.in_usual:
+        return given.value, ""
+    size, source = usual_size(lm, given.layer, given.index, known)
+    name = lm.memory_name(*lm.memory(given.layer, given.index))
+    return given.value * size, f"the usual size of {name} is {size:.3g}, by {source}"
