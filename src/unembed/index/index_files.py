@@ -181,7 +181,7 @@ class IndexFiles:
         """The root mean square of a memory's coefficient: over the corpus in gated layers, else where it is above 0."""
         row, found = self.row(layer, index), self.statistics
         square = float(found["mean"][row] ** 2 + found["variance"][row])
-        active = 1.0 if "negative" in self.trigger_lists else float(found["active_fraction"][row])
+        active = 1.0 if self.has_signs else float(found["active_fraction"][row])
         return (square / (active or 1.0)) ** 0.5  # of one that is never above 0, over the corpus
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
@@ -289,7 +289,12 @@ class IndexFiles:
 
     def is_signed(self, layer: int) -> bool:
         """Whether the memories of a layer fire with either sign, so that the index has triggers of both."""
-        return "negative" in self.trigger_lists and self.manifest.layers[layer] > 0
+        return self.has_signs and self.manifest.layers[layer] > 0
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether the index has triggers of both signs; not known, and so False, before its triggers are built."""
+        return self.manifest.has("triggers") and "negative" in self.trigger_lists
 
     def table(self, title: str, columns: Any) -> Table:
         """A result of this index."""

@@ -93,7 +93,7 @@ class IndexQueries(IndexFiles):
         number = self.token_id(token)
         tokens, scores = self.readings
         rows, ranks = np.divmod(self.entries_of(number), tokens.shape[1])
-        score, signed = np.asarray(scores[rows, ranks]), "negative" in self.trigger_lists
+        score, signed = np.asarray(scores[rows, ranks]), self.has_signs
         negative = np.zeros(len(rows), dtype=bool)
         if signed and self.suppressed is not None:
             low_rows, low_ranks = np.nonzero(np.asarray(self.suppressed[0]) == number)
