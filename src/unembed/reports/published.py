@@ -20,19 +20,19 @@ class Origin(NamedTuple):
     Attributes:
         quantity: the quantity.
         value: as published, in words.
-        where: section, table or figure.
         origin: how it is known here; one of the constants of this module.
+        where: section, table or figure; that of the row which states it when empty.
     """
 
     quantity: str
     value: str
-    where: str
     origin: str
+    where: str = ""
 
 
 def published_section(origins: Sequence[Origin], provenance: Provenance, *notes: str) -> Section:
     """Where the published values of a report come from, and `notes` on those that contradict one another."""
-    what, value, where, origin = zip(*origins, strict=True)
+    what, value, origin, where = zip(*origins, strict=True)
     columns = {
         "quantity": list(what),
         "published_text": list(value),

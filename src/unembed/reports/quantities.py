@@ -29,7 +29,7 @@ How to write a study. Its measurements are one object `m` (of any class; `lm`, `
            ),
            rows=lambda n: (Row("prefixes in a pattern", n.covered), Row("the same in random prefixes", n.random)),
            references={"fig2_patterns": (Reference("published", (0.65,), (0.8,)),)},
-           origins=(Origin("prefixes in a pattern", "65 to 80 %", "Sec. 3.2, Fig. 2", SUMMARY),),
+           origins=(Origin("prefixes in a pattern", "65 to 80 %", SUMMARY),),
        )
 
 3. A `Part` is a section of the report: its quantities, and a function that makes the section from `m` (text, further

@@ -114,7 +114,8 @@ class Study(Generic[M]):
         if work is not None and any(part.name for part in parts):
             work.progress("done", len(parts), len(parts))
         if any(quantity.origins for part in parts for quantity in part.quantities):
-            origins = (*(origin for quantity in self.quantities for origin in quantity.origins), *self.origins)
+            stated = (o if o.where else o._replace(where=q.where) for q in self.quantities for o in q.origins)
+            origins = (*stated, *self.origins)
             sections.append(published_section(origins, provenance, *self.notes))
         return Report(
             self.name,

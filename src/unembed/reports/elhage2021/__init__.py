@@ -42,11 +42,11 @@ STUDY = Study[Measurements](
     lambda m: m.corpus,
     (
         Origin(
-            "order of paths", "second order need not come first; second-layer heads should", "Two-layer models", SUMMARY
+            "order of paths", "second order need not come first; second-layer heads should", SUMMARY, "Two-layer models"
         ),
-        Origin("composition", "K-composition stands out, Q and V do not", "Two-layer models", SUMMARY),
-        Origin("loss by order, in nats", "not in the text at hand", "Two-layer models: term importance", SUMMARY),
-        Origin("in-context learning and ablation", "Olsson et al. 2022, in words", "not this paper", SUMMARY),
+        Origin("composition", "K-composition stands out, Q and V do not", SUMMARY, "Two-layer models"),
+        Origin("loss by order, in nats", "not in the text at hand", SUMMARY, "Two-layer models: term importance"),
+        Origin("in-context learning and ablation", "Olsson et al. 2022, in words", SUMMARY, "not this paper"),
     ),
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

@@ -44,6 +44,6 @@ STUDY = Study(
     PARTS,
     _facts,
     control_corpus,
-    (Origin("words of the model", f"{paper.D_VOCAB:,}", "released dictionary", PRINTED),),
+    (Origin("words of the model", f"{paper.D_VOCAB:,}", PRINTED, "released dictionary"),),
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

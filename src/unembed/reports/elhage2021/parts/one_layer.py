@@ -287,7 +287,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 measure=copying,
                 judge=judge_copying,
                 origins=(
-                    Origin("heads of the one-layer model that copy", COPYING_HEADS, "One-layer models", RECALLED),
+                    Origin("heads of the one-layer model that copy", COPYING_HEADS, RECALLED, "One-layer models"),
                 ),
             ),
         ),

@@ -106,12 +106,12 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
             )
         },
         origins=(
-            Origin("active memories", "10 to 50 %, fewest in layer 10", "Sec. 5.1, Fig. 7", SUMMARY),
+            Origin("active memories", "10 to 50 %, fewest in layer 10", SUMMARY),
             Origin(
                 "active memories by layer",
                 "40 to 50 % (1 to 5), 10 to 15 % (10), 15 to 20 % (11 to 16)",
-                "Fig. 7",
                 READ_OFF,
+                "Fig. 7",
             ),
         ),
     ),
@@ -244,7 +244,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
             Row("least zero agreement of a layer, all memories", least_of(n.all_memories), 68),
         ),
         references={"fig8_zero_agreement": (Reference("least, published", (0.68,)),)},
-        origins=(Origin("zero agreement", "at least about 68 % in every layer", "Sec. 5.1, Fig. 8", SUMMARY),),
+        origins=(Origin("zero agreement", "at least about 68 % in every layer", SUMMARY),),
     ),
     Quantity(
         "stop words",
@@ -277,9 +277,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
             ),
             Row("all examples' next tokens that are stop words", n.all_gold),
         ),
-        origins=(
-            Origin("agreeing cases", "60 % stop words, 43 % prefixes of fewer than five tokens", "Sec. 5.1", SUMMARY),
-        ),
+        origins=(Origin("agreeing cases", "60 % stop words, 43 % prefixes of fewer than five tokens", SUMMARY),),
     ),
     Quantity(
         "short prefixes",

@@ -68,7 +68,7 @@ PATTERNS: tuple[Quantity[Measurements], ...] = (
             Row("keys with at least one pattern", n.some, 100),
             Row("patterns per key", n.number, 3.6, unit="patterns"),
         ),
-        origins=(Origin("patterns per key, keys with one", "3.6 on average, every key", "Sec. 3.2", SUMMARY),),
+        origins=(Origin("patterns per key, keys with one", "3.6 on average, every key", SUMMARY),),
     ),
     Quantity(
         "prefixes in patterns",
@@ -90,7 +90,7 @@ PATTERNS: tuple[Quantity[Measurements], ...] = (
             Row("the same in sets of random prefixes", n.by_chance),
         ),
         references={"fig2_patterns": (Reference("in a pattern, published", (0.65,), (0.8,)),)},
-        origins=(Origin("prefixes in a pattern", "65 to 80 %", "Sec. 3.2, Fig. 2", SUMMARY),),
+        origins=(Origin("prefixes in a pattern", "65 to 80 %", SUMMARY),),
     ),
     Quantity(
         "shallow to semantic",
@@ -113,9 +113,7 @@ PATTERNS: tuple[Quantity[Measurements], ...] = (
             Row("prefixes in a semantic pattern, lower layers", n.semantic[0]),
             Row("prefixes in a semantic pattern, upper layers", n.semantic[1]),
         ),
-        origins=(
-            Origin("layers of shallow and of semantic patterns", "1 to 9, and 10 to 16", "Sec. 3.2, Fig. 2", SUMMARY),
-        ),
+        origins=(Origin("layers of shallow and of semantic patterns", "1 to 9, and 10 to 16", SUMMARY),),
     ),
 )
 
@@ -256,8 +254,8 @@ PERTURBATION: tuple[Quantity[Measurements], ...] = (
             Origin(
                 "change without a token",
                 "first −10 to −15 %, random −15 to −20 %, last −70 to −20 %",
-                "Fig. 3",
                 READ_OFF,
+                "Fig. 3",
             ),
         ),
     ),

@@ -187,8 +187,8 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
         ),
         references={"fig9_match": (Reference("published", (1 / 3, 0.95), at=paper.at(4, 16), series=0),)},
         origins=(
-            Origin("decided in the bottom layers", "roughly a third", "Sec. 5.2, Fig. 9", SUMMARY),
-            Origin("residual equal to the prediction, layer 16", "about 95 %", "Fig. 9", READ_OFF),
+            Origin("decided in the bottom layers", "roughly a third", SUMMARY),
+            Origin("residual equal to the prediction, layer 16", "about 95 %", READ_OFF, "Fig. 9"),
         ),
     ),
     Quantity(
@@ -220,8 +220,8 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
             Origin(
                 "probability in the residual",
                 "medians near 0 up to layer 7, 0.6 to 0.8 in 14 to 16",
-                "Fig. 10",
                 READ_OFF,
+                "Fig. 10",
             ),
         ),
     ),
@@ -245,7 +245,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
             Row("output that follows the residual alone, most", most_of(n.alone), source="Fig. 11, by eye"),
         ),
         references={"fig11_breakdown": (Reference("residual alone, published", (0.6,), (0.85,), series=0),)},
-        origins=(Origin("output that follows the residual alone", "60 to 85 %", "Fig. 11", READ_OFF),),
+        origins=(Origin("output that follows the residual alone", "60 to 85 %", READ_OFF, "Fig. 11"),),
     ),
     Quantity(
         "compromise",
@@ -378,7 +378,7 @@ LAST_LAYER: tuple[Quantity[Measurements], ...] = (
             Row("of these, semantically distant from the residual", n.distant, 66, "Sec. 5.2, by hand"),
             Row("of these, related", n.related, 34, "Sec. 5.2, by hand"),
         ),
-        origins=(Origin("compositions of the last layer", "66 of 100 distant, 34 related", "Sec. 5.2", SUMMARY),),
+        origins=(Origin("compositions of the last layer", "66 of 100 distant, 34 related", SUMMARY),),
     ),
 )
 

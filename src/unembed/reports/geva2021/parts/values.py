@@ -153,9 +153,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             )
         },
         origins=(
-            Origin("agreement rate", "close to zero in layers 1 to 10, then rising to 3.5 %", "Sec. 4.1, Fig. 4",
-                   SUMMARY),
-            Origin("agreement rate, layers 11 to 15", "1.0, 1.5, 2.0, 2.5, 3.0 %", "Fig. 4", READ_OFF),
+            Origin("agreement rate", "close to zero in layers 1 to 10, then rising to 3.5 %", SUMMARY),
+            Origin("agreement rate, layers 11 to 15", "1.0, 1.5, 2.0, 2.5, 3.0 %", READ_OFF, "Fig. 4"),
         ),
     ),
     Quantity(
@@ -178,7 +177,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         rows=lambda n: (
             Row("a random token", Measured(n.one_token, n.one_token, n.one_token, n.d_vocab), 0.0004),
         ),
-        origins=(Origin("agreement of a random token", "0.0004 %", "Sec. 4.1", SUMMARY),),
+        origins=(Origin("agreement of a random token", "0.0004 %", SUMMARY),),
     ),
     Quantity(
         "ranks improve",
@@ -199,8 +198,12 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             bool(n.medians[-1] < n.medians[0] / 2),
         ),
         origins=(
-            Origin("rank of the next token", "medians of 10,000 to 15,000 in layers 1 to 7, to 2,000 in 14 to 16",
-                   "Fig. 5", READ_OFF),
+            Origin(
+                "rank of the next token",
+                "medians of 10,000 to 15,000 in layers 1 to 7, to 2,000 in 14 to 16",
+                READ_OFF,
+                "Fig. 5",
+            ),
         ),
     ),
     Quantity(
@@ -220,7 +223,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.bins[-1], max(b.value for b in n.bins[:-1])),
         ),
         references={"fig6_max_probability": (Reference("published", (0.0, 0.95), at=(0.0, 1.0), series=0),)},
-        origins=(Origin("agreement by probability", "from near 0 to about 0.95", "Fig. 6", READ_OFF),),
+        origins=(Origin("agreement by probability", "from near 0 to about 0.95", READ_OFF, "Fig. 6"),),
     ),
     Quantity(
         "predictive values are upper",
@@ -240,8 +243,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             Row(f"of the {n.n} most predictive values, in the upper layers", n.in_upper, 97),
         ),
         origins=(
-            Origin("the 100 most predictive values", "97 in layers 11 to 16, 46 with an agreeing trigger", "Sec. 4.2",
-                   SUMMARY),
+            Origin("the 100 most predictive values", "97 in layers 11 to 16, 46 with an agreeing trigger", SUMMARY),
         ),
     ),
     Quantity(

@@ -145,7 +145,7 @@ CONTRIBUTION: tuple[Quantity[Measurements], ...] = (
         ),
         explain=explain_contribution,
         origins=(
-            Origin("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", "App. A.3", PRINTED),
+            Origin("share of the ten dominant sub-updates", "about 5 %, over 10 % in some layers", PRINTED, "App. A.3"),
         ),
     ),
     Quantity(

@@ -79,7 +79,7 @@ EARLY_EXIT: tuple[Quantity[Measurements], ...] = (
         measure=rule,
         judge=judge_rule,
         explain=explain_rule,
-        origins=(Origin("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", "Tab. 6", PRINTED),),
+        origins=(Origin("early exit", "94.1 ± 1.4 %, 3.2 ± 0.3 of 16 layers", PRINTED, "Tab. 6"),),
     ),
 )
 
@@ -112,7 +112,7 @@ TOXICITY: tuple[Quantity[Measurements], ...] = (
             f"{percent(n.picked)}.",
             True if n.picked.high < n.plain.low else False if n.picked.value >= n.plain.value else None,
         ),
-        origins=(Origin("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", "Tab. 5", PRINTED),),
+        origins=(Origin("toxicity and perplexity", "58.5 to 30.8 %, 21.7 to 25.3, and more", PRINTED, "Tab. 5"),),
     ),
 )
 

@@ -173,8 +173,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             Origin(
                 "share of top tokens in a concept",
                 "36.7, 16, 11.8 % (GPT2); 55.1, 22.7, 19.7 % (WikiLM)",
-                "Tab. 2",
                 PRINTED,
+                "Tab. 2",
             ),
         ),
     ),
@@ -209,7 +209,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             f"{percent(n.in_values)} of those of values, a difference of {points(n.difference)}.",
             above(n.difference, 0.05),
         ),
-        origins=(Origin("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", "Tab. 2", PRINTED),),
+        origins=(Origin("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", PRINTED, "Tab. 2"),),
     ),
     Quantity(
         "number of concepts",
@@ -248,7 +248,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             )
         },
         origins=(
-            Origin("share in a concept, by layer", "20 to 65 % (GPT2), 40 to 70 % (WikiLM)", "Sec. 4.2", PRINTED),
+            Origin("share in a concept, by layer", "20 to 65 % (GPT2), 40 to 70 % (WikiLM)", PRINTED, "Sec. 4.2"),
         ),
     ),
     Quantity(

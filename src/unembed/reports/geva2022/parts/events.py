@@ -165,8 +165,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.ratio, 1.5),
         ),
         origins=(
-            Origin("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", "Sec. 5.1", PRINTED),
-            Origin("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", "Tab. 4", SUMMARY),
+            Origin("saturations, eliminations", "1,579, 1,996 (GPT2); 1,184, 1,909 (WikiLM)", PRINTED, "Sec. 5.1"),
+            Origin("largest score of a saturation", "8.5 (GPT2), 1.2 (WikiLM)", SUMMARY, "Tab. 4"),
         ),
     ),
     Quantity(
@@ -238,7 +238,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.before, 0.5),
             above(n.lead, 0),
         ),
-        origins=(Origin("saturation by layer", "24 and 16 percentages", "Tab. 9, 10", PRINTED),),
+        origins=(Origin("saturation by layer", "24 and 16 percentages", PRINTED, "Tab. 9, 10"),),
     ),
 )
 

@@ -268,8 +268,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         measure=few_values,
         judge=judge_few_values,
         origins=(
-            Origin("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", "Sec. 5.2", PRINTED),
-            Origin("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", "Sec. 5.2", SUMMARY),
+            Origin("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", PRINTED),
+            Origin("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", SUMMARY),
         ),
     ),
     Quantity(
@@ -299,7 +299,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.extreme, 0.5),
             above(n.extreme, n.all.high),
         ),
-        origins=(Origin("length of a short prefix", "three tokens", "Sec. 5.2", SUMMARY),),
+        origins=(Origin("length of a short prefix", "three tokens", SUMMARY),),
     ),
 )
 
