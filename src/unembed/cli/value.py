@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from unembed.cli.command import command
@@ -35,6 +36,10 @@ def value(
     basis: ValueBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
+    distinctive: Annotated[
+        bool,
+        Option("List the tokens that set the value apart from the others of its layer, not those it raises most."),
+    ] = False,
     truth: Annotated[bool, Option("Measure whether adding the value raises what it is said to promote.")] = False,
     opening: Opening = Opening(),
     seed: UnusedSeed = None,
@@ -53,7 +58,7 @@ def value(
     from unembed.gallery import memory_descriptions, saved_descriptions
     from unembed.jacobian import basis_or_default, lens_path
 
-    needs_model = show_unlearned or truth
+    needs_model = show_unlearned or truth or distinctive
     measured: ReadingTruth | None = None
     stored = stored_index(opening, index) if basis in (None, "raw") and not needs_model else None
     if stored is not None and basis is None and opening.lens is None and lens_path(stored[1].sampled).exists():
@@ -70,7 +75,8 @@ def value(
         place = lm.memory(*memory.address)
         is_signed = lm.is_signed(place[0])
         name = lm.memory_name(*place, memory.pole)
-        table = _tokens(lm, SignedMemory(*place, memory.pole), tokens, basis, show_unlearned, seed)
+        signed = SignedMemory(*place, memory.pole)
+        table = _tokens(lm, signed, tokens, basis, show_unlearned, seed, distinctive=distinctive)
         if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
         described = memory_descriptions(lm, None if opened is None else opened.path)
@@ -155,26 +161,51 @@ def _ends(memory: SignedMemory) -> tuple[tuple[str, bool], tuple[str, bool]]:
 
 
 def _tokens(
-    lm: LanguageModel, memory: SignedMemory, top: int, basis: ReadBasis, show_unlearned: bool, seed: int | None
+    lm: LanguageModel,
+    memory: SignedMemory,
+    top: int,
+    basis: ReadBasis,
+    show_unlearned: bool,
+    seed: int | None,
+    *,
+    distinctive: bool,
 ) -> Table:
+    from unembed.memories import distinctive_tokens
+
     columns: dict[str, Any] = {}
+    read = partial(distinctive_tokens, lm) if distinctive else lm.values.top
     layer, column = cast("tuple[int, int]", memory.address)
     for name, bottom in _ends(memory):
-        ids, scores = lm.values.top(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
+        ids, scores = read(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         columns |= {
             f"{name}_id": ids.tolist(),  # pyright: ignore[reportUnknownMemberType]
             f"{name}_token": lm.token_strings(ids),
             f"{name}_score": (memory.sign * scores).tolist(),  # pyright: ignore[reportUnknownMemberType]
         }
-    provenance = lm.provenance(basis=basis, seed=seed, notes={"show_unlearned": show_unlearned})
+    notes = {"show_unlearned": show_unlearned, **({"scores": "standardised"} if distinctive else {})}
+    provenance = lm.provenance(basis=basis, seed=seed, notes=notes)
     return _titled(lm.memory_name(layer, column, memory.pole), lm.values.norm(layer, column), columns, provenance)
 
 
 def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
     ways = {"final": ", read through the final norm", "jacobian": ", read by the fitted lens"}
     through = ways.get(str(provenance.basis), "")
+    if "scores" in provenance.notes:
+        through += (
+            "; scores in standard deviations over the layer's values: what sets it apart, not what it raises most"
+        )
     title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}{through}"
     return Table(title, columns, provenance)
+
+
+def _negated(table: Table) -> Table:
+    """The tokens at the other pole: the ends change places, and the scores their sign."""
+    other = {"promoted": "suppressed", "suppressed": "promoted"}
+    columns = {
+        f"{other[name.partition('_')[0]]}_{name.partition('_')[2]}": [-x for x in found] if "score" in name else found
+        for name, found in table.columns.items()
+    }
+    return Table(table.title, columns, table.provenance)
 
 
 def _with_truth(table: Table, measured: ReadingTruth) -> Table:
@@ -197,6 +228,8 @@ def _card(
     from unembed.cli.index.view import draw_passages, tokens_line
     from unembed.results import visible_rich
 
+    if poles[0].pole != shown:
+        table, shown = _negated(table), poles[0].pole
     drawn = Columns(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     ends = [end for end in ("promoted", "suppressed") if f"{end}_token" in table.columns]
     for name in ends:
@@ -226,7 +259,10 @@ def _card(
         parts += [Text(), drawn]
     if poles[0].title or poles[0].found is None:
         source = table if poles[0].found is None else poles[0].found
-        parts += [Text(), visible_rich(source.provenance.line(), prose=True, style="dim")]
+        about = replace(source.provenance, basis=table.provenance.basis)
+        parts += [Text(), visible_rich(about.line(), prose=True, style="dim")]
     else:
-        parts += [Text(), draw_passages(poles[0].found, None, width, plain=plain)]
+        found = poles[0].found
+        about = replace(found.provenance, basis=table.provenance.basis)
+        parts += [Text(), draw_passages(Table(found.title, found.columns, about), None, width, plain=plain)]
     return Group(*parts)
