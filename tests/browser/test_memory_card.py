@@ -191,3 +191,17 @@ def test_a_second_memory_that_does_not_exist_is_reported_and_the_first_is_shown(
     expect(page.get_by_role("contentinfo")).to_contain_text(f"layer {lm.n_layers}")
     expect(page.get_by_role("region", name="Effect of the value on the vocabulary")).to_be_visible()
     opened.allowed.append("404")
+
+
+def test_neighbours_and_categories_are_those_of_the_library(opened, lm, index):
+    page = opened("#/memory?memory=L3M5")
+    found = index.similar(3, 5, 6)
+    rows = page.locator("ul.near li")
+    expect(rows).to_have_count(len(found))
+    for row, one in zip(rows.all(), found.rows(), strict=True):
+        assert number(row.locator(".faint").inner_text().removeprefix("cosine ")) == pytest.approx(
+            one["cosine"], abs=0.006
+        )
+    shared = next(unembed.value_concepts(lm, [(3, 5)]).to_table().rows())
+    tag = page.get_by_role("listitem").filter(has_text=f"{shared['n_tokens']} of 30").first
+    expect(tag).to_contain_text(shared["concept"])
