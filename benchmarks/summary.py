@@ -25,10 +25,10 @@ _STALE = "The code it measures was changed on {}, after this run."
 
 # In this order: the heading of a group, and how the titles of its sections begin.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "A prompt": ("Capture of", "The trace job", "Attribution of", "Top-30", "Events of", "Start-up"),
+    "A prompt": ("Capture of", "The trace job", "Attribution of", "Top-30", "Events of", "Start-up", "Long prompts"),
     "Causality": ("Patching", "Ablation", "Screening", "Causality"),
     "Memory and size": ("Peak memory", "Cost by size", "A sweep whose"),
-    "Sweeps and indexes": ("Sweep", "Fast sweep", "Index"),
+    "Sweeps and indexes": ("Sweep", "Fast sweep", "Index", "Ranking"),
     "Circuits": ("Composition", "Copying", "Exact top", "Head scores"),
     "Clusters, concepts, reports": ("Clustering", "Automatic", "Report", "Figs."),
     "Control": ("The decision", "Generation", "Suppressing", "Early exit", "Leaving early", "The promise"),
@@ -40,7 +40,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "A prompt": ("stream", "trace", "lens.py", "logit_attribution.py", "memories", "models"),
     "Causality": ("causality", "stream"),
     "Memory and size": ("stream", "models", "sweeps"),
-    "Sweeps and indexes": ("sweeps", "index", "stream"),
+    "Sweeps and indexes": ("sweeps", "index", "gallery", "stream"),
     "Circuits": ("attention",),
     "Clusters, concepts, reports": ("memories", "concepts", "reports"),
     "Control": ("control",),
