@@ -7,11 +7,8 @@ is a hash of everything that determines its content.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +16,7 @@ from jaxtyping import Float, Int
 
 from unembed.concepts.token_classes import Classes
 from unembed.concepts.token_cleaning import clean
-from unembed.errors import UnembedError
-from unembed.results.cache import cache_folder
-from unembed.results.files import write_whole
-from unembed.version import __version__
+from unembed.results.cached_arrays import cached_arrays
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Files of the shipped models; written by `tools/shipped_classes.py`."""
@@ -36,7 +30,7 @@ def vocabulary_classes(tokens: Sequence[str]) -> Classes:
     Args:
         tokens: the text of every token, with its leading space.
     """
-    arrays = _stored(_key("classes", *tokens), lambda: _packed(Classes.build(tokens)))
+    arrays = cached_arrays(_key("classes", *tokens), lambda: _packed(Classes.build(tokens)), SHIPPED)
     names, kinds, evidence = (tuple[str, ...](json.loads(str(arrays[name]))) for name in _TEXTS)
     sizes, starts, classes = (arrays[name].astype(np.int64) for name in _NUMBERS)
     return Classes(tuple(clean(tokens)), names, kinds, evidence, sizes, starts, classes)
@@ -52,7 +46,7 @@ def embedding_clusters(
         cluster: computes the clusters.
     """
     key = _key("neighbours", str(W_E.shape), np.ascontiguousarray(W_E))
-    return _stored(key, lambda: {"clusters": cluster()})["clusters"].astype(np.int64)
+    return cached_arrays(key, lambda: {"clusters": cluster()}, SHIPPED)["clusters"].astype(np.int64)
 
 
 def _key(kind: str, *parts: str | np.ndarray) -> str:
@@ -60,20 +54,6 @@ def _key(kind: str, *parts: str | np.ndarray) -> str:
     for part in parts:
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0" if isinstance(part, str) else part.data)
     return f"{kind}-{digest.hexdigest()[:16]}"
-
-
-def _stored(key: str, make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
-    cached = cache_folder() / f"{key}-{__version__}.npz"
-    for path in (SHIPPED / f"{key}.npz", cached):
-        with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-            return {name: stored[name] for name in stored.files}
-    made = make()
-    # Where the cache folder cannot be written to, the next process computes this again, in seconds.
-    with suppress(OSError, UnembedError):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(cached, _bytes_of(made))
-    return made
 
 
 def _packed(found: Classes) -> dict[str, np.ndarray]:
@@ -84,9 +64,3 @@ def _packed(found: Classes) -> dict[str, np.ndarray]:
 def _small(numbers: np.ndarray) -> np.ndarray:
     """The same numbers in 2 or 4 bytes each."""
     return numbers.astype(np.uint16 if numbers.max(initial=0) < 2**16 else np.int32)
-
-
-def _bytes_of(arrays: Mapping[str, np.ndarray]) -> bytes:
-    packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, **arrays)
-    return packed.getvalue()

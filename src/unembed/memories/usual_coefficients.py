@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.corpus import open_corpus
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.fingerprint import weights_checksum
 from unembed.names import MemoryIndex, MemoryValue
+from unembed.results.cached_arrays import cached_arrays
 from unembed.stream.run import run
 from unembed.sweeps import FIRES
 
@@ -25,6 +30,7 @@ ALWAYS_ON = 0.9
 _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
 """The sample of the shipped text that is measured without an index: its largest cost in multiplications, its
 fewest and most tokens, and the tokens of a window."""
+_FIELDS = ("always_on", "usual", "mean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +50,8 @@ class UsualCoefficients:
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
     """From the statistics of an index of the model, else measured on a sample of the shipped text.
 
-    A model without a tokenizer cannot read that text: then no memory is listed as always on.
+    A model without a tokenizer cannot read that text: then no memory is listed as always on. What is measured is kept
+    in the cache folder, under the sample's tokens and the weights.
 
     Memory: without an index, layers * 512 * d_mlp coefficients.
     """
@@ -80,7 +87,33 @@ def _measured(lm: Decoder) -> UsualCoefficients:
     cut = (one.tokens for one in text.segments(lm) if one.sentence == 1 and len(one) == window)
     if not (batch := list(islice(cut, rows))):
         return UsualCoefficients({}, {})
-    captured = run(lm, torch.stack(batch).to(lm.device), ["coefficients"], logits=False)
+    tokens = torch.stack(batch)
+    if _has_hooks(lm):
+        return _of_tokens(lm, tokens)  # the weights alone do not determine the numbers
+    key = hashlib.sha256(f"{weights_checksum(lm)} {tokens.tolist()}".encode()).hexdigest()[:16]
+    return _unpacked(cached_arrays(f"usual-{key}", lambda: _packed(_of_tokens(lm, tokens))))
+
+
+def _has_hooks(lm: Decoder) -> bool:
+    """Whether a user's own hook is on a module of the model; transformers leaves hooks of its own that only look."""
+    hooks = (hook for m in lm.hf.modules() for of in (m._forward_hooks, m._forward_pre_hooks) for hook in of.values())
+    return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
+
+
+def _packed(found: UsualCoefficients) -> dict[str, np.ndarray]:
+    return {f"{name} {n}": t.numpy() for name in _FIELDS for n, t in getattr(found, name).items()}
+
+
+def _unpacked(arrays: Mapping[str, np.ndarray]) -> UsualCoefficients:
+    columns: dict[str, dict[int, Tensor]] = {name: {} for name in _FIELDS}
+    for label, array in arrays.items():
+        name, layer = label.split()
+        columns[name][int(layer)] = torch.from_numpy(array)
+    return UsualCoefficients(**columns)
+
+
+def _of_tokens(lm: Decoder, tokens: Int[Tensor, "window pos"]) -> UsualCoefficients:
+    captured = run(lm, tokens.to(lm.device), ["coefficients"], logits=False)
     always, usual, means = {}, {}, {}
     for layer in range(lm.n_layers):
         if captured.has("coefficients", layer):
