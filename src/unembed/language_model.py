@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @offers(
     "name revision hf tokenizer weights device dtype n_layers n_heads n_kv_heads n_memories d_model d_head d_mlp "
-    "d_vocab encode decode token_strings single_token run generate edited windows trace attribute patch ablate "
+    "d_vocab encode chat decode token_strings single_token run generate edited windows trace attribute patch ablate "
     "attribution_patching steer attach train_dictionary sweep index report values value_concepts event_sample "
     "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens reading_truth"
 )
@@ -230,6 +230,8 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     offload_folder: str | Path | None = None,
     trust_remote_code: bool = False,
+    adapter: str | Path | None = None,
+    special_tokens: bool = True,
 ) -> LanguageModel:
     """Open a decoder.
 
@@ -245,6 +247,8 @@ def load(
             does: "auto", or a device for each module. Weights in memory or on disk are loaded when they are needed.
         offload_folder: where to write weights that go to disk and that the model's own files do not hold as they are.
         trust_remote_code: run code from the model's repository; never by default.
+        adapter: the folder of a PEFT adapter, which is applied to the model; the name becomes "MODEL+ADAPTER".
+        special_tokens: False to encode texts without the special tokens that the tokenizer adds, such as a begin token.
 
     Raises:
         ModelUnavailable: no such model, folder or network.
@@ -261,5 +265,7 @@ def load(
             device_map=device_map,
             offload_folder=offload_folder,
             trust_remote_code=trust_remote_code,
+            adapter=adapter,
+            special_tokens=special_tokens,
         )
     )

@@ -69,3 +69,41 @@ def test_an_adapter_that_cannot_be_applied_is_one_line(adapter: Path, content: s
     (adapter / "adapter_config.json").write_text(content, encoding="utf-8")
     with pytest.raises(ModelUnavailable, match=why):
         unembed.load(adapter)
+
+
+def test_an_adapter_given_beside_its_model_is_what_its_own_folder_opens(adapter: Path) -> None:
+    base = adapter.parent / "base"
+    with pytest.warns(UnembedWarning, match="PEFT adapter"):
+        meant = unembed.load(adapter).run(TOKENS).logits
+    lm = unembed.load(base, adapter=adapter)
+    assert torch.equal(lm.run(TOKENS).logits, meant)
+    assert lm.name == "base+adapter" and lm.provenance().model == "base+adapter"
+    assert not lm.hf.training
+
+
+def test_an_adapter_of_another_model_says_so_and_one_that_does_not_fit_is_refused(
+    adapter: Path, tmp_path: Path
+) -> None:
+    build("llama").save_pretrained(tmp_path / "other")
+    with pytest.warns(UnembedWarning, match=r"adapter was trained on .*base; it is applied to other"):
+        unembed.load(tmp_path / "other", adapter=adapter)
+    with pytest.raises(ModelUnavailable, match=r"does not fit attn-1l|adapter.*another shape"):
+        unembed.load("attn-1l", adapter=adapter)
+    with pytest.raises(ModelUnavailable, match=r"contains no adapter_config\.json"):
+        unembed.load("attn-1l", adapter=tmp_path / "other")
+
+
+def test_without_peft_a_given_adapter_is_refused(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ExtraMissing, match="pip install peft"):
+        unembed.load(adapter.parent / "base", adapter=adapter)
+
+
+def test_an_adapter_that_lacks_a_matrix_is_refused(adapter: Path) -> None:
+    from safetensors.torch import load_file
+
+    rows = load_file(adapter / "adapter_model.safetensors")
+    kept = {name: rows[name] for name in list(rows)[1:]}
+    save_file(kept, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelUnavailable, match="files lack"):
+        unembed.load(adapter.parent / "base", adapter=adapter)

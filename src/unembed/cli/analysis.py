@@ -10,7 +10,7 @@ from unembed.analyses import Listing, Needs
 from unembed.cli.command import Command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Opening, Output
+from unembed.cli.option_groups import Conversation, Opening, Output
 from unembed.cli.progress import ProgressLine
 from unembed.cli.stored_index import KnownIndex
 from unembed.options import Option, Parameter
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _SEED = Parameter("seed", "int", Option("Seed of all random choices.", hidden=True))
 """Understood everywhere, shown where a choice is random."""
+_PROMPTS = ("prompt", "clean", "corrupted")
+"""Parameters that are a text for the model to read, which may be a message of a conversation."""
 
 
 def command_of(listing: Listing) -> Command:
@@ -28,10 +30,13 @@ def command_of(listing: Listing) -> Command:
         return _of_index(listing)
 
     def command(opening: Opening, output: Output, **chosen: Any) -> None:
+        conversation = chosen.pop("conversation", None)
         # Before torch is imported: a name that no hub answers for ends here.
         lm = opening.open(chosen["seed"] if _SEED.name in names else 0)
         from unembed.cli.answer import deliver
 
+        if conversation is not None and (read := [name for name in prompts if chosen[name] is not None]):
+            chosen.update(zip(read, conversation.texts(lm, [chosen[name] for name in read]), strict=True))
         folder, line = None, ProgressLine()
         for name, kind in given.items():
             if kind == "index":
@@ -50,6 +55,7 @@ def command_of(listing: Listing) -> Command:
 
     names = [one.name for one in listing.parameters]
     given = {one.name: one.kind for one in listing.parameters if one.option.given}
+    prompts = [one.name for one in listing.parameters if one.name in _PROMPTS and one.kind == "str"]
     slots: dict[str, Any] = {}
     for one in listing.parameters:
         if one.kind == "index":
@@ -57,6 +63,7 @@ def command_of(listing: Listing) -> Command:
         elif one.name not in given:
             slots[one.name] = one
     slots |= {name: EditOptions() for name, kind in given.items() if kind == "edits"}
+    slots |= {"conversation": Conversation()} if prompts else {}
     slots |= {"opening": Opening(model=listing.model), "output": Output()}
     slots.setdefault(_SEED.name, _SEED)
     return Command(listing.name, command, slots, listing.help, listing.example)

@@ -7,7 +7,7 @@ from typing import Annotated
 from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link, question_in_address
-from unembed.cli.option_groups import Opening, Output
+from unembed.cli.option_groups import Conversation, Opening, Output
 from unembed.cli.trace.command import compared_with
 from unembed.names import By
 from unembed.options import (
@@ -27,6 +27,7 @@ from unembed.options import (
 @command("explain", 'unembed explain "He was born in the United" --token " States" --against " Kingdom"')
 def explain(
     prompt: Prompt,
+    conversation: Conversation = Conversation(),
     token: Token = None,
     against: Against = None,
     by: Annotated[By | None, Option("Split the logit this way only; default: component, head and memory.")] = None,
@@ -50,6 +51,7 @@ def explain(
     from unembed.cli.stored_index import index_for
 
     lm = opening.open(seed)
+    (prompt,) = conversation.texts(lm, [prompt])
     changes = edits.edits(lm)
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_explanation

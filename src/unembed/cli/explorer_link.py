@@ -45,11 +45,18 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
         "--dtype": opening.dtype,
         "--device": opening.device,
         "--lens": opening.lens,
+        "--adapter": None if opening.adapter is None else str(opening.adapter),
         "--index": None if index is None else str(index),
         "--view": f"{screen}?{query}" if query else screen,
     }
     parts = [f"{option} {shlex.quote(text)}" for option, text in given.items() if text is not None]
-    return " ".join(["unembed serve", *(["--offline"] if opening.offline else []), *parts])
+    return " ".join(["unembed serve", *(["--offline"] if opening.offline else []), *_switches(opening), *parts])
+
+
+def _switches(opening: Opening) -> list[str]:
+    """The switches of the model's opening that differ from their defaults."""
+    given = {"--trust-remote-code": opening.trust_remote_code, "--no-special-tokens": not opening.special_tokens}
+    return [switch for switch, is_on in given.items() if is_on]
 
 
 def question_in_address(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
@@ -25,6 +25,8 @@ def opened(
     dtype: str | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
+    adapter: Path | None = None,
+    special_tokens: bool = True,
     seed: int | None = None,
 ) -> LanguageModel:
     """The opened model. On a terminal, a line on stderr is shown while it opens.
@@ -33,7 +35,15 @@ def opened(
         ModelUnavailable: no such model, folder or network.
     """
     with status_line(f"Opening {model} ..."):
-        return _opened(model, tokenizer, revision, offline, dtype, device, trust_remote_code, seed)
+        how: dict[str, Any] = {
+            "tokenizer": tokenizer,
+            "revision": revision,
+            "dtype": dtype,
+            "trust_remote_code": trust_remote_code,
+            "adapter": adapter,
+            "special_tokens": special_tokens,
+        }
+        return _opened(model, offline, device, seed, how)
 
 
 @contextmanager
@@ -67,18 +77,15 @@ def _without_collection() -> Generator[None]:
 
 def _opened(
     model: str,
-    tokenizer: str | None,
-    revision: str | None,
     offline: bool,
-    dtype: str | None,
     device: str | None,
-    trust_remote_code: bool,
     seed: int | None,
+    how: dict[str, Any],
 ) -> LanguageModel:
     from unembed.models import PUBLISHED, SHIPPED, is_local_only
 
     if not offline and model not in SHIPPED and model not in PUBLISHED and not _is_path(model):
-        offline = is_local_only(model, revision)  # before the seconds that torch takes
+        offline = is_local_only(model, how["revision"])  # before the seconds that torch takes
     import unembed
 
     with _without_collection():
@@ -92,13 +99,10 @@ def _opened(
     placed = "auto" if device == "auto" else None
     return load(
         model,
-        tokenizer=tokenizer,
-        revision=revision,
         offline=offline,
-        dtype=dtype,
         device=None if placed else device,
         device_map=placed,
-        trust_remote_code=trust_remote_code,
+        **how,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 NO_LENS = "none"
 """What --lens takes for the logit lens."""
-Model = Annotated[str, Option("Name of a shipped model, Hugging Face id, or folder.", "m")]
+Model = Annotated[str, Option("A name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file.", "m")]
 Json = Annotated[bool, Option("JSON on stdout, with a stable schema.", name="json")]
 Plain = Annotated[bool, Option("No colour, bars or signs.")]
 
@@ -47,11 +48,16 @@ class Opening:
     trust_remote_code: Annotated[
         bool, Option("Run the code in the model's repository, which can do anything that you can.")
     ] = False
+    adapter: Annotated[Path | None, Option("Apply the PEFT adapter in this folder.", metavar="DIR")] = None
+    special_tokens: Annotated[
+        bool, Option("Encode texts with the special tokens that the tokenizer adds, such as a begin token.")
+    ] = True
 
     @property
     def is_default(self) -> bool:
-        """Whether the model is opened as it is saved: its own dtype and tokenizer, and no lens is given."""
-        return self.dtype is None and self.tokenizer is None and self.lens in (None, NO_LENS)
+        """Whether the model is opened as it is saved: its own dtype and tokenizer, no adapter, and no lens is given."""
+        changed = (self.dtype, self.tokenizer, self.adapter)
+        return changed == (None, None, None) and self.special_tokens and self.lens in (None, NO_LENS)
 
     def open(self, seed: int | None = None) -> LanguageModel:
         """The opened model, with its lens; torch's random numbers start from the seed.
@@ -72,11 +78,51 @@ class Opening:
             dtype=self.dtype,
             device=self.device,
             trust_remote_code=self.trust_remote_code,
+            adapter=self.adapter,
+            special_tokens=self.special_tokens,
             seed=seed,
         )
         if self.lens != NO_LENS:
             use_lens(lm, self.lens)
         return lm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """Whether prompts are messages of a conversation."""
+
+    PANEL: ClassVar[str] = "Conversation"
+    chat: Annotated[bool, Option("Give the prompt as a user's message, by the tokenizer's chat template.")] = False
+    system: Annotated[str | None, Option("The system's message of the conversation.")] = None
+    messages: Annotated[
+        Path | None,
+        Option("Earlier turns: a JSON list of {role, content}, or one such object on each line.", metavar="FILE"),
+    ] = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a conversation."""
+        return self.chat or self.system is not None or self.messages is not None
+
+    def texts(self, lm: LanguageModel, prompts: Sequence[str]) -> list[str]:
+        """The prompts as the model reads them: as they are, or each as the next message of the conversation.
+
+        Raises:
+            InvalidInput: there is no template, or it refuses the conversation.
+        """
+        if not self.is_given:
+            if lm.tokenizer is not None and lm.vocabulary.is_without_chat(prompts):
+                print(
+                    f"unembed: {lm.name} was trained on conversations, and this text is given as it is; "
+                    "--chat gives it as a user's message.",
+                    file=sys.stderr,
+                )
+            return list(prompts)
+        from unembed.models import read_messages
+
+        before = [] if self.messages is None else read_messages(self.messages)
+        turns = [[*before, {"role": "user", "content": prompt}] for prompt in prompts] or [before]
+        return [lm.vocabulary.chat(one, self.system).text for one in turns]
 
 
 def _data_in_utf8() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.models.chat import read_messages as read_messages
     from unembed.models.fetching import fetch_model as fetch_model
     from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.named_tokens import Candidate as Candidate
@@ -30,6 +31,7 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
+            "chat": "read_messages",
             "fetching": "fetch_model",
             "hub": "is_local_only",
             "named_tokens": "Candidate Scored Token",

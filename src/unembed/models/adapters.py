@@ -1,4 +1,4 @@
-"""Folders with a PEFT adapter, alone or beside a model: opened where peft is installed, else refused by name."""
+"""PEFT adapters: in a model's folder, in one of their own, or given beside a model; never dropped in silence."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import importlib.util
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
-from unembed.errors import ExtraMissing, ModelUnavailable, UnembedWarning, reading_fault
+from transformers import PreTrainedModel
+
+from unembed.errors import ExtraMissing, ModelUnavailable, UnembedWarning, first_sentence, reading_fault
+from unembed.models.load_report import check_weights, heard
 
 ADAPTER = "adapter_config.json"
 
@@ -24,12 +28,7 @@ def check_adapter(folder: Path) -> None:
     path = folder / ADAPTER
     if not path.is_file():
         return
-    try:
-        base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as fault:
-        raise ModelUnavailable(
-            f"adapter {folder}", why=f"its {ADAPTER} cannot be read: {reading_fault(fault)}"
-        ) from fault
+    base = _base_of(folder)
     has_model = (folder / "config.json").exists()
     if importlib.util.find_spec("peft") is None:
         raise ExtraMissing(
@@ -44,3 +43,49 @@ def check_adapter(folder: Path) -> None:
         )
     of = "the model in the same folder" if has_model else str(base)
     warnings.warn(f"{folder} holds a PEFT adapter, which is applied to {of}", UnembedWarning, stacklevel=2)
+
+
+def apply_adapter(hf: PreTrainedModel, folder: Path, name: str) -> None:
+    """Apply an adapter to a model, in place: its layers then add what the adapter learned.
+
+    Args:
+        hf: the model.
+        folder: the adapter's, with `adapter_config.json`.
+        name: of the model, for messages.
+
+    Raises:
+        ExtraMissing: peft is not installed.
+        ModelUnavailable: there is no adapter, it cannot be read, or it does not fit the model.
+    """
+    what = f"adapter {folder}"
+    if not (folder / ADAPTER).is_file():
+        raise ModelUnavailable(what, why=f"it contains no {ADAPTER}", instead="Give the folder of a PEFT adapter")
+    base = _base_of(folder)
+    if importlib.util.find_spec("peft") is None:
+        raise ExtraMissing(what, why="peft, which applies it, is not installed", instead="pip install peft")
+    model: Any = hf
+    try:
+        with heard(str(folder)) as said:
+            info = model.load_adapter(str(folder))
+    except Exception as fault:  # peft and transformers raise many kinds
+        raise ModelUnavailable(what, why=f"it does not fit {name}: {first_sentence(fault)}") from fault
+    said.pass_on()
+    if info is not None:
+        check_weights(
+            str(folder), {key: getattr(info, key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+        )
+    hf.eval()
+    if base and Path(base).name != Path(name).name:
+        warnings.warn(
+            f"the adapter {folder.name} was trained on {base}; it is applied to {name}", UnembedWarning, stacklevel=2
+        )
+
+
+def _base_of(folder: Path) -> str | None:
+    """The model that an adapter was trained on, as its configuration names it."""
+    try:
+        return json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as fault:
+        raise ModelUnavailable(
+            f"adapter {folder}", why=f"its {ADAPTER} cannot be read: {reading_fault(fault)}"
+        ) from fault

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
+from unembed.models.chat import Message
 from unembed.models.loading import Opened
 from unembed.models.offload import device_of
 from unembed.models.structure.dry_run import vocabulary_size
@@ -180,7 +181,9 @@ class Decoder:
         notes: Mapping[str, Any] | None = None,
     ) -> Provenance:
         """The provenance of a result of this model: its name, revision, dtype, quantisation, and what is given."""
-        quantised = {"dequantised_from": self._opened.quantised} if self._opened.quantised else {}
+        opened: dict[str, Any] = {"dequantised_from": self._opened.quantised} if self._opened.quantised else {}
+        if not self._opened.special_tokens:
+            opened["special_tokens"] = False
         return Provenance(
             self.name,
             self.revision,
@@ -188,7 +191,7 @@ class Decoder:
             corpus=corpus,
             basis=basis,
             seed=seed,
-            notes={**quantised, **(notes or {})},
+            notes={**opened, **(notes or {})},
         )
 
     @property
@@ -207,7 +210,7 @@ class Decoder:
                 raise InvalidInput(f"the tokenizer of {self.name}", why=fault, instead=instead)
             why = "text cannot be turned into tokens or back"
             raise InvalidInput(f"{self.name} was opened without a tokenizer", why=why, instead=instead)
-        return Vocabulary(self._opened.tokenizer, self.d_vocab)
+        return Vocabulary(self._opened.tokenizer, self.d_vocab, special_tokens=self._opened.special_tokens)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -221,6 +224,19 @@ class Decoder:
             InvalidInput: the text is empty, or the model has no tokenizer.
         """
         return self.vocabulary.encode(text).to(self.device)
+
+    def chat(self, messages: str | Sequence[Message], *, system: str | None = None) -> Int[Tensor, "1 pos"]:
+        """The tokens of a conversation, as the tokenizer's chat template writes it, for every function that takes ids.
+
+        Args:
+            messages: the turns in order, such as `[{"role": "user", "content": "Hello"}]`; a text is one of the user.
+                Where the last is the assistant's, the model goes on with it; else it begins its answer.
+            system: the system's message, before the others.
+
+        Raises:
+            InvalidInput: the tokenizer has no chat template, or these messages are none that it writes.
+        """
+        return torch.tensor([self.vocabulary.chat(messages, system).ids], device=self.device)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
         """The tokens of many texts at once, on the CPU; empty where a text has none."""

@@ -29,7 +29,7 @@ from unembed.errors import (
     first_sentence,
     reading_fault,
 )
-from unembed.models.adapters import ADAPTER, check_adapter
+from unembed.models.adapters import ADAPTER, apply_adapter, check_adapter
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
@@ -52,6 +52,8 @@ class Opened:
     revision: str | None = None
     token_counts: Int[Tensor, " known"] | None = None
     """How often each token occurred in the training text, where that shipped with the model."""
+    special_tokens: bool = True
+    """Whether texts get the special tokens that the tokenizer adds."""
     tokenizer_fault: str = ""
     """What is wrong with the tokenizer whose files are there; empty where there is one, or no file."""
 
@@ -64,6 +66,28 @@ class Opened:
 def open_model(
     model: str | Path | nn.Module | None = None,
     *,
+    adapter: str | Path | None = None,
+    special_tokens: bool = True,
+    **how: Any,
+) -> Opened:
+    """Find a model and load it; see `unembed.load`, which takes the same arguments.
+
+    Raises:
+        ModelUnavailable: no such model, adapter, folder or network.
+        ModelNotUnderstood: transformers does not have the architecture.
+        InvalidInput: arguments that contradict each other.
+    """
+    opened = _open(model, **how)
+    if adapter is not None:
+        folder = Path(adapter).expanduser()
+        apply_adapter(opened.hf, folder, opened.name)
+        opened = replace(opened, name=f"{opened.name}+{folder.name}")
+    return opened if special_tokens else replace(opened, special_tokens=False)
+
+
+def _open(
+    model: str | Path | nn.Module | None = None,
+    *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     revision: str | None = None,
     offline: bool = False,
@@ -73,13 +97,6 @@ def open_model(
     offload_folder: str | Path | None = None,
     trust_remote_code: bool = False,
 ) -> Opened:
-    """Find a model and load it; see `unembed.load`, which takes the same arguments.
-
-    Raises:
-        ModelUnavailable: no such model, folder or network.
-        ModelNotUnderstood: transformers does not have the architecture.
-        InvalidInput: arguments that contradict each other.
-    """
     model = _unwrapped(model)
     if isinstance(model, PreTrainedModel):
         if any(v is not None for v in (revision, dtype, device_map, offload_folder)):
@@ -106,7 +123,7 @@ def open_model(
     if name in PUBLISHED:
         if revision is not None:
             raise InvalidInput(f"revision of {name}", why="it has one version", instead="Leave revision out")
-        opened = open_model(fetched_folder(name), tokenizer=tokenizer, dtype=dtype, device=device, **placed)
+        opened = _open(fetched_folder(name), tokenizer=tokenizer, dtype=dtype, device=device, **placed)
         return replace(opened, name=name, revision=PUBLISHED[name].sha256)
     return _pretrained(
         name,

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from unembed.errors import InvalidInput, NotOneToken, UnembedWarning
+from unembed.models.chat import Chat, Message, chat_of
 from unembed.validation import as_str
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -33,11 +34,18 @@ def _byte_alphabet() -> dict[str, int]:
 class Vocabulary:
     """The single tokens of a tokenizer: their text, bytes and kinds."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, d_vocab: int) -> None:
-        """Wrap a transformers tokenizer; `d_vocab` may be larger than its vocabulary (padding rows)."""
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, d_vocab: int, *, special_tokens: bool = True) -> None:
+        """Wrap a transformers tokenizer.
+
+        Args:
+            d_vocab: may be larger than its vocabulary (padding rows).
+            special_tokens: whether texts get the special tokens that the tokenizer adds, such as a begin token.
+        """
         self._tokenizer = tokenizer
         self._d_vocab = d_vocab
+        self._adds = special_tokens
         self._said: set[str] = set()
+        self._roles: dict[tuple[int, ...], tuple[str | None, ...]] = {}
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
         """The tokens of a text.
@@ -48,10 +56,47 @@ class Vocabulary:
         if text is None or not as_str("prompt", text):
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
         check_unicode(text)
-        ids = self._as_meant(text, self._tokenizer(text, verbose=False)["input_ids"])
+        if self._adds and not self._is_chat(text):
+            ids = self._as_meant(text, self._tokenizer(text, verbose=False)["input_ids"])
+        else:
+            ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         if len(ids) == 0:
             raise InvalidInput("the prompt has no tokens", why=f"the tokenizer converts {text!r} into nothing")
         return torch.tensor([ids], dtype=torch.long)
+
+    def chat(self, messages: str | Sequence[Message], system: str | None = None) -> Chat:
+        """A conversation as the tokenizer's chat template writes it; see `unembed.models.chat.chat_of`."""
+        made = chat_of(self._tokenizer, messages, system)
+        self._roles[made.ids] = made.roles
+        return made
+
+    def roles(self, ids: Sequence[int]) -> tuple[str | None, ...] | None:
+        """The role of each token of a conversation that `chat` wrote, None for the template's; None for other ids."""
+        return self._roles.get(tuple(ids)) or None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer has a chat template: the model was trained on conversations."""
+        return bool(getattr(self._tokenizer, "chat_template", None))
+
+    def is_without_chat(self, texts: Sequence[str]) -> bool:
+        """Whether the model was trained on conversations, and some of these texts are none."""
+        return self.has_chat_template and not all(map(self._is_chat, texts))
+
+    def _is_chat(self, text: str) -> bool:
+        """Whether a text is what the chat template writes, which holds every special token that belongs there."""
+        return bool(self._opening_token) and text.startswith(self._opening_token)
+
+    @cached_property
+    def _opening_token(self) -> str:
+        """The special token with which the chat template begins; empty where it begins with none, or there is none."""
+        if not self.has_chat_template:
+            return ""
+        try:
+            first = chat_of(self._tokenizer, "a").ids[0]
+        except (InvalidInput, IndexError):
+            return ""
+        return str(self._tokenizer.decode([first])) if first in self._tokenizer.all_special_ids else ""
 
     def _as_meant(self, text: str, ids: list[int]) -> list[int]:
         """The tokens of a text that the model continues: not closed by an end token, not begun twice.
@@ -92,8 +137,8 @@ class Vocabulary:
         """The tokens of many texts, as `encode` gives them one by one; empty where a text has none."""
         if not texts:
             return []
-        encoded = self._tokenizer(list(texts), verbose=False)["input_ids"]
-        n = len(self._closing)
+        encoded = self._tokenizer(list(texts), add_special_tokens=self._adds, verbose=False)["input_ids"]
+        n = len(self._closing) if self._adds else 0
         return [torch.tensor(ids[:-n] if n and ids[-n:] == self._closing else ids, dtype=torch.long) for ids in encoded]
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:

@@ -32,7 +32,8 @@ from unembed.validation import as_int, as_str, as_tuple
 _ONCE = ("position_embedding",)
 """Points of the whole model: captured once."""
 
-OnePrompt = str | Sequence[int] | Tensor
+OnePrompt = str | Sequence[int] | Tensor | Mapping[str, Any]
+"""A text, ids, or what a tokenizer of transformers returns, of which "input_ids" are taken."""
 SeveralPrompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor
 """A list of prompts, or with an attention mask their ids (prompt, pos)."""
 Tokens = OnePrompt | Sequence[str]
@@ -184,6 +185,8 @@ def prepare(
         InvalidInput: empty, not integers, or longer than the context.
         OutOfRange: an id outside the vocabulary.
     """
+    if isinstance(tokens, Mapping) and "input_ids" in tokens:  # what a tokenizer of transformers returns
+        tokens = tokens["input_ids"]
     if isinstance(tokens, str):
         ids = lm.encode(tokens)
     elif isinstance(tokens, Tensor):

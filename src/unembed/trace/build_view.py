@@ -14,7 +14,7 @@ from unembed.results import Provenance
 from unembed.trace.findings import findings
 from unembed.trace.shown_position import ShownPosition
 from unembed.trace.view import SCHEMA_EXPLAIN, SCHEMA_TRACE, GridView, TraceView
-from unembed.trace.words import describe_events, edit_in_words, prompt_tokens, question_tokens
+from unembed.trace.words import describe_events, edit_in_words, prompt_roles, prompt_tokens, question_tokens
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -162,6 +162,7 @@ def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dic
         "prompt": settings.prompt,
         "edits": [edit_in_words(edit, trace.lm, len(trace)) for edit in settings.edits],
         "tokens": prompt_tokens(trace),
+        "roles": prompt_roles(trace),
         "position": at.position,
         "basis": settings.basis,
         "show_unlearned": settings.show_unlearned,

@@ -214,3 +214,5 @@ class TraceView:
     """Memories with a description that promote the target, the largest effect first."""
     memories: MemoriesView | None = None
     """What the memories add to the question; None where the model has none, or none were requested."""
+    roles: list[str | None] | None = None
+    """The role of each token of a conversation, null for the chat template's own; None where the prompt is a text."""

@@ -25,6 +25,12 @@ def prompt_tokens(trace: Trace) -> list[Token]:
     return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
 
 
+def prompt_roles(trace: Trace) -> list[str | None] | None:
+    """The role of each token of a conversation, None for the chat template's; None where the prompt is a text."""
+    roles = None if trace.lm.tokenizer is None else trace.lm.vocabulary.roles(trace.tokens.tolist())
+    return None if roles is None else list(roles)
+
+
 def question_tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
     """The target of a question at a position, and the token that it is compared with."""
     ids = [question.token] if question.against is None else [question.token, question.against]

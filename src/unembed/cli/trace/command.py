@@ -11,7 +11,7 @@ import typer
 from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link, question_in_address
-from unembed.cli.option_groups import Opening, Output
+from unembed.cli.option_groups import Conversation, Opening, Output
 from unembed.cli.trace.prompts import Cut, Piece, Prompts, PromptsFile, prompts_of
 from unembed.options import (
     Against,
@@ -38,6 +38,7 @@ def trace(
     prompts: Prompts = None,
     file: PromptsFile = None,
     cut: Cut = Cut(),
+    conversation: Conversation = Conversation(),
     layer: Layer = None,
     position: Position = -1,
     tokens: TokensOrFew = None,
@@ -62,12 +63,13 @@ def trace(
     reading at --point. Several prompts follow one another; in JSON and CSV they are one object and one table. Each
     reading lists one token (--tokens) in the terminal, five elsewhere.
     """
-    texts = prompts_of(prompts, file)
-    if output.html is not None and (len(texts) > 1 or cut.windows is not None):
+    given = prompts_of(prompts, file, may_lack=conversation.messages is not None)
+    if output.html is not None and (len(given) > 1 or cut.windows is not None):
         raise typer.BadParameter("a page shows one prompt", param_hint="--html")
     from unembed.cli.stored_index import index_for
 
     lm = opening.open(seed)
+    texts = conversation.texts(lm, given)
     from unembed.cli.model_loading import say_unmeasured
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace

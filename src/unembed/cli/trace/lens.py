@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.option_groups import Opening, Output
+from unembed.cli.option_groups import Conversation, Opening, Output
 from unembed.cli.trace.prompts import Cut, Prompts, PromptsFile, prompts_of
 from unembed.options import Layer, Option, Position, ReadingBasis, ReadPoint, ShowUnlearned, Tokens
 
@@ -19,6 +19,7 @@ def lens(
     prompts: Prompts = None,
     file: PromptsFile = None,
     cut: Cut = Cut(),
+    conversation: Conversation = Conversation(),
     layer: Layer = None,
     position: Position = -1,
     all_positions: Annotated[bool, Option("Read every position of every prompt, not only --position.")] = False,
@@ -31,8 +32,9 @@ def lens(
     output: Output = Output(),
 ) -> None:
     """Show the most probable tokens of the stream at every layer, for many prompts in one table (the logit lens)."""
-    texts = prompts_of(prompts, file)
+    given = prompts_of(prompts, file, may_lack=conversation.messages is not None)
     lm = opening.open()
+    texts = conversation.texts(lm, given)
     from unembed.trace import logit_lens
 
     table = logit_lens(

@@ -37,7 +37,7 @@ def deliver(
     if output.html is not None:
         write_page(output.html, page(views[0], provenance.line()))
     if output.as_json:
-        whole = {"schema": SCHEMA_SEVERAL, "traces": [asdict(view) for view in views]}
+        whole = {"schema": SCHEMA_SEVERAL, "traces": [_fields(view) for view in views]}
         json.dump(whole if len(views) > 1 else whole["traces"][0], sys.stdout, ensure_ascii=False, allow_nan=False)
         print()
     elif output.csv:
@@ -52,6 +52,11 @@ def deliver(
             if number:
                 print()
             show(partial(draw, view, plain=output.plain), plain=output.plain)
+
+
+def _fields(view: TraceView) -> dict[str, Any]:
+    """The fields of a view, roles only of a conversation."""
+    return {name: value for name, value in asdict(view).items() if name != "roles" or value is not None}
 
 
 def _readings(view: TraceView) -> list[dict[str, Any]]:

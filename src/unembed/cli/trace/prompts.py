@@ -24,8 +24,13 @@ Prompts = Annotated[
 PromptsFile = Annotated[Path | None, Option("A file with a prompt on each line.", name="prompts")]
 
 
-def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
+def prompts_of(texts: list[str] | None, file: Path | None, *, may_lack: bool = False) -> list[str]:
     """All prompts: those of the arguments, then those of the file; empty lines are left out.
+
+    Args:
+        texts: those of the arguments.
+        file: a file with one on each line.
+        may_lack: there need be none, because a conversation is given.
 
     Raises:
         typer.BadParameter: there are none.
@@ -36,11 +41,11 @@ def prompts_of(texts: list[str] | None, file: Path | None) -> list[str]:
         found += [line for line in sys.stdin.read().splitlines() if line.strip()] if text == "-" else [text]
     if file is not None:
         try:
-            found += [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            found += [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise InvalidInput(f"cannot read prompts from {file}", why=why, instead="Check the path") from error
-    if not found:
+    if not found and not may_lack:
         raise typer.BadParameter("no prompt; give one or more, --prompts FILE, or - with text on standard input")
     return found
 

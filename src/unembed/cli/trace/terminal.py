@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -99,17 +100,38 @@ def _header(view: TraceView, width: int, lines: int) -> RenderableType:
     start = 0
     for text, count in join_bytes([token.token for token in view.tokens]):
         here = start <= view.position < start + count
-        tokens.append_text(_token(text, "reverse" if here else "", cells=40))
+        style = "dim" if view.roles is not None and view.roles[start] is None else ""
+        tokens.append_text(_token(text, "reverse" if here else style, cells=40))
         tokens.append(f"×{count} " if count > 1 else " ", style="dim")  # tokens that make this one character
         start += count
     tokens.rstrip()
     count = max(lines, 4 if width >= 100 else 2)
-    parts = [first, Text(), tokens, Text.assemble("→ ", _candidates(view.prediction, count, view.target.id))]
+    parts = [
+        first,
+        Text(),
+        tokens,
+        *_roles(view),
+        Text.assemble("→ ", _candidates(view.prediction, count, view.target.id)),
+    ]
     if view.without_edits is not None:
         edited = Text.assemble(("edited  ", "bold"), ", ".join(view.edits))
         before = Text.assemble(("without → ", "dim"), _candidates(view.without_edits, count, None))
         parts += [edited, before]
     return Group(*parts, Text())
+
+
+def _roles(view: TraceView) -> list[Text]:
+    """Who says what in a conversation: the positions of each role's tokens."""
+    if view.roles is None:
+        return []
+    turns: list[str] = []
+    start = 0
+    for role, group in groupby(view.roles):
+        end = start + len(list(group)) - 1
+        if role is not None:
+            turns.append(f"{role} {start}" + (f" to {end}" if end > start else ""))
+        start = end + 1
+    return [Text.assemble(("roles  ", "bold"), ", ".join(turns), ("; the other tokens are the chat template's", "dim"))]
 
 
 def _token(text: str, style: str = "", *, cells: int = _TOKEN_CELLS) -> Text:
