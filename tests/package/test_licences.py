@@ -41,7 +41,7 @@ def test_every_row_names_a_licence_that_the_notice_names_too() -> None:
 def test_every_requirement_has_a_row() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    users = ("ray", "nlp", "notebook", "data", "big", "gguf")
+    users = ("ray", "nlp", "notebook", "data", "big", "gguf", "mcp")
     wanted = {re.split(r"[<>=\[]", name)[0] for name in project["dependencies"]}
     wanted |= {re.split(r"[<>=\[]", name)[0] for extra in users for name in extras[extra]}
     assert {package for package, *_ in rows(INSTALLED)} == wanted

@@ -124,7 +124,7 @@ _GROUPS = {
 _HANDWRITTEN = ("trace.command", "trace.lens", "explain")
 """The modules that declare commands, in the order of the help; those of the analyses follow, and then these:"""
 _AFTER_ANALYSES = (
-    *("value", "memories", "models", "train", "doctor", "serve", "report"),
+    *("value", "memories", "models", "train", "doctor", "serve", "mcp", "report"),
     *("annotate", "index.build", "index.command"),
 )
 

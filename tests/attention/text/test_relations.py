@@ -83,7 +83,7 @@ def test_the_answer_lists_the_planted_head_first_and_leaves_out_heads_that_map_n
     known = [pair for pair in PAIRS if _is_known(pair)]
     path = tmp_path / "capitals.json"
     path.write_text(json.dumps(known), encoding="utf-8")
-    answer = relations_answer(unembed.circuits(planted(known, 0, 5)), [str(path)], within=1, basis="raw")
+    answer = relations_answer(unembed.circuits(planted(known, 0, 5)), [path], within=1, basis="raw")
     (section,) = answer.sections
     assert "heads map a relation" in section.text[0]
     rows = list(section.exhibits[0].table)

@@ -213,7 +213,7 @@ def _of_relation(
 def relations_answer(
     circuits: HeadMatrices,
     relation: Annotated[
-        list[str] | None,
+        list[Path] | None,
         Option("Relations: files of pairs, or names of shipped ones; default: all shipped.", argument=True),
     ] = None,
     *,

@@ -1,0 +1,1 @@
+"""The commands as tools of an agent, over the Model Context Protocol: `unembed mcp`."""

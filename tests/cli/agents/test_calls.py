@@ -1,0 +1,61 @@
+"""A call answers what the command prints, in pages; a failed call is one line, and the next one works."""
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from unembed.cli.agents.calls import LARGEST, Calls, answer
+from unembed.cli.option_groups import Opening
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    return Calls(Opening(model="wren"))
+
+
+def test_an_answer_is_what_the_command_prints(unembed: Run, calls: Calls) -> None:
+    text, failed = answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war lasted from 1861"})
+    printed = unembed("circuits", "look", "L1H0", "The war lasted from 1861", "--plain", "--model", "wren").stdout
+    assert not failed and text.strip() == printed.strip()
+
+
+def test_a_call_may_name_another_shipped_model(calls: Calls) -> None:
+    text, failed = answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war", "model": "attn-2l"})
+    assert not failed and "attn-2l" in text
+
+
+def test_a_long_answer_has_pages_that_hold_all_of_it(unembed: Run, calls: Calls) -> None:
+    wanted = {"prompt": "The war lasted from 1861", "memories": 60}
+    first, failed = answer(calls, "trace", wanted)
+    assert not failed and len(first) <= LARGEST
+    handle = first.split("more(handle='")[1].split("'")[0]
+    pages, n = [first], 2
+    while "more(handle" in pages[-1]:
+        pages.append(answer(calls, "more", {"handle": handle, "page": n})[0])
+        n += 1
+    assert len(pages) >= 2 and all(len(page) <= LARGEST for page in pages)
+    lines = [line for page in pages for line in page.splitlines() if line and not line.startswith("(page ")]
+    printed = unembed("trace", wanted["prompt"], "--memories", 60, "--plain", "--model", "wren").stdout
+    assert lines == [line for line in printed.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        ("nothing", {}, "there is none of this name"), ("circuits-head", {"head": "L99H0"}, "layer 99"),
+        ("circuits-head", {"head": "other"}, "other"), ("trace", {"prompt": ""}, "prompt"),
+        ("trace", {"prompt": "a", "set": ["L1M2"]}, "L1M2"),
+        ("more", {"handle": "z9", "page": 1}, "Call its tool again"),
+        ("more", {"handle": "z9", "page": "x"}, "not a whole number"),
+        ("explain", {"prompt": "a", "token": "no token"}, "not one token"),
+    ],
+)  # fmt: skip
+def test_a_failed_call_is_one_line_and_the_next_works(
+    calls: Calls, name: str, arguments: dict[str, object], why: str
+) -> None:
+    text, failed = answer(calls, name, arguments)
+    assert failed and why in text and "\n" not in text and "Traceback" not in text
+    assert not answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war"})[1]
