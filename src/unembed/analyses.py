@@ -1,6 +1,6 @@
 """An analysis is declared once, beside its function; every surface is derived from the declaration.
 
-    def composition_answer(circuits: Circuits, kind: Kind = "all", *, top: Top = 15, seed: Seed = 0) -> Answer:
+    def composition_answer(circuits: Circuits, kind: Kind = "all", *, top: Top = 20, seed: Seed = 0) -> Answer:
         "List the pairs of heads in which the later one reads most of what the earlier one writes."
 
     ANALYSIS = Analysis(
@@ -26,10 +26,14 @@ an option:
 - a parameter without a default is an argument of the command (keyword-only: an option that must be given);
 - `int`, `float`, `str`, `bool`, `Path` and `Literal[...]`, each also as `... | None` or `list[...]`, need nothing more.
   Any other type needs `Option(parse=...)`: a function that reads it from text and raises `InvalidInput`;
+- `Edits`, `Progress`, `Index`, `Offline` and `Device` are what a surface gives in its own way (`Option.given`): the
+  command line reads edits from `--set`, `--scale` ..., the explorer's API from a list in the request;
 - the docstring is the help: its first line in lists of commands, the text before `Args:` on the command's own page.
 
 It returns what all surfaces can draw: a `results.Table`; or a `document.Answer`, which has a title, sections of text,
-tables and figures, and provenance. It checks its arguments and raises the package's errors; it prints nothing.
+tables and figures, and provenance. `Answer.of_table(table, figure, listed=12, screen=...)` is one table, the rows and
+columns of it that a terminal lists, and the explorer's screen that shows the same; JSON and CSV hold the whole table.
+It checks its arguments and raises the package's errors; it prints nothing.
 
 **A third party** adds an analysis by an entry point. In its `pyproject.toml`:
 

@@ -24,11 +24,9 @@ OWN_DEFAULTS = {
     "--method": "the methods are of one command",
     "--model": "an analysis of circuits opens a model that has them; an index knows its model",
     "--order": "an expansion is one prompt's, and is written out",
-    "--out": "a report and a dictionary are written without it, too",
     "--seed": "where it is not given, the provenance of most commands holds none",
     "--sort": "the columns are of one command",
     "--tokens": "a card has room for more than a row",
-    "--top": "a list of one command is as long as is read at once",
 }
 """Options whose default differs from command to command, and why."""
 

@@ -141,7 +141,7 @@ def paths_answer(
     against: Against = None,
     noising: Noising = False,
     align: Align = False,
-    top: Top = 12,
+    top: Top = 20,
     edits: Edits = (),
 ) -> Answer:
     """Replace a writer for one reader alone and measure the prediction: path patching.
@@ -194,7 +194,7 @@ def ablate_answer(
     max_tokens: MaxTokens = 4000,
     by_token: Annotated[bool, Option("With --corpus: list the tokens whose loss one ablation changes most.")] = False,
     index: Index,
-    top: Top = 12,
+    top: Top = 20,
     edits: Edits = (),
     seed: Seed = 0,
 ) -> Answer:

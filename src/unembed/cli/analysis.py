@@ -49,9 +49,7 @@ def command_of(listing: Listing) -> Command:
         answer = listing.load().function(_subject(listing.needs, lm), **{name: chosen[name] for name in names})
         line.end()
         deliver(listing, lm, answer, output)
-        screen = getattr(answer, "screen", None)
-        if screen is not None and output.for_terminal:
-            print_explorer_link(opening, screen.name, index=folder, edits=screen.edits, **screen.state)
+        _print_screen(answer, opening, folder, output)
 
     names = [one.name for one in listing.parameters]
     given = {one.name: one.kind for one in listing.parameters if one.option.given}
@@ -74,17 +72,28 @@ def _of_index(listing: Listing) -> Command:
         import unembed
         from unembed.cli.answer import deliver
         from unembed.cli.model_loading import opened
+        from unembed.models import SHIPPED
 
         index = unembed.Index.open(folder)
         if model is not None:
             index.attach(opened(model, dtype=index.provenance.dtype))
-        deliver(listing, None, listing.load().function(index, **chosen), output)
+        answer = listing.load().function(index, **chosen)
+        deliver(listing, None, answer, output)
+        if index.provenance.model in SHIPPED:  # the place of another model is not known
+            _print_screen(answer, Opening(model=index.provenance.model), folder, output)
 
     folder = Parameter("folder", "path", Option("The index's folder.", metavar="DIR"), required=True, argument=True)
     model = Parameter("model", "str", Option("Name of a shipped model, Hugging Face id, or folder.", "m"))
     own = {parameter.name: parameter for parameter in listing.parameters}
     slots = {"folder": folder, **own, "model": model, "output": Output()}
     return Command(listing.name, command, slots, listing.help, listing.example)
+
+
+def _print_screen(answer: Any, opening: Opening, index: Path | None, output: Output) -> None:
+    """Say below the terminal's form which screen of the explorer shows the same."""
+    screen = getattr(answer, "screen", None)
+    if screen is not None and output.for_terminal:
+        print_explorer_link(opening, screen.name, index=index, edits=screen.edits, **screen.state)
 
 
 def _subject(needs: Needs, lm: LanguageModel) -> Any:

@@ -84,15 +84,15 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
     from unembed.results import Table, visible_rich
 
     whole = exhibit.table
+    note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
     if {"prefix", "token", "next_token"} <= set(whole.column_names):
         from unembed.cli.index.view import draw_passages
 
-        return [draw_passages(whole, None, width, plain=plain, signature=False)]
+        return [*note, draw_passages(whole, None, width, plain=plain, signature=False)]
     ends = {f"{name}{end}" for name in whole.column_names for end in ("_low", "_high")}
     names = exhibit.brief or [name for name in whole.column_names if name not in ends]
     brief = Table(whole.title, {name: whole[name] for name in names}, whole.provenance)[: exhibit.listed]
     hidden = len(whole) - exhibit.listed
-    note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
     more = [Text(f"{hidden:,} more rows (--csv, --json or --html)", style="dim")] if hidden > 0 else []
     return [*note, *brief.drawn(width, dict.fromkeys(exhibit.percent, _share)), *more]
 

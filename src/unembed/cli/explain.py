@@ -19,7 +19,6 @@ from unembed.options import (
     ReadingBasis,
     ShowUnlearned,
     Token,
-    Top,
     UnusedSeed,
 )
 
@@ -33,7 +32,7 @@ def explain(
     by: Annotated[By | None, Option("Split the logit this way only; default: component, head and memory.")] = None,
     effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
     position: Position = -1,
-    top: Top = 12,
+    writers: Annotated[int, Option("Writers listed of each split.", low=1, aliases=("--top", "-k"))] = 12,
     edits: EditOptions = EditOptions(),
     basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
@@ -63,14 +62,14 @@ def explain(
         trace = lm.trace(prompt, edits=changes)
         question = trace.question(token, other, position, alone=alone)
         attribution = trace.attribution(question.token, position, question.against, by or "memory")
-        table = attribution.with_effects(top).to_table()
+        table = attribution.with_effects(writers).to_table()
         output.deliver(table)
         if output.for_terminal:
             print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changes, effects="total", **state)
         return
     settings = TraceSettings(prompt, position, 5, basis, show_unlearned, changes, seed, other, alone)
     view, provenance = explain_view(
-        lm, settings, token=token, by=by, writers=top, tracing=lm.trace, index=index_for(opening, lm, index)
+        lm, settings, token=token, by=by, writers=writers, tracing=lm.trace, index=index_for(opening, lm, index)
     )
     deliver([view], provenance, draw_explanation, output)
     if output.for_terminal:

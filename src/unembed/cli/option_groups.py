@@ -144,12 +144,6 @@ class TextOutput:
         if self.as_json:
             _data_in_utf8()
 
-    def deliver(self, table: Table) -> None:
-        """Write a table."""
-        from unembed.cli.output import deliver_table
-
-        deliver_table(table, as_json=self.as_json, csv=False, plain=self.plain, html=None)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Output:

@@ -23,7 +23,7 @@ def report(
     name: Annotated[str, Option("geva2021, geva2022 or elhage2021.")],
     corpus: Corpus = None,
     index: IndexFolder = None,
-    out: Out = Path("report"),
+    out: Out = None,
     trigger_corpus: Annotated[
         str | None, Option("Take triggers from this text, examples from --corpus (geva2021).")
     ] = None,
@@ -41,8 +41,8 @@ def report(
 
     Triggers are taken from --index where it is given, else found in the text. WikiText's spacing is undone in the
     shipped text for models of ordinary text, unless an option says otherwise.
-    Writes report.html (self-contained), report.json, tables/ (Parquet, JSON) and figures/ (SVG). An interrupted run
-    resumes where it stopped. Findings go to the terminal.
+    Writes into the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet, JSON) and
+    figures/ (SVG). An interrupted run resumes where it stopped. Findings go to the terminal.
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out

@@ -18,7 +18,7 @@ from unembed.options import Corpus, Layer, Option, Out, Seed
 def train(
     name: Annotated[str, Option("What to train: dictionary.")],
     corpus: Corpus = None,
-    out: Out = Path("models"),
+    out: Out = None,
     steps: Annotated[int, Option("Number of updates.", low=1)] = 2000,
     model: Model = "wren",
     layer: Layer = None,
@@ -30,7 +30,7 @@ def train(
 ) -> None:
     """Train a dictionary and write a folder that `lm.attach` opens.
 
-    It reads the middle layer unless --layer names another.
+    It reads the middle layer unless --layer names another. The folder lies in the folder models, or in --out.
     """
     if name != "dictionary":
         raise InvalidInput(
@@ -46,7 +46,7 @@ def train(
 
     lm = opened(model)
     at = lm.n_layers // 2 if layer is None else lm.layer(layer)
-    folder = (out or Path()) / f"dictionary-{lm.name.replace('/', '-')}-{point}-{at}"
+    folder = (out or Path("models")) / f"dictionary-{lm.name.replace('/', '-')}-{point}-{at}"
     unembed.train_dictionary(
         lm,
         unembed.open_corpus(corpus),

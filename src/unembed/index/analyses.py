@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
+from unembed.document.model import Answer, Screen
 from unembed.names import Among, FiredBy, PromotedBy
 from unembed.options import AnySide, Context, Memory, Option, Top
-from unembed.results import Table
+from unembed.results import Table, visible
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -25,6 +26,21 @@ def search(
 ) -> Table:
     """Find triggers by their text, the strongest first."""
     return index.search(words, top, pole=pole, context=context)
+
+
+def triggers(index: Index, memory: Memory, *, top: Top = 20, pole: AnySide = None, context: Context = None) -> Answer:
+    """Show the prefixes on which a key fires most, their last token marked, and what its value promotes there.
+
+    -L5M278 is the memory at negative coefficients, as --pole negative is.
+    """
+    pole = pole or memory.pole
+    found = index.triggers(*memory.address, top, pole=pole, context=context)
+    promoted = ""
+    if pole == "positive" or index.suppressed is not None:
+        tokens = index.value_tokens(*memory.address, 10, bottom=pole == "negative")["token"]
+        promoted = f"value promotes {' '.join(map(visible, tokens))}"
+    name = index.memory_name(*index.memory(*memory.address), pole)
+    return Answer.of_table(found, note=promoted, screen=Screen("memory", {"memory": name}))
 
 
 def promoting(
@@ -74,6 +90,7 @@ ANALYSES = tuple(
     Analysis(f"index {function.__name__}", function, Needs.INDEX, cost, example)
     for function, cost, example in (
         (search, Cost.INSTANT, "unembed index search mine.index 'river \"the bridge\" flood*'"),
+        (triggers, Cost.INSTANT, "unembed index triggers mine.index L4M571 --top 5"),
         (promoting, Cost.INSTANT, 'unembed index promoting mine.index " river"'),
         (firing, Cost.SECONDS, 'unembed index firing mine.index "The river rose over its"'),
         (similar, Cost.SECONDS, "unembed index similar mine.index L4M571 --among keys"),

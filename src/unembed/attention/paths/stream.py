@@ -151,7 +151,7 @@ def stream_answer(
         bool, Option("Measure on text whether the memories (FFN neurons) that were found erase.")
     ] = False,
     corpus: Corpus = None,
-    top: Top = 15,
+    top: Top = 20,
 ) -> Answer:
     """Show which parts read which through the residual stream, how many directions each uses, and which erase."""
     lm, chosen = circuits.lm, circuits.known_basis(basis)

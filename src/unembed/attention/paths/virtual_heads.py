@@ -195,7 +195,7 @@ def virtual_head_answer(
     prompt: Annotated[str | None, Option("The text to run the model on.")] = None,
     position: Position = -1,
     basis: CircuitBasis = None,
-    top: Top = 15,
+    top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
     """Show two heads that act as one (a virtual head): what they copy, and what they move on a prompt."""

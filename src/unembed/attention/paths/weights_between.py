@@ -379,7 +379,7 @@ def virtual_weights_answer(
     part: Annotated[str, Option("A head or a memory, such as L0H3 or L5M278.")],
     *,
     basis: CircuitBasis = None,
-    top: Top = 15,
+    top: Top = 20,
 ) -> Answer:
     """List the heads and memories (FFN neurons) that read most of what a part writes, and from which it reads most."""
     chosen = circuits.known_basis(basis)

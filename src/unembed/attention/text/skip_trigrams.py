@@ -405,7 +405,7 @@ def skip_trigrams_answer(
     min_count: Annotated[int, Option("Only tokens that occur at least this often in the corpus; 0: all.", low=0)] = 0,
     corpus: CorpusName = None,
     basis: CircuitBasis = None,
-    top: Top = 30,
+    top: Top = 20,
 ) -> Answer:
     """List the "source ... destination, then output" triples that a head raises most."""
     lm, chosen = circuits.lm, circuits.known_basis(basis)

@@ -370,7 +370,7 @@ def composition_answer(
         Literal["q", "k", "v", "all"], Option("Which input of the reader: queries, keys or values.")
     ] = "all",
     basis: CircuitBasis = None,
-    top: Top = 15,
+    top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
     """List the pairs of heads in which the later one reads most of what the earlier one writes."""

@@ -160,7 +160,7 @@ def head_answer(
         int, Option("For the QK circuit with rotary positions: how many tokens back the source is.", low=0)
     ] = 0,
     basis: CircuitBasis = None,
-    top: Top = 15,
+    top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
     """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""

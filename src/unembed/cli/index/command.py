@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from unembed.cli.command import command
-from unembed.cli.explorer_link import print_explorer_link
-from unembed.cli.option_groups import Json, Opening, Output
-from unembed.options import AnySide, Context, Layer, Memory, Option, Top
+from unembed.cli.option_groups import Json
+from unembed.options import Context, Layer, Option
 
 Folder = Annotated[Path, Option("The index's folder.", metavar="DIR")]
 
@@ -22,36 +21,6 @@ def status(folder: Folder, as_json: Json = False) -> None:
     from unembed.cli.index.view import deliver_status
 
     deliver_status(unembed.Index.open(folder, partial=True), as_json)
-
-
-@command("index triggers", "unembed index triggers mine.index L4M571 --top 5")
-def triggers(
-    folder: Folder,
-    memory: Memory,
-    *,
-    top: Top = 25,
-    pole: AnySide = None,
-    context: Context = None,
-    output: Output = Output(),
-) -> None:
-    """Show the prefixes on which a key fires most, their last token marked, and what its value promotes there.
-
-    -L5M278 is the memory at negative coefficients, as --pole negative is.
-    """
-    layer, index, named = memory
-    pole = pole or named
-    import unembed
-    from unembed.cli.index.view import deliver_passages
-    from unembed.models import SHIPPED
-
-    opened = unembed.Index.open(folder)
-    found = opened.triggers(layer, index, top, pole=pole, context=context)
-    is_known = pole == "positive" or opened.suppressed is not None
-    value = opened.value_tokens(layer, index, 10, bottom=pole == "negative") if is_known else None
-    deliver_passages(found, value, output)
-    if output.for_terminal and opened.provenance.model in SHIPPED:  # the place of another model is not known
-        shown = opened.memory_name(*opened.memory(layer, index), pole)
-        print_explorer_link(Opening(model=opened.provenance.model), "memory", index=folder, memory=shown)
 
 
 @command("index verify", "unembed index verify mine.index")
