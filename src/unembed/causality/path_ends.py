@@ -33,12 +33,10 @@ class End:
 
     def __str__(self) -> str:
         """As it is written."""
-        if self.kind in PARTS:
-            return f"{head_name(self.layer, self.index)}.{self.kind}"
-        name = {"z": head_name, "coefficients": memory_name}.get(self.kind)
-        if name is not None:
-            return name(self.layer, self.index)
-        return "logits" if self.kind == "logits" else f"{self.kind} {self.layer}"
+        if self.index is None:
+            return "logits" if self.kind == "logits" else f"{self.kind} {self.layer}"
+        name = (memory_name if self.kind == "coefficients" else head_name)(self.layer, self.index)
+        return f"{name}.{self.kind}" if self.kind in PARTS else name
 
     @property
     def points(self) -> tuple[str, ...]:
