@@ -31,7 +31,7 @@ def search(
 def triggers(index: Index, memory: Memory, *, top: Top = 20, pole: AnySide = None, context: Context = None) -> Answer:
     """Show the prefixes on which a key fires most, their last token marked, and what its value promotes there.
 
-    -L5M278 is the memory at negative coefficients, as --pole negative is.
+    -L5M278 is the memory (FFN neuron) at negative coefficients, as --pole negative is.
     """
     pole = pole or memory.pole
     found = index.triggers(*memory.address, top, pole=pole, context=context)
