@@ -91,7 +91,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # The tail is one more block after the k chosen ones.
+    # The last, incomplete block counts as one more block after the k chosen ones.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 
@@ -199,7 +199,8 @@ def read_ends(
     top = min(positive_int("top", top), lm.d_vocab)
     readout = _Readout.of(lm, "raw")
     ends = []
-    # Fewer rows of more tokens than in `read`: two selections cost more than the product, and less in wide blocks.
+    # A chunk has fewer rows and more columns than in `read`: here two selections cost more than the matrix product, and
+    # they are faster in wide chunks.
     for rows in x.split(ROWS // 4):
         values: tuple[list[Tensor], list[Tensor]] = ([], [])
         ids: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -305,7 +306,8 @@ def _read_rows(
         totals.append(_log_total(scores))
     values, at = torch.cat(best_values, dim=1).topk(min(top, readout.lm.d_vocab), dim=1)
     ids = torch.cat(best_ids, dim=1).gather(1, at)
-    # A tracked token among the top ones takes its logit and rank from the list, so that the two never disagree.
+    # If a tracked token is among the top ones, its logit and rank are taken from the list, so that the two always
+    # agree.
     listed = ids[:, None, :] == tracked[:, :, None]
     in_list = torch.where(listed, values[:, None, :], -torch.inf).amax(dim=2)
     own = torch.where(listed.any(dim=2), in_list, own)
@@ -318,7 +320,7 @@ def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
     counts = []
     inside = (at >= 0) & (at < scores.shape[1])
     itself = scores.gather(1, at.clamp(0, scores.shape[1] - 1))
-    # As float32, which counts without error to 2^24: booleans take five times as long to make and to add up.
+    # The comparison is stored as float32, which counts exactly up to 2^24; booleans would take five times as long.
     above = torch.empty(scores.shape, dtype=torch.float32, device=scores.device)
     for j in range(own.shape[1]):
         torch.gt(scores, own[:, j, None], out=above)

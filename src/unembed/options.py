@@ -91,9 +91,11 @@ class Parameter:
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
 
 Prompt = Annotated[str, Option("The text to run the model on.")]
-Top = Annotated[int, Option("Rows listed.", "k", low=1)]
-Tokens = Annotated[int, Option("Tokens listed of each reading.", low=1, aliases=("--top", "-k"))]
-TokensOrFew = Annotated[int | None, Option("Tokens listed of each reading.", low=1, aliases=("--top", "-k"))]
+Top = Annotated[int, Option("Number of rows to list.", "k", low=1)]
+Tokens = Annotated[int, Option("Number of tokens to list for each reading.", low=1, aliases=("--top", "-k"))]
+TokensOrFew = Annotated[
+    int | None, Option("Number of tokens to list for each reading.", low=1, aliases=("--top", "-k"))
+]
 TopTokens = Annotated[int, Option("Top tokens of each value.", low=4, aliases=("--top", "-k"))]
 Position = Annotated[int, Option("Token position, from 0; negative from the end.", "p")]
 Layer = Annotated[int | None, Option("Only this layer, from 0.", "l")]
@@ -152,8 +154,8 @@ Samples = Annotated[int, Option("Continuations of each prompt; more than one nee
 Clusters = Annotated[int | None, Option("Number of clusters of values.", low=1, name="clusters")]
 NewTokens = Annotated[int, Option("Tokens to generate.", "n", low=1)]
 Coefficient = Annotated[float, Option("Coefficient of the values to turn on.")]
-Clean = Annotated[str, Option("The prompt with the behaviour.")]
-Corrupted = Annotated[str, Option("The prompt without the behaviour.")]
+Clean = Annotated[str, Option("The clean prompt, on which the model shows the behaviour.")]
+Corrupted = Annotated[str, Option("The corrupted prompt, on which the model does not show the behaviour.")]
 Noising = Annotated[bool, Option("Patch corrupted activations into the clean run instead.")]
 Align = Annotated[bool, Option("Find corresponding tokens where the prompts differ in length.")]
 Edits = Annotated[Sequence[Any], Option("Changes made while the model runs.", given="edits")]
@@ -169,7 +171,10 @@ MemoryValues = Annotated[
         parse=read_memory_value,
     ),
 ]
-Progress = Annotated[Callable[[str, int, int | None], None] | None, Option("Called while it runs.", given="progress")]
+Progress = Annotated[
+    Callable[[str, int, int | None], None] | None,
+    Option("Function that is called with the progress while the analysis runs.", given="progress"),
+]
 Index = Annotated[
     Callable[..., Any], Option("An index of the model; default: its ready index.", metavar="DIR", given="index")
 ]

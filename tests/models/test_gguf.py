@@ -51,7 +51,7 @@ def test_a_file_that_was_cut_is_refused_in_one_line(size: int, tmp_path: Path) -
     write_gguf(tmp_path / "tiny.gguf", "Q4_0")
     cut = tmp_path / "cut.gguf"
     cut.write_bytes((tmp_path / "tiny.gguf").read_bytes()[:size])
-    with pytest.raises(ModelUnavailable, match=r"cut\.gguf: it is no whole GGUF file") as caught:
+    with pytest.raises(ModelUnavailable, match=r"cut\.gguf: it is not a complete GGUF file") as caught:
         read_gguf(cut)
     assert "\n" not in str(caught.value)
 
@@ -95,5 +95,5 @@ def test_a_folder_of_several_files_and_one_without_the_extra_are_refused(
     with pytest.raises(ModelUnavailable, match=r"no such GGUF file"):
         unembed.load("nowhere.gguf")
     (tmp_path / "other.gguf").write_bytes(b"")
-    with pytest.raises(ModelUnavailable, match=r"2 GGUF files: other\.gguf, tiny\.gguf\. Name one"):
+    with pytest.raises(ModelUnavailable, match=r"2 GGUF files: other\.gguf, tiny\.gguf\. Give the path of one"):
         unembed.load(tmp_path)

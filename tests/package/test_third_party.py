@@ -61,7 +61,7 @@ def test_its_help_is_that_of_the_packages_own_commands_and_loads_no_torch(instal
     code = "import sys; sys.argv = ['unembed', 'circuits', 'entropy', '--help']\nfrom unembed.cli import main\n"
     code += "try:\n    main()\nexcept SystemExit:\n    print('torch' in sys.modules)"
     shown = printed(installed, "-c", code)
-    assert "List the heads that spread" in shown and "Rows listed." in shown and "--html" in shown
+    assert "List the heads that spread" in shown and "Number of rows to list." in shown and "--html" in shown
     assert shown.splitlines()[-1] == "False"
 
 

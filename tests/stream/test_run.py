@@ -186,7 +186,7 @@ def test_bad_input_is_refused_in_one_line(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     with pytest.raises(InvalidInput, match="not one of resid_pre"):
         run(lm, tokens, ["resid_past"])
-    with pytest.raises(OutOfRange, match="vocabulary is 0 to 96"):
+    with pytest.raises(OutOfRange, match="ids of the vocabulary are 0 to 96"):
         run(lm, torch.tensor([[3, 97]]))
     with pytest.raises(InvalidInput, match="context of 64"):
         run(lm, torch.ones(1, 65, dtype=torch.long))
@@ -285,7 +285,7 @@ def test_hooks_at_coefficients_of_experts_follow_edits_and_read_gate_weights(tok
         run(lm, tokens, hooks={"gate_weights": lambda t, _layer: t})
     with pytest.raises(InvalidInput, match="not a tensor of shape"):
         run(lm, tokens, hooks={"coefficients": lambda t, _layer: t[:1]})
-    with pytest.raises(Unsupported, match="gate_weights: they are only read"):
+    with pytest.raises(Unsupported, match="gate_weights: captures can only read them"):
         run(lm, tokens, "gate_weights", grad=True)
 
 

@@ -29,7 +29,7 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
     """
     if len(first) != len(second) or not first:
         raise InvalidInput(
-            f"labels of {len(first)} and {len(second)} items", why="agreement needs the same items from both"
+            f"labels of {len(first)} and {len(second)} items", why="both annotators must label the same items"
         )
     n = len(first)
     observed = sum(a == b for a, b in zip(first, second, strict=True)) / n
@@ -46,7 +46,7 @@ def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
     """
     sizes = {len(labels) for labels in items}
     if len(sizes) != 1 or min(sizes) < 2:
-        raise InvalidInput("labels for Fleiss' kappa", why="every item needs the same number of labels, two or more")
+        raise InvalidInput("labels for Fleiss' kappa", why="all items need the same number of labels, at least two")
     n, raters = len(items), sizes.pop()
     totals: Counter[Hashable] = Counter()
     observed = 0.0
@@ -139,13 +139,13 @@ def token_agreement(annotations: Sequence[Annotation], provenance: Provenance | 
         InvalidInput: fewer than two annotations, or annotations of different lists.
     """
     if len(annotations) < 2:
-        raise InvalidInput(f"{len(annotations)} annotation", why="agreement is between two or more")
+        raise InvalidInput(f"{len(annotations)} annotation", why="agreement needs two annotators or more")
     first = annotations[0]
     for other in annotations[1:]:
         if other.vectors != first.vectors or other.ids != first.ids:
             raise InvalidInput(
                 f"annotations of {first.annotator} and {other.annotator}",
-                why="they are not of the same lists of tokens",
+                why="they do not annotate the same lists of tokens",
             )
     names = ("question", "annotators", "tokens", "share_in_a_pattern", "kappa", "statistic")
     groups: list[tuple[int, ...]] = list(combinations(range(len(annotations)), 2))

@@ -68,7 +68,7 @@ def check_pattern(
         raise InvalidInput(
             what,
             why=f"it has {len(ordered)} members, and a pattern needs {rules.at_least}",
-            instead="Tick more, or report that there is no pattern",
+            instead="Mark more tokens, or report that there is no pattern",
         )
     return ordered
 

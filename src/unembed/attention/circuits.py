@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 def _of_model(function: Callable[Concatenate[Decoder, P], R]) -> Callable[Concatenate[HeadMatrices, P], R]:
-    """A function of a model as a method of its circuits."""
+    """Turn a function whose first argument is the model into a method of `Circuits`."""
 
     @wraps(function)
     def method(circuits: HeadMatrices, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,8 +54,8 @@ def _of_model(function: Callable[Concatenate[Decoder, P], R]) -> Callable[Concat
 class Circuits(HeadMatrices):
     """The QK and OV circuits of every head of a model, and every analysis of them.
 
-    The methods are the functions of the rooms `weights`, `paths`, `behaviour` and `text`, where their arguments are
-    explained; this object takes the place of their first argument.
+    The methods are the functions of the subpackages `weights`, `paths`, `behaviour` and `text`, without their first
+    argument.
     """
 
     def __repr__(self) -> str:
@@ -96,5 +96,5 @@ class Circuits(HeadMatrices):
 
 
 def circuits(lm: Decoder) -> Circuits:
-    """The attention circuits of a model."""
+    """Return the attention circuits of a model."""
     return Circuits(require_decoder(lm))

@@ -1,4 +1,4 @@
-"""What surfaces show of heads, as plain values."""
+"""Collect what pages and commands show of heads, as plain values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROLE_THRESHOLD = 0.2
 
 @dataclass(frozen=True)
 class HeadsView:
-    """Scores of every head."""
+    """The scores of every head."""
 
     schema: str
     model: str
@@ -122,7 +122,7 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
 
 
 def _roles(found: HeadScores) -> list[list[str | None]]:
-    """The largest of the attention scores names a head, where its confidence interval is above the threshold."""
+    """Name each head after its largest attention score, if the score's confidence interval is above the threshold."""
     least = torch.stack([found[kind] - found.interval(kind) for kind in ROLES])
     value, kind = least.max(dim=0)
     return [
@@ -134,7 +134,7 @@ def _roles(found: HeadScores) -> list[list[str | None]]:
 def head_view(
     circuits: Circuits, layer: int, head: int, source: str | int, destination: str | int, top: int
 ) -> HeadView:
-    """One head, for a source and a destination token; its lists leave out tokens that are `unlisted`.
+    """Describe one head for a source and a destination token; its lists leave out `unlisted` tokens.
 
     Raises:
         OutOfRange: there is no such head.

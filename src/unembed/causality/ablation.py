@@ -221,14 +221,14 @@ def ablate(
     if how != "exact" and not isinstance(prompt, Corpus):
         if to != "zero" or any(one is not None for one in chosen):
             raise InvalidInput(
-                "a choice of parts with attribution patching", why="it sets every part to zero by itself"
+                "a choice of parts with attribution patching", why="it always estimates every part, each set to zero"
             )
         return attribution_patching(lm, cast(Any, prompt), cast(Any, metric), top=top, edits=edits)
     groups = groups_of(lm, *chosen)
     if isinstance(prompt, Corpus):
         if metric is not None or positions is not None or how != "exact":
             what = "metric" if metric is not None else "positions" if positions is not None else how
-            raise InvalidInput(f"{what} over a corpus", why="there the loss of every token is measured exactly")
+            raise InvalidInput(f"{what} over a corpus", why="over a corpus the loss of every token is measured exactly")
         return ablate_corpus(lm, prompt, groups, to, n_tokens, mean_tokens, by_position, seed, edits, tokens_per_batch)
     is_list = attention_mask is not None or are_several(prompt)
     prompts = unpadded(lm, cast(Any, prompt), attention_mask) if is_list else [prompt]
@@ -269,5 +269,5 @@ def ablate(
 def _position(position: int, n_pos: int) -> int:
     position = as_int("position", position)
     if not -n_pos <= position < n_pos:
-        raise InvalidInput(f"position {position}", why=f"the prompt has {n_pos} tokens, from 0")
+        raise InvalidInput(f"position {position}", why=f"the prompt has {n_pos} tokens, counted from 0")
     return position % n_pos

@@ -66,7 +66,7 @@ def groups_of(
         heads = "all"
     found = _heads(lm, heads) + _memories(lm, memories) + _components(lm, components) + _layers(lm, layers)
     if not found:
-        raise InvalidInput("an ablation of nothing", why="no head, memory, component or layer is given")
+        raise InvalidInput("an ablation without targets", why="no head, memory, component or layer is given")
     return found
 
 
@@ -115,7 +115,7 @@ def _memories(lm: Decoder, memories: Any) -> list[Group]:
 def _pairs(lm: Decoder, pairs: Any) -> list[Target]:
     found: list[Target] = [("coefficients", *lm.memory(*as_pair("memory", pair))) for pair in pairs]
     if not found:
-        raise InvalidInput("a group of no memories", why="nothing would be ablated")
+        raise InvalidInput("an empty group of memories", why="nothing would be ablated")
     return list(dict.fromkeys(found))
 
 

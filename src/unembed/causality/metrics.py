@@ -39,10 +39,10 @@ class Metric:
         """
         if self.kind == "kl_divergence":
             expected = reference.detach().double().log_softmax(-1)
-            # sum p log(p / q), p the reference run's distribution
+            # Kullback-Leibler divergence: the sum of p log(p / q), where p is the reference run's distribution.
             return lambda logits: (expected.exp() * (expected - logits.double().log_softmax(-1))).sum(-1)
         if self.token is None:
-            raise InvalidInput(f"metric {self.kind!r}", why="it needs a token", instead="Name one")
+            raise InvalidInput(f"metric {self.kind!r}", why="it needs a token", instead="Give one")
         token = lm.single_token(self.token)
         if self.kind == "logit_difference":
             if self.against is None:

@@ -59,7 +59,9 @@ def continue_patched(
     Cost: two passes over the whole text for each new token; nothing is cached.
     """
     if point in ("z", "coefficients") and index is None:
-        raise InvalidInput(f"a patch of {point}", why="it patches one head or memory", instead="Give its index")
+        raise InvalidInput(
+            f"a patch of {point}", why="a continuation patches a single head or memory", instead="Give its index"
+        )
     if point == "pattern":
         raise InvalidInput("a continuation of a patched pattern", why="the clean pattern has no rows for new tokens")
     layer = lm.layer(layer)

@@ -68,7 +68,7 @@ def receivers_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
 def _ends(lm: Decoder, given: str | Sequence[str], what: str, role: str, parts: Sequence[str], forms: str) -> list[End]:
     texts = [given] if isinstance(given, str) else list(given)
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise InvalidInput(f"{what}s {given!r:.60}", why="they are not names", instead=f"Use {forms}")
+        raise InvalidInput(f"{what}s {given!r:.60}", why="it is not a list of names", instead=f"Use {forms}")
     found: list[End] = []
     for text in map(str.strip, texts):
         name, dot, input_ = text.partition(".")

@@ -63,7 +63,7 @@ def align(
             if tag == "equal" or (tag == "replace" and b - a == d - c):
                 pairs += zip(range(a, b), range(c, d), strict=True)
         if not pairs:
-            raise InvalidInput("the two prompts", why="no token of one corresponds to one of the other")
+            raise InvalidInput("the two prompts", why="no token of one prompt corresponds to a token of the other")
         equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)
         left = max(len(clean), len(corrupted)) - len(pairs)
         return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} tokens left out"
@@ -183,7 +183,9 @@ def _corrupted(
     entering = clean.activation("resid_pre", 0)
     chosen = [p if p >= 0 else p + clean.n_pos for p in corrupted.positions]
     if not chosen or not all(0 <= p < clean.n_pos for p in chosen):
-        raise InvalidInput(f"noise at {list(corrupted.positions)}", why=f"the prompt has {clean.n_pos} tokens, from 0")
+        raise InvalidInput(
+            f"noise at {list(corrupted.positions)}", why=f"the prompt has {clean.n_pos} tokens, counted from 0"
+        )
     generator = torch.Generator().manual_seed(valid_seed(corrupted.seed))
     noise = torch.randn(len(chosen), entering.shape[-1], generator=generator).to(entering)
     noisy = entering.clone()

@@ -147,7 +147,10 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
     if block.entry_norm is not None:
         raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
     if block.early_writers:
-        raise Unsupported(f"replacing resid_mid of {block.path}", why="more than its mixer writes before it")
+        raise Unsupported(
+            f"replacing resid_mid of {block.path}",
+            why="something besides its mixer writes to the stream before this point",
+        )
     if block.mixer is not None and isinstance(block.mixer.branch_norm, ChannelGain):
         why = "each channel has its own gain between the mixer and the stream"
         raise Unsupported(f"replacing resid_mid of {block.path}", why=why, instead="Replace attn_out")

@@ -90,7 +90,9 @@ class Rerun:
                 instead="For several, give a list of prompts, or their attention_mask",
             )
         if not bool(mask.all()):
-            raise InvalidInput("a padded prompt", why="one prompt needs no padding", instead="Give its tokens alone")
+            raise InvalidInput(
+                "a padded prompt", why="a single prompt needs no padding", instead="Give its tokens without padding"
+            )
         for point in points:
             if point not in PATCH_POINTS:
                 raise InvalidInput(f"point {point!r}", why=f"activations are replaced at {', '.join(PATCH_POINTS)}")
@@ -99,7 +101,8 @@ class Rerun:
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._captured: dict[tuple[str, int], Tensor] = {}
         self.reference = self._first_run()
-        # Several streams cannot be recovered from the one vector that represents them.
+        # A model with several streams captures one vector that represents them; the streams cannot be recovered from
+        # it.
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property
@@ -301,7 +304,8 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
     if len(set(lengths)) == 1:
         ids = torch.cat([run.ids for run in runs])
     else:
-        # No token attends to later ones, so the model needs no mask and uses the same kernels.
+        # No token attends to later ones, so the shorter prompts need no mask, and the model uses the same kernels as
+        # without padding.
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
     few = last_logits(lm, max(lengths), max(lengths) - min(lengths) + 1)
     out = lm.hf(ids, **cache_argument(lm), **few, **current.arguments).logits

@@ -72,7 +72,7 @@ def import_files(
 def agreement(
     files: Files,
     automatic: Annotated[
-        bool, Option("Include the program's own concepts as one more annotator; loads the model.")
+        bool, Option("Count the program as one more annotator, with the concepts that it finds; this loads the model.")
     ] = False,
     opening: Opening = Opening(),
     output: Output = Output(),

@@ -123,14 +123,14 @@ def _ranked(
     from unembed.cli.stored_index import index_for
     from unembed.gallery import SAVED
 
-    # Refused before the ranking is announced.
+    # A layer that does not exist is refused before the program announces that it ranks memories.
     for layer in settings["layers"] or ():
         lm.layer(layer)
     if not lm.memory_layers:
         lm.feed_forward(0)
 
     if (known := index_for(opening, lm, folder)) is not None:
-        # Different memories are found among more than are listed; the effect is measured for each of them.
+        # To list memories that differ, more are ranked than are listed; the effect is measured for each of them.
         pool = max(top, SAVED if settings["layers"] is None else LAYER_POOL)
         return known.memories(pool, recompute=recompute, progress=_progress, **settings)
     print(

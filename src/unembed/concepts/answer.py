@@ -36,7 +36,10 @@ def concepts_answer(
     basis: ValueBasis = None,
     embedding: Annotated[
         bool | None,
-        Option("Include neighbours in the embedding; by default for vocabularies up to 20,000.", off="--no-embedding"),
+        Option(
+            "Also count groups of tokens that are close in the embedding; default: up to 20,000 tokens.",
+            off="--no-embedding",
+        ),
     ] = None,
     seed: AnySeed = None,
 ) -> Answer:

@@ -61,7 +61,8 @@ _SPLITS = [
     (re.compile(r"(?<![\w>])'(?=[\w<])|(?<=[\w>])'(?!\w)"), " ' "),
     (re.compile(r"(?<=[\w>])('(?:s|re|ve|ll|d|m|t)\b)"), r" \1"),
     (re.compile(r"(?<!@)([,;:?!%()\[\]{}\"“”…]|\.\.+)(?!@)"), r" \1 "),
-    # A full stop stays attached to an initial, a title and letters with stops inside, and before a small letter.
+    # A space is put before a full stop, except after an initial, a title or an abbreviation with inner stops, or before
+    # a lower-case letter.
     (
         re.compile(
             r"(?<![.@])(?<!\b[A-Z])(?<!\b(?:No|St|Dr|Mr|Co|Jr|Lt))(?<!\bMrs)(?<!\.[A-Z])\.(?! +[a-z])(?=[\W]|$)(?![.@])"

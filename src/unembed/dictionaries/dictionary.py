@@ -55,7 +55,7 @@ class Dictionary:
         one_of("activation", self.activation, ACTIVATIONS)
         needed = {"jumprelu": "threshold", "topk": "k", "gated": "r_mag"}.get(self.activation)
         if needed is not None and getattr(self, needed) is None:
-            raise InvalidInput(f"a {self.activation} dictionary", why=f"it has no {needed}")
+            raise InvalidInput(f"a dictionary with activation {self.activation}", why=f"it has no {needed}")
         wrong = [tuple(w.shape) for w in self.W_dec if w.shape != (n, self.b_dec.shape[0])]
         if not self.W_dec or wrong or self.b_enc.shape != (n,):
             raise InvalidInput(

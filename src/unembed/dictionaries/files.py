@@ -120,7 +120,9 @@ def _saelens(config: Mapping[str, Any], weights: Mapping[str, Tensor], name: str
         what = [f"{key} = {config.get(key)!r}" for key, is_odd in odd.items() if is_odd]
         raise Unsupported(
             f"dictionary {name}",
-            why=f"its {what[0]} is not known here" if what else f"its architecture {architecture!r} is not known here",
+            why=f"this version of unembed does not know its {what[0]}"
+            if what
+            else f"its architecture {architecture!r} is not known here",
         )
     reads, layer = _hook(metadata.get("hook_name", ""), name)
     out = metadata.get("hook_name_out")
@@ -132,7 +134,7 @@ def _saelens(config: Mapping[str, Any], weights: Mapping[str, Tensor], name: str
         (weights["W_dec"],),
         weights["b_dec"],
         activation,
-        # In a transcoder b_dec belongs to the output alone.
+        # In a transcoder, b_dec is added to the output only; the input is used as it is.
         b_in=weights["b_dec"] if config.get("apply_b_dec_to_input", not out) else None,
         threshold=weights.get("threshold"),
         k=None if k is None or activation != "topk" else int(k),

@@ -67,7 +67,7 @@ def train_dictionary(
     features, k, steps = positive_int("features", features), positive_int("k", k), positive_int("steps", steps)
     batch = positive_int("batch", batch)
     if k > features:
-        raise InvalidInput(f"k {k}", why=f"there are {features} features")
+        raise InvalidInput(f"k {k}", why=f"it must be at most the number of features, {features}")
     generator = torch.Generator().manual_seed(valid_seed(seed))
     opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
     batches = _activations(lm, opened, layer, point, batch, generator)
@@ -116,7 +116,8 @@ def train_dictionary(
                 progress({"step": step + 1, "unexplained": round(unexplained, 4), "dead": int(dead.sum())})
             x = next(batches)
     found = {name: t.detach() for name, t in parameters.items()}
-    # Features in the units of the activations: encoder and decoder of the scaled ones, biases scaled back.
+    # Training scales the activations, so the biases are scaled back here: the saved features are in the units of the
+    # activations.
     dictionary = Dictionary(
         found["W_enc"],
         found["b_enc"] * scale,

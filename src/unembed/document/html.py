@@ -225,7 +225,7 @@ def _exhibit(exhibit: Exhibit) -> str:
 def _table(exhibit: Exhibit, shown: list[str]) -> str:
     names, rows = exhibit.table.column_names, list(exhibit.table.rows())
     sizes = [f"{name}_n" for name in shown if f"{name}_n" in names]
-    # Numbers that all come from one sample have its size once, at the end.
+    # Where all numbers come from the same sample, its size is stated once, at the end.
     together = len(sizes) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
     columns = [column for name in shown for column in _columns(exhibit, name, rows, sized=not together)]
     if together:

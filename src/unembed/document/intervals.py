@@ -182,7 +182,8 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # An infinite ratio can be an end of the interval: there is no interpolation between it and a finite one.
+    # Where a ratio is infinite, take an observed value as the end of the interval: one cannot interpolate between
+    # infinity and a number.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 

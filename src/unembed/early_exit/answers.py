@@ -62,14 +62,15 @@ def fit_answer(
     threshold: Annotated[
         str | float | None,
         Option(
-            "A number; or precision or f1, which set one per layer. Default: depends on the method.",
+            "A number; or precision or f1, which choose one for each layer. Default: depends on the method.",
             parse=read_threshold,
         ),
     ] = None,
     decision: Annotated[
         str | float | None,
         Option(
-            "Cost of a decision in blocks, such as 0.1, or: measured. Decide only where an exit saves more.",
+            "Cost of an exit decision in blocks, such as 0.1, or: measured. The rule decides only where an exit "
+            "saves more.",
             parse=read_decision,
         ),
     ] = None,
@@ -105,7 +106,9 @@ def evaluate_answer(
     *,
     corpus: Corpus = None,
     examples: Examples = 1000,
-    tradeoff: Annotated[bool, Option("List disagreement and layers saved for all thresholds.")] = False,
+    tradeoff: Annotated[
+        bool, Option("List all thresholds, each with its disagreement and the layers that it saves.")
+    ] = False,
     seed: AnySeed = None,
     progress: Progress = None,
 ) -> Answer:

@@ -73,7 +73,7 @@ class Classifier:
             mean, scale = x.mean(0), x.std(0)
             scale[scale == 0] = 1.0
             if min(int(y.sum()), int((~y).sum())) < folds:
-                # Too few of one kind to learn from: the probability is 0 or 1 throughout.
+                # There are too few examples of one kind to learn from, so the probability is 0 or 1 throughout.
                 weights.append(np.zeros(x.shape[1]))
                 biases.append(-np.inf if y.sum() < folds else np.inf)
                 continue
@@ -122,7 +122,8 @@ class Classifier:
 
 
 def _features(found: Examples, name: str) -> Float[Tensor, "example layer d_model"]:
-    # "both" is the true sum; the third row of the released code uses the first feature set again.
+    # "both" here is the sum of the two features. The released code has a mistake at this point: its third variant
+    # reuses the first feature set.
     return {"representation": found.before, "update": found.update}.get(name, found.before + found.update)
 
 

@@ -73,7 +73,8 @@ def confidence(
     p = log_p.exp()
     best = log_p.topk(2, dim=-1)
     values = best.values.exp()
-    # A probability of zero adds nothing; its log is minus infinity where a processor set it so.
+    # A token of probability zero adds nothing to the entropy, but its log is minus infinity if a logits processor
+    # excluded it.
     entropy = -(p * log_p.clamp_min(-1e4)).sum(-1)
     return best.indices[..., 0], values[..., 0] - values[..., 1], entropy
 

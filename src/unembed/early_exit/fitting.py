@@ -38,7 +38,11 @@ def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
         InvalidInput: the method needs training.
     """
     if method not in CONFIDENCES:
-        raise InvalidInput(f"method {method!r} untrained", why=f"only {', '.join(CONFIDENCES)} are", instead="Use fit")
+        raise InvalidInput(
+            f"method {method!r} without fitting",
+            why=f"only {', '.join(CONFIDENCES)} work without it",
+            instead="Use fit",
+        )
     return ExitRule(lm, Confidence(method), np.full(lm.n_layers - 1, np.inf), "no early exit")
 
 
@@ -85,7 +89,9 @@ def fit(
     train, calibration_set = split(found, seed, (1 - calibration_share, calibration_share))
     if len(calibration_set) < 2:
         raise InvalidInput(
-            f"{len(found)} examples", why="too few to fit and to set a threshold", instead="Give more text"
+            f"{len(found)} examples",
+            why="they are too few to fit a rule and set its threshold",
+            instead="Give more text",
         )
     score = fit_score(lm, train, method, options)
     facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}

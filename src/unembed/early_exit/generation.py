@@ -67,7 +67,9 @@ def generate(
         )
     if not isinstance(prompt, str):
         raise InvalidInput(
-            "several prompts", why="tokens of a batch would exit at different layers", instead="Call it once for each"
+            "several prompts",
+            why="the tokens of a batch would exit at different layers",
+            instead="Call it once for each prompt",
         )
     with skip_layers(rule) as exits:
         began = time.perf_counter()

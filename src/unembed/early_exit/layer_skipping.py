@@ -41,7 +41,7 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
     """
     lm = require_exit(rule).lm
     state = _Pass(rule)
-    # Layers whose attention is known to write to the cache it receives.
+    # The numbers of the layers whose attention is known to write to the cache passed to it.
     stores_to_cache: set[int] = lm.once((__name__, "stores to cache"), set[int])
     taps: dict[tuple[str, int], Callback] = {}
 

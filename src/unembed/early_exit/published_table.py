@@ -61,7 +61,7 @@ def table_6(
     """
     if len(found) < 20:
         raise InvalidInput(
-            f"{len(found)} examples", why="too few to train, set thresholds and test", instead="Give more"
+            f"{len(found)} examples", why="they are too few to train, set thresholds and test", instead="Give more"
         )
     labels = value_clusters(lm, clusters) if any(m.startswith("sub_updates") for m in methods) else None
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}

@@ -211,7 +211,8 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
         if about["schema"] != SCHEMA:
             raise ValueError(f"schema {about['schema']}")
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        # For a file that is not an archive, NumPy's own message recommends to load the pickle in it.
+        # If the file is not an archive, NumPy's own message would advise the reader to load it as a pickle, which is
+        # unsafe.
         why = getattr(error, "strerror", None) or "it is not a saved rule, or it is damaged"
         raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
     if about["fingerprint"] != sampled_fingerprint(lm):

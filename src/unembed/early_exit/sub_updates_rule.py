@@ -50,7 +50,7 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
-        # How often each key occurs among the examples of each group: all that the means need.
+        # The means need only these counts: how often each key occurs among the examples of each group.
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
@@ -141,7 +141,7 @@ class SubUpdates:
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
         dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
-        # On ten numbers numpy takes a third of torch's time.
+        # The arrays have about ten numbers, for which NumPy takes a third of torch's time.
         return self._layers[layer].is_above(threshold, self._keys(layer, dominant.numpy(force=True)))
 
     def state(self) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def coherence(
     similarity, expected, p = np.full(len(lists), np.nan), np.full(len(lists), np.nan), np.ones(len(lists))
     if not judged.any():
         return Coherence(similarity, expected, p)
-    # One more row than there are tokens, for tokens without a vector.
+    # The table has one extra row of zeros, which stands for tokens without a vector.
     table = np.concatenate([contexts.vectors, np.zeros_like(contexts.vectors[:1])])
     ids = np.where(has_vector, lists, len(contexts.vectors))[judged]
     observed = _similarity(table, ids, n[judged])

@@ -92,7 +92,7 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
     if name not in SHIPPED or not (shipped_folder(name) / FILE).exists():
         return None
     gallery = _gallery(shipped_folder(name) / FILE)
-    # In another dtype the same weights have another fingerprint.
+    # The fingerprint depends on the dtype, so it is compared only if the model has the dtype of the gallery.
     changed = model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled()
     return None if changed else gallery
 

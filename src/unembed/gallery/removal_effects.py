@@ -86,7 +86,8 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
     texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
     for i in order:
         ids = removals[i].ids.tolist()
-        # A prefix comes after the texts that begin with it, the last of which is next to it.
+        # The prefixes are sorted so that a prefix follows the texts that begin with it; the last of these is directly
+        # before it.
         if not texts or texts[-1][0][: len(ids)] != ids:
             texts.append((ids, []))
         texts[-1][1].append(i)
@@ -144,7 +145,8 @@ def _last_token(
     for number, layer in enumerate(cache.layers):
         assert layer.keys is not None and layer.values is not None
         own.update(layer.keys[rows, :, :n], layer.values[rows, :, :n], number)
-    # The cache of a shorter prefix goes on with tokens that come after its trigger token: they are hidden.
+    # The cache comes from a longer text, so it also holds the tokens after this prefix's trigger token. The mask hides
+    # them.
     before = torch.arange(n, device=lm.device) < positions[:, None]
     mask = torch.cat([before, torch.ones_like(before[:, :1])], dim=1).long() if n else torch.ones_like(rows)[:, None]
     ids = torch.stack([one.removal.ids[-1] for one in places])[:, None].to(lm.device)

@@ -31,7 +31,7 @@ class TextEvidence:
         """Count the text's contexts; about a second for each 100,000 tokens."""
         self._lm, self._known, self._seed = lm, known, seed
         text = np.asarray(known.text)
-        # Pieces of words are left out: what precedes the end of a word is the same for all of them.
+        # Pieces of words are excluded, because the token before the end of a word is the same for all of them.
         eligible = np.array([token.kind in ("word", "number") for token in classes.tokens])
         self._contexts = ContextVectors.count(text, eligible & ~lm.unlearned.cpu().numpy())
         self._patterns = PatternFinder(classes, text)
@@ -79,7 +79,7 @@ class TextEvidence:
         if not candidates:
             return
         ids = np.array([one.promoted for one in candidates], dtype=np.int64)
-        # The first tokens with a vector, not the first tokens.
+        # Take the first tokens that have a context vector, skipping tokens that have none.
         order = np.argsort(~self._contexts.known[ids], axis=1, kind="stable")[:, :COHERENT_TOKENS]
         lists = np.take_along_axis(ids, order, axis=1)
         found = coherence(self._contexts, lists, seed=self._seed, only_below=only_below)

@@ -24,7 +24,7 @@ def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> T
         InvalidInput: the text is empty or too long, or `by` is neither "strength" nor "coefficient".
     """
     if by not in ("strength", "coefficient"):
-        raise InvalidInput(f"firing by {by!r}", why="keys are ordered by 'strength' or 'coefficient'")
+        raise InvalidInput(f"firing by {by!r}", why="it must be 'strength' or 'coefficient'")
     settings = files.manifest.settings
     point = "gate" if settings["by"] == "gate" else "coefficients"
     chosen = settings.get("layers")
@@ -34,7 +34,7 @@ def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> T
     counted = columns + 1 - len(leading(lm)) >= settings["min_prefix"]
     counted &= (columns > 0) | (not settings["skip_first"])
     if not counted.any():
-        raise InvalidInput(f"the text has {n} tokens", why="the index counts only longer prefixes")
+        raise InvalidInput(f"the text has {n} tokens", why="the index stores only triggers that are longer")
     counted_columns = torch.from_numpy(columns[counted])
     layers_of = [n for n in lm.memory_layers if chosen is None or n in chosen]
     parts = []

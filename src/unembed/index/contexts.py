@@ -99,7 +99,7 @@ def read(lm: Decoder, files: IndexFiles, layer: int, index: int | slice, ends: S
     stream = files.passages
     for first in range(0, len(ends), _BATCH):
         parts = [torch.from_numpy(stream.prefix(at).astype(np.int64)) for at in ends[first : first + _BATCH]]
-        # Padded on the right: earlier positions of a causal model do not read the padding, which is cut off again.
+        # Padding is on the right, so the positions of the text cannot attend to it; it is cut off afterwards.
         ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
         m = run(lm, ids, point, layers=[layer], logits=False).at(point, layer)[..., index]
         for row, part in zip(m.float().cpu().numpy(), parts, strict=True):

@@ -22,7 +22,8 @@ from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
 """Tokens to tokenise, tokens to run, and values to read."""
-# Bytes: a trigger is 8 in arrays and about 8 in Parquet, a value token 12 and about 5; the rest as on WikiText.
+# Sizes in bytes. A trigger takes 8 in the arrays and about 8 in Parquet, a token of a value 12 and about 5; the other
+# sizes were measured on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 

@@ -340,7 +340,7 @@ class Index(IndexQueries):
         if missing := [str(layer) for layer in chosen if layer not in held]:
             raise IndexFault(
                 f"the memories of layer {', '.join(missing)} in {self.path}",
-                why=f"it was built of layers {', '.join(map(str, held))}",
+                why=f"it was built from layers {', '.join(map(str, held))}",
                 instead="Choose one of these, or build an index of all layers",
             )
         n = max(top, SAVED) if default else top

@@ -262,7 +262,7 @@ class IndexFiles:
         if not isinstance(token, str):
             token = as_int("token", token)
             if not 0 <= token < len(self.strings):
-                raise OutOfRange(f"token {token}", why=f"the vocabulary is 0 to {len(self.strings) - 1}")
+                raise OutOfRange(f"token {token}", why=f"the ids of the vocabulary are 0 to {len(self.strings) - 1}")
             return token
         if token not in self._by_string:
             spaced = f" {token}"

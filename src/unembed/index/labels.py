@@ -73,7 +73,7 @@ class Labels:
             InvalidInput: `of` is neither "memory" nor "head" nor "all".
         """
         if as_str("of", of) not in _OF:
-            raise InvalidInput(f"labels of {of!r}", why="labels are of 'memory', 'head' or 'all'")
+            raise InvalidInput(f"labels of {of!r}", why="it must be 'memory', 'head' or 'all'")
         if not self.path.exists():
             return []
         wanted, values = [_NOT_WITHDRAWN, *_OF[of]], []

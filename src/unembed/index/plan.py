@@ -141,7 +141,8 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         damaged.add("values")  # an earlier version built it
     if not any(entry.part in damaged for entry in there.files):
         return there
-    # A part with a damaged file is built again completely. Parts derived from it would get the same bytes, and stay.
+    # A part with a damaged file is rebuilt completely. Parts derived from it are kept, since rebuilding would give the
+    # same bytes.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)
     return repaired

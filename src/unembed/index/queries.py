@@ -89,7 +89,7 @@ class IndexQueries(IndexFiles):
             NotOneToken: the text is not one token.
         """
         if by not in ("score", "rank"):
-            raise InvalidInput(f"promoting by {by!r}", why="values are ordered by 'score' or 'rank'")
+            raise InvalidInput(f"promoting by {by!r}", why="it must be 'score' or 'rank'")
         number = self.token_id(token)
         tokens, scores = self.readings
         rows, ranks = np.divmod(self.entries_of(number), tokens.shape[1])
@@ -142,7 +142,7 @@ class IndexQueries(IndexFiles):
         order = np.argsort(-strength, kind="stable")
         best: list[int] = []
         for some in text_search.some_at_a_time(order):
-            # Many keys share a trigger; each text is searched once.
+            # Many keys have the same trigger, so each text is searched only once.
             places, which = np.unique(at[some], return_inverse=True)
             matching = np.zeros(len(places), dtype=bool)
             texts = [passages.text(passages.read_to(int(p))) for p in places]

@@ -61,7 +61,7 @@ class Sql:
                         why=_first_line(error),
                         instead="Run the build again: it repairs the index",
                     ) from error
-        # Otherwise a SELECT could read any Python variable that looks like a table.
+        # With replacement scans enabled, a SELECT could read any Python variable that looks like a table.
         run("SET python_enable_replacements = false")
         run("SET lock_configuration = true")
 

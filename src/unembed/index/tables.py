@@ -134,7 +134,7 @@ def write_statistics(path: Path, columns: Mapping[str, np.ndarray], layers: Sequ
 def write_vocabulary(path: Path, strings: Sequence[str]) -> None:
     """Write the text of every token."""
     ids = numbers(np.arange(len(strings), dtype=np.int32))
-    # Lone surrogates represent bytes in some tokenizers; Parquet holds UTF-8 only.
+    # Some tokenizers use lone surrogates to represent bytes, but Parquet can store only valid UTF-8.
     spelled = [text.encode("utf-8", "backslashreplace").decode() for text in strings]
     _write(path, iter([pa.table({"token_id": ids, "token": texts(spelled)})]))
 
@@ -161,7 +161,7 @@ def column_names(path: Path) -> list[str]:
 
 def read_column(path: Path, name: str) -> list[Any]:
     """One column of a table as Python values."""
-    # pq.read_table and to_numpy would import pandas: 0.4 s.
+    # This avoids pq.read_table and to_numpy, which import pandas (0.4 s).
     with pq.ParquetFile(path) as file:
         return file.read(columns=[name]).column(name).to_pylist()
 
@@ -172,7 +172,8 @@ def _chunks(n: int, step: int) -> Iterator[slice]:
 
 def _write(path: Path, parts: Iterator[pa.Table]) -> None:
     first = next(parts)
-    # Integers are packed into as few bits as their range needs; floats, nearly random, are split by byte.
+    # Integers are packed into as few bits as their range needs. Floats look nearly random, so their bytes are stored in
+    # separate streams.
     packed = {field.name: "DELTA_BINARY_PACKED" for field in first.schema if pa.types.is_integer(field.type)}
     split = {field.name: "BYTE_STREAM_SPLIT" for field in first.schema if pa.types.is_floating(field.type)}
     words: Any = [field.name for field in first.schema if field.name not in packed | split]

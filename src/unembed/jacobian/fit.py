@@ -155,7 +155,8 @@ def _add_jacobians(lm: Decoder, window: Int[Tensor, " pos"], sums: _Sums) -> Non
         channels = torch.arange(start, min(start + COPIES, lm.d_model))
         for (point, layer), gradient in _rows(lm, window, cache, channels).items():
             into = sums.before if point == "resid_pre" else sums.middle
-            # Row k holds the derivative of channel k; a row vector is multiplied by the transpose.
+            # Row k of the gradient holds the derivative of output channel k; vectors are rows here, so the transpose is
+            # stored.
             into[layer, :, channels] += gradient.float().cpu().T
     sums.contexts += 1
 

@@ -17,8 +17,8 @@ def fit_lens_answer(
     *,
     out: Out = None,
     corpus: Corpus = None,
-    contexts: Annotated[int, Option("Stretches of text that the lens is fitted on.", low=2)] = 64,
-    context_length: Annotated[int, Option("Tokens of such a stretch.", low=6)] = 64,
+    contexts: Annotated[int, Option("Number of text windows that the lens is fitted on.", low=2)] = 64,
+    context_length: Annotated[int, Option("Tokens in each of these windows.", low=6)] = 64,
 ) -> Table:
     """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
 

@@ -117,7 +117,11 @@ class JacobianLens(Displayed):
 
     def _model(self) -> Decoder:
         if self.lm is None:
-            raise InvalidInput("a lens without a model", why="it reads nothing alone", instead="Use lm.use_lens(lens)")
+            raise InvalidInput(
+                "a lens without a model",
+                why="a lens reads through the unembedding of a model",
+                instead="Use lm.use_lens(lens)",
+            )
         return self.lm
 
     def carried(

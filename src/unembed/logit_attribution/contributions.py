@@ -177,7 +177,8 @@ def attribution(
     if lm.structure.logit_softcap is not None:
         columns.add("soft cap", after_linear)
     elif hasattr(lm.structure.head, "band_scores"):
-        # An adaptive softmax gives log-probabilities: the token's score in its band less what normalises the bands.
+        # An adaptive softmax returns log-probabilities: the token's score within its band, minus the terms that
+        # normalise the bands.
         columns.add("band normalisers", after_linear)
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
@@ -226,7 +227,7 @@ def _by_source(
     source = lm.structure.blocks[layer].attention.values
     mixed = torch.einsum("hs,hsd->hd", pattern.double(), values.double())
     if source is not None and source.gated:
-        # The gate is one factor per channel at this position, so it distributes over the sources.
+        # At this position the gate is one factor for each channel, so every source can be multiplied by it separately.
         gate = torch.where(mixed == 0, 0.0, z.double() / mixed)
         mixed = mixed * gate
         contribution = (pattern * torch.einsum("hsd,hd->hs", values.double(), gate * read.double())).to(read.dtype)

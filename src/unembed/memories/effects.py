@@ -154,7 +154,8 @@ def _effects(
     )
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear
-    # A value's own score leaves scales and gates out: they belong to the run. "final" has no linear score.
+    # This score uses the value vector alone: norm scales and gates depend on the run. It is undefined for the "final"
+    # basis, which is not linear.
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

@@ -164,7 +164,8 @@ class EventRecorder(Reducer):
         self._points = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
-        # Views of the weights are cast and transposed on demand: once a layer, not once a batch.
+        # Computed once for each layer rather than once for each batch, because these views cast and transpose the
+        # weights whenever they are read.
         self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
         self._activations: dict[Need, Tensor] = {}
         self._rows: list[dict[str, Tensor]] = []

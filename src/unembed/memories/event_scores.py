@@ -63,7 +63,7 @@ def event_scores(
 def _basis(basis: ScoreBasis, sample: EventSample) -> int:
     there = SCORE_BASES[: sample.scores.shape[-1]]
     if basis not in there:
-        raise InvalidInput(f"basis {basis!r} for scores", why=f"this model's are {', '.join(there)}")
+        raise InvalidInput(f"basis {basis!r} for scores", why=f"for this model it must be one of {', '.join(there)}")
     return there.index(basis)
 
 

@@ -83,7 +83,7 @@ def _measured(lm: Decoder) -> UsualCoefficients:
     work = 12 * lm.n_layers * lm.d_model**2
     rows = max(1, int(min(_MOST, max(_LEAST, _WORK / work))) // window)
     text = open_corpus(None, segmentation="windows", window=window, max_documents=4 * rows)
-    # The second window of each document: the first begins with its title.
+    # The sample takes the second window of each document, because the first one begins with the title.
     cut = (one.tokens for one in text.segments(lm) if one.sentence == 1 and len(one) == window)
     if not (batch := list(islice(cut, rows))):
         return UsualCoefficients({}, {})

@@ -171,7 +171,7 @@ def _islands(
         overlap = np.maximum(0, room - length) * (1 - np.eye(len(place)))
         if step >= _PUSHES and not (overlap > 1e-3).any():
             break
-        # Two means at the same position move apart along a direction given by their numbers.
+        # If two means have the same position, they are pushed apart in a direction that depends on their numbers.
         away += (length < 1e-9)[:, :, None] * np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[
             :, :, None
         ]

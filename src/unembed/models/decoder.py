@@ -262,7 +262,7 @@ class Decoder:
         if not isinstance(target, str):
             target = as_int("token", target)
             if not 0 <= target < self.d_vocab:
-                raise OutOfRange(f"token {target}", why=f"the vocabulary of {self.name} is 0 to {self.d_vocab - 1}")
+                raise OutOfRange(f"token {target}", why=f"the token ids of {self.name} are 0 to {self.d_vocab - 1}")
             return target
         return self.vocabulary.single(target)
 

@@ -47,7 +47,9 @@ def gguf_file(path: Path) -> Path | None:
     found = sorted(path.glob("*.gguf"))
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:3]) + (" ..." if len(found) > 3 else "")
-        raise ModelUnavailable(f"folder {path}", why=f"it holds {len(found)} GGUF files: {names}", instead="Name one")
+        raise ModelUnavailable(
+            f"folder {path}", why=f"it holds {len(found)} GGUF files: {names}", instead="Give the path of one"
+        )
     return found[0] if found else None
 
 
@@ -121,7 +123,9 @@ def _reader(path: Path) -> Any:
     try:
         return GGUFReader(path)
     except Exception as error:  # a damaged file raises many kinds
-        raise ModelUnavailable(f"file {path}", why=f"it is no whole GGUF file: {first_sentence(error)}") from error
+        raise ModelUnavailable(
+            f"file {path}", why=f"it is not a complete GGUF file: {first_sentence(error)}"
+        ) from error
 
 
 def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:

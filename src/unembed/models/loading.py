@@ -263,7 +263,7 @@ def _pretrained(
         if placed:
             raise InvalidInput(
                 "device_map",
-                why="fairseq's files are opened whole",
+                why="a fairseq model is loaded as a whole",
                 instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
             )
         return _wikilm(name, *found, dtype=dtype, device=device)
@@ -271,7 +271,7 @@ def _pretrained(
         if placed:
             raise InvalidInput(
                 "device_map",
-                why="GGUF files are opened whole",
+                why="a GGUF model is loaded as a whole",
                 instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
             )
         if revision is not None:
@@ -363,7 +363,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
             return None, "it is custom code, which runs only if you allow it (trust_remote_code)"
         return None, f"it cannot be read: {first_sentence(error)}" if has_files else ""
     said.pass_on()
-    # Where there are no files of a tokenizer, some of its classes begin with special tokens alone.
+    # Without tokenizer files, some tokenizer classes start with special tokens only; such a tokenizer is useless.
     if len(found) > len(found.all_special_tokens):
         return found, ""
     return None, "it has no tokens but special ones" if has_files else ""

@@ -48,7 +48,8 @@ class Norm:
         parameter = next(self.module.parameters(), None)
         dtype = torch.float32 if parameter is None else parameter.dtype
         device = device_of(self.module)
-        # Alternating signs have mean 0 and root mean square _PROBE, so LayerNorm and RMSNorm both return the signs.
+        # Values of alternating sign have mean 0 and root mean square _PROBE, so both LayerNorm and RMSNorm map them to
+        # the signs.
         signs = torch.ones(self.width, dtype=dtype, device=device)
         signs[1::2] = -1
         with torch.no_grad():

@@ -153,7 +153,7 @@ class Vocabulary:
         texts = []
         for row in ids.tolist():
             before, content = ([i for i in part if i not in self._silent] for part in (row[:start], row[start:]))
-            # What joins two tokens (a space, or nothing) shows only where they are decoded together.
+            # Whether a space stands between two tokens can be seen only by decoding them together.
             last = str(self._tokenizer.decode(before[-1:])) if before else ""
             text = str(self._tokenizer.decode(before[-1:] + content))
             texts.append(text[len(last) :] if text.startswith(last) else str(self._tokenizer.decode(content)))

@@ -207,7 +207,7 @@ class Weights:
             return own
         table = parameter(self._structure.embedding)
         assert table is not None
-        # Mllama has rows for images, which are never predicted.
+        # The output layer of Mllama has extra rows for images, which the model never predicts.
         return table.detach()[: getattr(self._structure.head, "out_features", None)]
 
     @property

@@ -35,7 +35,8 @@ class Card:
             size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
             return f"{self.table}<p>{html.escape(size)}</p>"
         mark = f"unembed-{secrets.token_hex(6)}"
-        # A classic script, since every notebook runs those in outputs. The function keeps its names local.
+        # The script is not a module, because every notebook runs classic scripts in outputs. The function keeps its
+        # names local.
         return (
             f'<div id="{mark}" class="unembed">{self.table}</div><style>{style()}</style>'
             f'<script type="application/json" id="{mark}-data">{text}</script>'

@@ -26,7 +26,7 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
     known = {f.name: str(f.type) for f in fields(cls)}  # pyright: ignore[reportArgumentType]
     for name, value in given.items():
         if name not in known:
-            raise InvalidInput(f"option {name!r}", why=f"{study} has {', '.join(known)}")
+            raise InvalidInput(f"option {name!r}", why=f"the options of {study} are {', '.join(known)}")
         if name == "judge":
             if value is not None:
                 require_judge(value)

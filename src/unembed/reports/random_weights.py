@@ -62,7 +62,7 @@ def control_judgements(
     """
     config = {k: v for k, v in lm.hf.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
     tests = [(q.name, q.test) for q in quantities]
-    # The tokenizer is identified by how it tokenises its own vocabulary: ids and strings.
+    # The tokenizer is identified by the token strings of all its ids.
     vocabulary = hashlib.sha256("\0".join(lm.token_strings(range(lm.d_vocab))).encode(errors="replace")).hexdigest()
     key = [study, __version__, config, vocabulary, str(lm.dtype), int(lm.unlearned.sum()), tests, dict(settings), SEED]
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]

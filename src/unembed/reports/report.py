@@ -66,14 +66,17 @@ def report(
     reads_shipped, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)
     if corpus is not None or (shipped and reads_shipped):
-        # Opened here, so that what a stopped run left is known by the text's own fingerprint, not by its path.
+        # The corpus is opened here, so that the results of an interrupted run are found by the fingerprint of the text
+        # instead of its path.
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):
             raise InvalidInput("detokenize with moses", why="one reverses the other", instead="Choose one")
         corpus = replace(corpus, detokenize=not moses and (corpus.detokenize or plain), moses=moses or corpus.moses)
     elif moses:
-        raise InvalidInput("moses without a corpus", why=f"{name} takes its text from the index", instead="Give one")
+        raise InvalidInput(
+            "moses without a corpus", why=f"{name} takes its text from the index", instead="Give a corpus"
+        )
     folder = prepared(out)
     key = {
         "study": name,

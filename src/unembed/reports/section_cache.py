@@ -26,7 +26,8 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
         tables = {e.name: _table(e.table) for s in sections for e in s.exhibits}
         return {"sections": np.array(json.dumps({"sections": [s.to_dict() for s in sections], "tables": tables}))}
 
-    # A run that was not stopped reads its sections back as well, so that both give the same page.
+    # Sections are read back from the file even in a run without interruption, so that both kinds of run give the same
+    # page.
     stored = json.loads(str(work.stage(name, compute)["sections"]))
     tables = {
         k: Table(t["title"], t["columns"], Provenance.from_dict(t["provenance"])) for k, t in stored["tables"].items()

@@ -26,7 +26,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     target = as_path(path)
     try:
         is_folder = target.is_dir()
-        # Files are renamed into place, which would put one where a device or a pipe is.
+        # Saving renames a temporary file into place, which would replace a device or a pipe, so those are refused.
         is_ordinary = target.is_file() or not target.exists()
         if b"\0" in os.fsencode(target):
             raise ValueError("a NUL")
@@ -93,12 +93,13 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None:
-            # A full disk is reported without a file name; a missing permission with one, for reads as well.
+            # The error for a full disk names no file. The error for a missing permission names one, but also occurs
+            # while reading.
             inside = inner.filename is not None and Path(os.fsdecode(inner.filename)).is_relative_to(place)
             if inner.errno in _NO_ROOM or inside:
                 return inner.strerror
         inner = inner.__cause__ or inner.__context__
-    # Libraries written in Rust (safetensors) raise their own errors, with the system's number in the text.
+    # Libraries written in Rust (safetensors) raise their own errors, whose text contains the system's error number.
     number = next((number for number in _NO_ROOM if f"(os error {number})" in str(error)), None)
     return None if number is None else os.strerror(number)
 

@@ -24,7 +24,8 @@ from typing import Any
 _NAMED = {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
 _OPEN, _CLOSE, _CARRIER = "⟨", "⟩", "◌"
 _MARKS = frozenset([*_NAMED.values(), _OPEN, _CLOSE, _CARRIER, *(chr(0x2400 + code) for code in range(0x20))])
-# Letters and marks by category, yet drawn as nothing: variation selectors, fillers, the grapheme joiner.
+# Unicode classes these as letters or marks, although nothing is drawn for them: variation selectors, fillers, the
+# grapheme joiner.
 _DRAWN_AS_NOTHING = frozenset(
     chr(code)
     for code in (

@@ -43,7 +43,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
         port: the port of the server, which is part of the cookie's name.
         hosts: the host names that requests may name.
     """
-    # Some machines' registries map .js to text/plain, and browsers then refuse modules.
+    # On some machines the system maps .js to text/plain, and browsers refuse to run such modules.
     mimetypes.add_type("text/javascript", ".js")
 
     app = FastAPI(
@@ -56,7 +56,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     )
     app.state.server = state
     responses.install_error_handlers(app)
-    # Level 1: on one machine time matters more than bytes.
+    # Compression level 1: the server runs on the reader's own machine, where time matters more than bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")
     for room in (about, traces, memories, atlas, heads, comparison, patching, labels, labs, presets, sessions):

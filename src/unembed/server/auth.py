@@ -89,7 +89,7 @@ class Guard:
         if host not in self.hosts:
             return _refused(421, "host", f"host {host[:80]!r} is not served here", _OPEN_LINK)
         origin = headers.get("origin")
-        # The port as well: to a cookie, all ports of a host are one site.
+        # The port is compared as well, because cookies do not distinguish the ports of a host.
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             return _refused(403, "origin", "the request comes from another site", "Use the explorer's own page")
         path, length = scope["path"], headers.get("content-length", "0")

@@ -79,7 +79,8 @@ def serve(
     """
     import uvicorn
 
-    # A free port is another one next time, and on other addresses other people may have the link.
+    # A port chosen by the system differs at the next start, and a server on another address may be used by other
+    # people.
     is_kept = port != 0 and host in LOOPBACK
     sock = listening_socket(host, port)
     port = sock.getsockname()[1]

@@ -74,7 +74,7 @@ class ServerState:
         self.presets = Presets(None if index is None else index.path)
         self.label_version = 0
         """Rises with every label that is written, so that cached responses with labels become stale."""
-        # One thread for long work, so that it takes one processor at most from the model.
+        # Long work gets only one thread, so that it takes at most one processor away from the model.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
         )

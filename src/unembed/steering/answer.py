@@ -51,7 +51,7 @@ def steer_answer(
     """
     if not edits and not promote and not suppress:
         raise InvalidInput(
-            "steering with nothing",
+            "steering without a change",
             why="there is no edit, and no word to promote or suppress",
             instead="Give --set, --scale, --add-vector, --promote, --suppress or --edits",
         )

@@ -1,7 +1,7 @@
-"""Running the real model while watching or editing it.
+"""Run the real model while watching or editing it.
 
-The room answers "what were the tensors, and what if one had been different?" with hooks on the live modules.
-Interpretation of the tensors belongs to the rooms above.
+The package answers "what were the tensors, and what if one had been different?" with hooks on the live modules.
+Interpreting the tensors is left to the packages above it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Attention weights of chosen layers, while all other layers stay on the fast path.
+"""Return the attention weights of chosen layers, while all other layers stay on the fast path.
 
-Fused kernels never form the weights. Where a family looks its attention function up in its config at every call, only
-the requested layers use the eager function; where it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass
-runs eager. Where only one destination position is wanted, its row alone is computed by the eager function, beside the
-fused kernel, so that memory grows with the number of tokens and not with its square.
+Fused kernels never form the weights. If a family looks up its attention function in the config at every call, only the
+requested layers use the eager function. If it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass runs
+eagerly. If only one destination position is wanted, the eager function computes this one row beside the fused kernel,
+so that memory grows with the number of tokens and not with its square.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
     if any(s.scores.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
         raise Unsupported(
             f"attention patterns of {lm.name}",
-            why="this family's eager attention adds ALiBi twice, so they are wrong",
+            why="this family's eager attention adds ALiBi twice, so its patterns are wrong",
             instead="Everything except patterns works for it",
         )
     if lm.hf.config._attn_implementation == "eager":
@@ -67,12 +67,12 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
 
 
 def _own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
-    """The eager function that the module's forward falls back to; None where its name is not the usual one."""
+    """Return the eager function that the module's forward falls back to; None if its name is not the usual one."""
     return inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
 
 
 def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
-    """Whether the weights of one position can be computed beside the fused kernel."""
+    """Tell whether the weights of one position can be computed beside the fused kernel."""
     return lm.hf.config._attn_implementation == "sdpa" and _own_eager_function(module) is not None
 
 
@@ -80,7 +80,8 @@ def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
 def _row_module(module: nn.Module, row: int) -> Iterator[None]:
     """A context in which one attention module also returns the weights of one destination position.
 
-    Its output is that of the fused kernel: only the weights come from the eager function, given one query.
+    Its output still comes from the fused kernel; only the weights come from the eager function, which is given one
+    query.
     """
     eager_function, fused = _own_eager_function(module), ALL_ATTENTION_FUNCTIONS["sdpa"]
     assert eager_function is not None
@@ -110,9 +111,10 @@ def _row_module(module: nn.Module, row: int) -> Iterator[None]:
 
 
 def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], None]) -> Callable[..., Any]:
-    """The forward of a layer's attention that also calls back with its scores; the layer must run the eager attention.
+    """Return a forward of the layer's attention that also passes its scores to a callback.
 
-    It raises `PointMissing` where the family's attention has no softmax over scores of the pattern's shape.
+    The layer must run the eager attention. `PointMissing` is raised where the family applies no softmax to scores of
+    the pattern's shape.
     """
     forward = lm.structure.blocks[layer].attention.module.forward
 
@@ -125,7 +127,7 @@ def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], No
         if found is None:
             raise PointMissing(
                 f"{lm.name} layer {layer} has no scores",
-                why="its attention has no softmax over them",
+                why="its attention does not apply a softmax to scores",
                 instead="Use pattern",
             )
         callback(found)
@@ -147,7 +149,7 @@ class _SoftmaxInputs(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def scores_of(self, pattern: Tensor) -> Tensor | None:
-        """The last recorded input of the pattern's shape; columns beyond its sources belong to attention sinks."""
+        """Return the last recorded softmax input that fits the pattern; extra columns belong to attention sinks."""
         batch, heads, dst, src = pattern.shape
         for scores in reversed(self._inputs):
             if scores.numel() == pattern.numel():
@@ -184,7 +186,7 @@ def _eager_module(module: nn.Module) -> Iterator[None]:
 
 
 def _additive(mask: Any, hidden: Any) -> Any:
-    """What eager attention adds to the scores, from a mask meant for a fused kernel (None there means causal).
+    """Convert a mask for a fused kernel (where None means causal) to the one that eager attention adds to the scores.
 
     ZAYA's attention is given two masks by name, and the pattern has the one named "causal".
     """

@@ -1,4 +1,4 @@
-"""The capture points: for each, the module whose input or output holds the tensor, and how to read and replace it."""
+"""The table of capture points: which module holds each tensor, and how to read and replace it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class ForwardPass:
             self.rows = Rows(real[:, seen : seen + self.shape[1]], seen - padding)
 
     def by_position(self, t: Tensor) -> Tensor:
-        """The tensor as (batch, pos, ...), for modules that flatten the two."""
+        """Return the tensor as (batch, pos, ...), also for modules that flatten the two."""
         return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
 
 
 @dataclass(frozen=True)
 class CapturePoint:
-    """Where one point is captured: a row of the table below."""
+    """Where and how one tensor is captured: a row of the table below."""
 
     module: Callable[[Decoder, Block], nn.Module | None]
     """The module; None where the layer does not have the point."""
@@ -98,20 +98,20 @@ def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
 
 
 def _half(t: Tensor, block: Block, which: str) -> Tensor:
-    """The gate or up branch, from the output of a projection that may be fused."""
+    """Take the gate or up branch from the output of a projection that may hold both."""
     assert block.feed_forward is not None
     return block.feed_forward.half(t, which)
 
 
 def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
-    """The module that projects to queries, keys or values; None where it was not found."""
+    """Return a function that finds the module which projects to queries, keys or values (None if there is none)."""
     return lambda _lm, b: (
         None if b.mixer is None or b.mixer.head_layout is None else getattr(b.mixer.head_layout, which)
     )
 
 
 def _projected(which: str) -> CapturePoint:
-    """Queries, keys or values by head, from the output of the projection."""
+    """Describe queries, keys or values by head as a capture point at the output of their projection."""
 
     def split(t: Tensor, block: Block) -> Tensor:
         return block.attention.split_heads(t, which)
@@ -143,7 +143,7 @@ def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
 def _put_back_added(
     new: Tensor, own: Tensor, block: Block, norm: Norm | None, multiplier: float, constant: Tensor | None = None
 ) -> Tensor:
-    """What a module must return so that `new` is added; its own numbers where nothing changed, free of rounding."""
+    """Compute what a module must return so that `new` is added; unchanged numbers are returned without rounding."""
     new = new.reshape(own.shape)
     if multiplier == 1.0 and constant is None and not isinstance(norm, ChannelGain):
         return new
@@ -152,14 +152,14 @@ def _put_back_added(
 
 
 def _added(t: Tensor, norm: Norm | None, multiplier: float, constant: Tensor | None = None) -> Tensor:
-    """What a module adds to the stream, from what it returns."""
+    """Compute what is added to the stream from what the module returns."""
     t = norm.applied(t) if isinstance(norm, ChannelGain) else t
     t = t if multiplier == 1.0 else t * multiplier
     return t if constant is None else t + constant.to(t.device)
 
 
 def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
-    """What a module must return for its gain per channel to turn it into `new`."""
+    """Compute what a module must return so that its gain for each channel turns it into `new`."""
     if not isinstance(norm, ChannelGain):
         return new
     if bool((norm.gains == 0).any()):
@@ -168,7 +168,7 @@ def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
 
 
 def _put_back_columns(columns: Callable[[Tensor, Block], Tensor]) -> Callable[[Tensor, Tensor, Block], Tensor]:
-    """A function that writes the point into the columns of a projection's output that hold it."""
+    """Return a function that writes the point back into its columns of a projection's output."""
 
     def put_back(new: Tensor, own: Tensor, block: Block) -> Tensor:
         at = columns(torch.arange(own.shape[-1], device=own.device), block).flatten()
@@ -227,7 +227,7 @@ def _no_values(block: Block) -> tuple[str, str]:
 
 
 def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    """The stream between blocks: several streams are combined as after the last layer."""
+    """Return the stream between blocks; several streams are combined as they are after the last layer."""
     return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
 
 
@@ -239,7 +239,9 @@ def _left(t: Tensor, block: Block, current: ForwardPass) -> Tensor:
 def _put_back_entering(new: Tensor, own: Tensor, block: Block) -> Tensor:
     if block.streams is not None:
         raise Unsupported(
-            f"replacing the stream at {block.path}", why="it has several", instead="Replace attn_out or mlp_out"
+            f"replacing the stream at {block.path}",
+            why="the model has several streams",
+            instead="Replace attn_out or mlp_out",
         )
     return new.reshape(own.shape)
 
@@ -347,7 +349,7 @@ OF_WEIGHTS = ("scores", "pattern")
 
 
 def capture_point(point: str) -> CapturePoint:
-    """The row of a point.
+    """Return the table row of a point.
 
     Raises:
         InvalidInput: there is no such point.
@@ -376,7 +378,7 @@ def _added_by(writer: Writer | None, t: Tensor, block: Block, current: ForwardPa
 
 
 def has_point(lm: Decoder, point: str, layer: int) -> bool:
-    """Whether a layer has a point.
+    """Tell whether a layer has a point.
 
     Raises:
         InvalidInput: no model has such a point.

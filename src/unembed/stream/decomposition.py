@@ -1,8 +1,8 @@
-"""The stream as the sum of its writers: what each part of the model adds, through branch norms and multipliers.
+"""Split the stream into its writers: what each part of the model adds, through branch norms and multipliers.
 
 In some families (Gemma, OLMo 2) a branch norm lies between the heads or memories of a layer and the stream. With its
-scale frozen at the run's value it is linear, so each head's and each memory's own share is exact; libraries that leave
-it out report numbers that do not add up.
+scale frozen at the value of the run, the norm is linear, so the share of each head and each memory is exact. Libraries
+that ignore this norm report numbers that do not add up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unembed.stream.run import Run
 
 
 def tolerance(lm: Decoder) -> float:
-    """The largest relative error a sum may have in this model's dtype."""
+    """Return the largest relative error that a sum may have in this model's dtype."""
     return SUM_TOLERANCE[lm.coarsest_dtype_name]
 
 
@@ -32,7 +32,7 @@ _PERHAPS = "Load with dtype='float32', remove hooks of your own from lm.hf, or r
 
 
 def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str = _PERHAPS) -> float:
-    """The relative error of a sum against the tensor it decomposes.
+    """Return the relative error of a sum against the tensor it decomposes, and refuse an error above the limit.
 
     Raises:
         SumNotProved: the error is above the limit.
@@ -41,7 +41,7 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str
     if not error <= limit:
         raise SumNotProved(
             what,
-            why=f"its parts differ from it by {error:.1e} of its size, above {limit:.0e}",
+            why=f"the sum of its parts differs from it by {error:.1e} of its size (allowed: {limit:.0e})",
             instead=instead,
         )
     return error
@@ -61,14 +61,14 @@ class Branch:
     """Factor of each channel at each position (RWKV)."""
 
     def written(self, part: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """The contribution of a part of the branch's raw output to the stream."""
+        """Return what a part of the branch's raw output contributes to the stream."""
         part = part if self.gate is None else part * self.gate
         if self.norm is not None and self.scale is not None:
             part = self.norm.frozen(part, self.scale)
         return part * self.multiplier
 
     def direction(self, u: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """The direction u pulled back through the branch norm and the gate, up to the position's `factor`."""
+        """Pull the direction u back through the branch norm and the gate, except for the position's `factor`."""
         u = u * self.multiplier
         if self.norm is not None:
             u = self.norm.pulled_back(u, torch.ones(1, dtype=u.dtype, device=u.device))
@@ -76,19 +76,19 @@ class Branch:
 
     @property
     def factor(self) -> Float[Tensor, "*pos 1"] | float:
-        """Factor of a dot product with `direction` at each position."""
+        """The factor of a dot product with `direction` at each position."""
         return 1.0 if self.scale is None else 1.0 / self.scale
 
     @property
     def bias(self) -> Float[Tensor, " d_model"] | None:
-        """The branch norm's bias in the stream, if any."""
+        """The branch norm's bias as it enters the stream, if it has one."""
         if self.norm is None or self.norm.bias is None:
             return None
         return self.norm.bias * self.multiplier
 
 
 def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head"]) -> Branch:
-    """How the heads of a layer enter the stream in the run that gave z."""
+    """Describe how the outputs of a layer's heads entered the stream in the run that produced z."""
     site = lm.structure.blocks[layer].mixer
     assert site is not None
     if site.branch_norm is None:
@@ -100,7 +100,7 @@ def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head
 
 
 def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> Float[Tensor, "head src d_head"]:
-    """Each head's value at each position of the first prompt: what the pattern mixes.
+    """Return each head's value vector at each position of the first prompt, which the pattern mixes.
 
     Args:
         run: a run that captured "values".
@@ -129,7 +129,7 @@ def memory_branch(
     coefficients: Float[Tensor, "*pos d_mlp"],
     gate: Float[Tensor, "*pos d_model"] | None,
 ) -> Branch:
-    """How the memories of a layer enter the stream in the run that gave the coefficients.
+    """Describe how a layer's memories entered the stream in the run that produced the coefficients.
 
     Args:
         coefficients: of all memories of the layer.
@@ -146,14 +146,17 @@ def memory_branch(
 
 
 def branch_of_run(lm: Decoder, run: Run, layer: int, position: int | slice = slice(None)) -> Branch:
-    """How the memories of a layer enter the stream in the first prompt of a run that captured `memory_points(lm)`."""
+    """Describe how a layer's memories entered the stream in the first prompt of a run.
+
+    The run must have captured `memory_points(lm)`.
+    """
     has_gate = lm.feed_forward(layer).channel_gate is not None
     gate = run.at("channel_gate", layer)[0, position] if has_gate else None
     return memory_branch(lm, layer, run.at("coefficients", layer)[0, position], gate)
 
 
 def memory_points(lm: Decoder) -> tuple[str, ...]:
-    """What determines how the memories of a layer enter the stream: their coefficients, and a gate per channel."""
+    """Return the points to capture for the memories of a layer: their coefficients, and a gate if there is one."""
     gated = any(b.feed_forward is not None and b.feed_forward.channel_gate is not None for b in lm.structure.blocks)
     return ("coefficients", "channel_gate") if gated else ("coefficients",)
 
@@ -168,9 +171,9 @@ class Writers:
 
 
 def writer_points(lm: Decoder) -> tuple[str, ...]:
-    """The points for an exact decomposition of the stream, in addition to resid_pre and resid_post.
+    """Return the points needed, besides resid_pre and resid_post, to decompose the stream exactly.
 
-    What every component adds, and what determines how later blocks change it.
+    They are what every component adds, and what determines how later blocks change it.
     """
     blocks = lm.structure.blocks
     points = ["attn_out"] if any(b.mixer is not None for b in blocks) else []
@@ -190,7 +193,7 @@ class Step:
 
 
 def steps_of(block: Block) -> tuple[Step, ...]:
-    """The components of a block in the order of the forward pass."""
+    """Return the components of a block in the order of the forward pass."""
     others = [*block.early_writers, *block.late_writers]
     mixer = (
         [] if block.mixer is None else [Step("attention" if block.mixer.is_attention else "mixer", "attn_out", False)]
@@ -203,7 +206,7 @@ def steps_of(block: Block) -> tuple[Step, ...]:
 
 
 def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
-    """Embedding, positions, and what each component up to a point adds.
+    """Return what the embedding, the positions and each component add to the stream up to a point.
 
     Where a block rescales the stream, the vectors of earlier writers are rescaled with it.
 
@@ -251,7 +254,7 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
 def _normed(
     vectors: list[Tensor], labels: list[str], norm: Norm | None, run: Run, point: str, layer: int
 ) -> list[Tensor]:
-    """The vectors after a norm on the stream itself, its scale frozen, and its bias as a writer."""
+    """Apply a norm of the stream, with its scale frozen, to the vectors, and add its bias as a writer."""
     if norm is None:
         return vectors
     scale = norm.scale(run.at(point, layer))
@@ -297,9 +300,9 @@ def _rescaled(vectors: list[Tensor], gain: float | Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """A direction at the end of the stream, pulled back to where each component writes.
+    """One direction at the end of the stream, pulled back to the place where each component writes.
 
-    A block that rescales the stream multiplies what all earlier writers contribute: the direction is pulled back
+    A block that rescales the stream multiplies what all earlier writers contribute. So the direction is pulled back
     through the gains, norms and mixtures of the later blocks, from the last to the first, each as it was in the run.
     """
 
@@ -313,12 +316,12 @@ class Directions:
     """By layer, what the biases of norms on the stream itself contribute."""
 
     def ffn(self, layer: int) -> Float[Tensor, "*pos d_model"]:
-        """The direction for the output of a layer's FFN."""
+        """Return the direction as it applies to the output of a layer's FFN."""
         return self.steps[layer]["mlp_out"]
 
 
 def mixing_points(lm: Decoder) -> tuple[str, ...]:
-    """The points that a run must capture for `directions`; none where blocks only add to the stream."""
+    """Return the points that a run must capture for `directions`; none if blocks only add to the stream."""
     structure = lm.structure
     points = ["streams", "streams_middle", "streams_end"] if structure.streams is not None else []
     points += ["resid_pre"] if structure.has_stream_norms else []
@@ -329,7 +332,7 @@ def mixing_points(lm: Decoder) -> tuple[str, ...]:
 def directions(
     lm: Decoder, u: Float[Tensor, "*pos d_model"], run: Run | None = None, column: int | slice = slice(None)
 ) -> Directions:
-    """The direction `u` at the end of the stream, pulled back to every point at which a writer adds to it.
+    """Pull the direction `u` at the end of the stream back to every point where a writer adds to it.
 
     Args:
         u: the direction, after the last block and before the final norm.

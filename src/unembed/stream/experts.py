@@ -1,8 +1,8 @@
-"""Coefficients of memories that belong to experts: captured after a layer's FFN has run, and changed there.
+"""Capture and change the coefficients of memories in experts, after a layer's FFN has run.
 
-A change of coefficients is added to what the FFN wrote, as difference times values. The sum is linear in its
-coefficients, so this is the same as running the down-projections on the changed ones; a coefficient may also be set
-where the router did not choose the expert, which adds the value all the same.
+A changed coefficient is applied by adding (difference times value) to what the FFN wrote. The FFN's output is linear in
+its coefficients, so this equals running the down-projections on the changed coefficients. A coefficient can also be set
+where the router did not choose the expert; its value is added all the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def install_experts(
     captures: Sequence[tuple[str, Callable[[Tensor], None]]] = (),
     routed: Sequence[Callable[[RoutedCoefficients], None]] = (),
 ) -> None:
-    """Read, and change, the coefficients of a layer of experts in every pass until the stack closes.
+    """Read and change the coefficients of a layer of experts in every pass until the stack closes.
 
     Args:
         stack: on which the hooks are removed.
@@ -91,7 +91,7 @@ def install_experts(
 def dense_coefficients(
     found: RoutedCoefficients, layer: int, current: ForwardPass
 ) -> Float[Tensor, "batch pos memory"]:
-    """All coefficients of a layer of experts, after the edits of this pass."""
+    """Return all coefficients of a layer of experts after the edits of this pass."""
     dense = found.dense().view(*current.shape, -1)
     if layer in current.edited:
         columns, changed = current.edited[layer]
@@ -100,6 +100,6 @@ def dense_coefficients(
 
 
 def _added(lm: Decoder, layer: int, rows: Tensor, difference: Tensor, like: Tensor) -> Tensor:
-    """The change of the FFN's output for a difference of coefficients."""
+    """Return the change in the FFN's output that a change of coefficients causes."""
     values = lm.weights.values(layer, rows)
     return (difference.flatten(0, -2).to(values) @ values).view(like.shape).to(like)

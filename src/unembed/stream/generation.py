@@ -1,7 +1,7 @@
-"""Text generation by the real model under edits, whole or one token at a time.
+"""Generate text with the real model under edits, all at once or one token at a time.
 
-Edits hold at every step, with the key-value cache. `generate_steps` yields the same tokens as `generate`, greedy or
-from a seed, and leaves the model free between two steps.
+Edits hold at every step, also with the key-value cache. `generate_steps` yields the same tokens as `generate`, greedy
+or from a seed, and leaves the model unchanged between two steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unembed.validation import as_str, as_tuple, positive_int, valid_seed
 
 
 class _Finite(LogitsProcessor):
-    """Stops a generation whose logits have overflowed, before they produce a wrong text."""
+    """Stops a generation when its logits overflow, before it produces a wrong text."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if bool(torch.isnan(scores).any()) or bool(torch.isposinf(scores).any()):
@@ -48,7 +48,7 @@ def generate(
     seed: int | None = None,
     **options: Any,
 ) -> list[str]:
-    """The prompts with their continuations, under edits.
+    """Return the prompts with their continuations, generated under edits.
 
     Args:
         prompt: one prompt or several (padded on the left).
@@ -77,9 +77,9 @@ def generate_ids(
     seed: int | None = None,
     **options: Any,
 ) -> tuple[Int[Tensor, "row pos"], int]:
-    """The tokens of `generate`, prompts included, and the column at which continuations start.
+    """Return the tokens of `generate`, prompts included, and the column where the continuations start.
 
-    Encoding the decoded text again does not always give the same tokens, so tokens are counted on these ids.
+    Encoding the decoded text again does not always give the same tokens, so continuations are counted on these ids.
     """
     max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, list(prompts))
@@ -158,7 +158,7 @@ def generate_steps(
     top_p: float | None = None,
     top: int = 5,
 ) -> Iterator[Step]:
-    """The continuation of a prompt, token by token; it ends early at the model's end-of-text token.
+    """Yield the continuation of a prompt token by token; it ends early at the model's end-of-text token.
 
     Args:
         edits: changes that hold at every step, as in `generate`.
@@ -195,7 +195,7 @@ def generate_steps(
 
 @torch.no_grad()
 def _next(lm: Decoder, given: Tensor, ids: Tensor, cache: Any, edits: Edits) -> tuple[Tensor, Any]:
-    """Logits after the last token, and the cache. Hooks are attached only while this runs."""
+    """Return the logits after the last token, and the cache. Hooks are attached only while this runs."""
     with memory_guard("a step of a generation"), attach_hooks(lm, {}, edits) as current:
         out = lm.hf(
             given,
@@ -242,6 +242,6 @@ def _warpers(temperature: float, top_k: int | None, top_p: float | None) -> Logi
 
 
 def end_tokens(lm: Decoder) -> set[int]:
-    """The tokens at which the model ends a text."""
+    """Return the tokens at which the model ends a text."""
     end = lm.hf.generation_config.eos_token_id if lm.hf.generation_config is not None else None
     return set() if end is None else {end} if isinstance(end, int) else set(end)

@@ -1,4 +1,4 @@
-"""A pass that records a graph, and the gradients of a number with respect to its captured tensors."""
+"""Record the graph of a forward pass, and compute gradients of a number with respect to captured tensors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from unembed.stream.hooks import after_module, change_tensor, of_experts
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The modules' own tensors at the captured points, in the graph of the logits."""
+    """The tensors of the modules at the captured points, as nodes of the graph that leads to the logits."""
 
     lm: Decoder
     current: ForwardPass
     own: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def gradient(self, point: str, layers: Sequence[int], of: Tensor) -> Tensor:
-        """The gradient in each layer, in the shape of the captured tensors; zero where nothing depends on it."""
+        """Return the gradient in each layer, shaped like the captured tensors.
+
+        It is zero where nothing depends on them.
+        """
         if of.numel() != 1 or not of.requires_grad:
             raise InvalidInput(
                 "the number whose gradient is taken",
@@ -53,7 +56,7 @@ class Graph:
 
 
 def _read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: ForwardPass) -> Tensor:
-    """The gradient with respect to a captured tensor, from that of the module's own tensor."""
+    """Convert the gradient of a module's own tensor to that of the captured tensor."""
     if point == "pattern":
         return own
     block = lm.structure.blocks[layer]
@@ -73,7 +76,7 @@ def _read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: Fo
 def on_the_graph(
     lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor], current: ForwardPass
 ) -> Iterator[None]:
-    """A context in which a forward pass records a graph from the first block's input on, with its tensors in `own`.
+    """A context in which a pass records its graph from the first block's input on; `own` collects the tensors.
 
     Args:
         lm: the model, with hooks attached.
@@ -98,7 +101,7 @@ def on_the_graph(
         for point, layer in points:
             if point in ("scores", "gate_weights"):
                 instead = "Use pattern, q or k" if point == "scores" else "Use coefficients"
-                raise Unsupported(f"gradients of {point}", why="they are only read", instead=instead)
+                raise Unsupported(f"gradients of {point}", why="captures can only read them", instead=instead)
             if of_experts(lm, point, layer):
                 _keep_coefficients(stack, lm, layer, current, partial(own.__setitem__, (point, layer)))
             elif point == "pattern":
@@ -127,7 +130,7 @@ def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out:
 def _keep_coefficients(
     stack: ExitStack, lm: Decoder, layer: int, current: ForwardPass, keep: Callable[[Tensor], None]
 ) -> None:
-    """Until the stack closes, make a layer's coefficients leaves of the graph, so that gradients reach them."""
+    """Make a layer's coefficients leaves of the graph until the stack closes, so that gradients reach them."""
     site = lm.feed_forward(layer)
     assert site.experts is not None
 

@@ -1,6 +1,6 @@
-"""Hooks on the model's own modules: a callback for each captured tensor, after the edits.
+"""Attach hooks to the model's modules, which call back with each captured tensor after the edits.
 
-A callback receives the live tensor and must copy what it stores before it returns: Falcon, among others, changes such
+A callback receives the live tensor and must copy what it keeps before it returns: Falcon, among others, changes such
 tensors in place later in the pass. A model compiled in place (`hf.compile()`) runs eagerly while hooks are attached,
 because compiled code does not call them.
 """
@@ -30,7 +30,7 @@ Hook = Callable[[Tensor, int], Tensor | None]
 
 
 class Stop(Exception):
-    """Raised by a callback to end the pass when nothing later in it is needed."""
+    """Raised by a callback to end the forward pass early, when nothing later in it is needed."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def attach_hooks(
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted, pattern_row)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
-        # First of all hooks: those on the blocks depend on the state of the pass.
+        # This hook comes first, because the hooks on the blocks depend on the state of the forward pass that it sets.
         if lm.structure.blocks:
             _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
         stack.callback(
@@ -86,7 +86,7 @@ def attach_hooks(
 
 
 def of_experts(lm: Decoder, point: str, layer: int) -> bool:
-    """Whether the experts of a layer hold the tensor of a point, rather than one module's input or output."""
+    """Tell whether a point's tensor comes from a layer's experts instead of one module's input or output."""
     return point in ("coefficients", "gate_weights", "routed") and lm.experts_of(layer) is not None
 
 
@@ -98,7 +98,7 @@ def _install_experts(
     hooks: Mapping[tuple[str, int], Hook],
     current: ForwardPass,
 ) -> None:
-    """One observer for each layer of experts whose coefficients or gate weights are captured or changed."""
+    """Attach one observer to each layer of experts whose coefficients or gate weights are captured or changed."""
     for layer in range(lm.n_layers):
         if lm.experts_of(layer) is None:
             continue
@@ -136,7 +136,7 @@ def _before(stack: ExitStack, module: nn.Module, look: Callable[[Tensor | None, 
 
 
 def after_module(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> None:
-    """Call a function with what a module returns, until the stack closes."""
+    """Call `look` with what a module returns, until the stack closes."""
 
     def after(_m: nn.Module, _args: tuple[Any, ...], out: Any) -> None:
         if not is_measuring():
@@ -146,7 +146,7 @@ def after_module(stack: ExitStack, module: nn.Module, look: Callable[[Any], None
 
 
 def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[tuple[str, int], Hook]]:
-    """The edits as a hook for each point and layer."""
+    """Yield the edits as one hook for each point and layer."""
     of: dict[tuple[str, int], list[Edit]] = {}
     for edit in edits:
         of.setdefault((EDITED_POINTS[edit.target], edit.layer), []).append(edit)
@@ -155,13 +155,13 @@ def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[t
 
 
 def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
-    """Change the tensor that a point's module receives or returns, in the module's own shape."""
+    """Change the tensor of a point in the form in which its module receives or returns it."""
     row, block = capture_point(point), lm.structure.blocks[layer]
     module = row.module(lm, block)
     assert module is not None
 
     def changed(value: Any) -> Any:
-        """The input or output of a module with the point's tensor replaced."""
+        """Return the module's input or output with the tensor of the point replaced."""
         if is_measuring():
             return value
         if isinstance(value, Tensor):
@@ -182,7 +182,7 @@ def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change:
 
 
 def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
-    """Call a function with the captured tensor; a tensor that it returns replaces the captured one.
+    """Call `hook` with the captured tensor; if it returns a tensor, that one replaces the captured tensor.
 
     Raises:
         PointMissing: the layer does not have the point.
@@ -208,13 +208,13 @@ def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: H
 
 
 def _replacement(point: str, layer: int, seen: Tensor, new: Any) -> Tensor:
-    """The replacement that a user's function returned for a tensor: that tensor where it returned None."""
+    """Check what a user's hook returned, and return it; None leaves the tensor as it was."""
     if new is None:
         return seen
     if not isinstance(new, Tensor) or new.shape != seen.shape:
         given = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
         raise InvalidInput(
-            f"the value returned by the hook at {point} returned in layer {layer}",
+            f"the value that the hook at {point} returned in layer {layer}",
             why=f"it is {given}, not a tensor of shape {tuple(seen.shape)}",
             instead="Return a tensor of the same shape, or None",
         )
@@ -233,7 +233,7 @@ def _only_read(point: str, returned: Tensor | None) -> None:
 def _install_capture(
     stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: ForwardPass
 ) -> None:
-    """One hook, as described by the point's row."""
+    """Attach one capturing hook, as described by the point's row."""
     block = lm.structure.blocks[layer]
     if point == "scores":
         stack.enter_context(forward_replaced(block.attention.module, forward_with_scores(lm, layer, callback)))
@@ -264,7 +264,7 @@ def _install_capture(
 
 @contextmanager
 def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Context manager: replace the module's forward; on exit restore the previous one."""
+    """A context that replaces a module's `forward` and restores the previous one at its end."""
     before = module.__dict__.get("forward")
     module.forward = forward  # type: ignore[method-assign]
     try:
@@ -278,7 +278,7 @@ def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 
 @contextmanager
 def memory_guard(what: str) -> Iterator[None]:
-    """Turn a failed allocation into one line with what to do.
+    """Turn a failed allocation into an error of one line that says what to do.
 
     Raises:
         OutOfMemory: an allocation inside failed.
@@ -302,5 +302,5 @@ def _too_large(what: str) -> OutOfMemory:
 
 
 def accepts_argument(lm: Decoder, argument: str) -> bool:
-    """Whether the model's forward has this argument."""
+    """Tell whether the model's forward accepts this argument."""
     return argument in inspect.signature(type(lm.hf).forward).parameters

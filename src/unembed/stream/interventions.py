@@ -1,7 +1,7 @@
-"""Changes to a run: coefficients of memories, outputs of heads and of whole layers, vectors in the stream.
+"""Define changes to a run: coefficients of memories, outputs of heads and layers, vectors in the stream.
 
-An edit is a value that can be saved, compared and shown; it holds at all positions, at the last one, or at chosen ones,
-in a run, a trace and a generation alike.
+An edit is a plain value that can be saved, compared and shown. It applies to all positions, to the last one or to
+chosen ones, and works in the same way in a run, a trace and a generation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EDITED_POINTS = {
 
 @dataclass(frozen=True)
 class Edit:
-    """One change. `index` is a memory or a head (0 where a whole layer is edited); `value` a coefficient or factor.
+    """One change. `index` is a memory or head (0 for a whole layer); `value` is a coefficient or a factor.
 
     A memory of an expert may be named as (expert, index); in a run it is the number of the memory in its layer.
     """
@@ -63,7 +63,7 @@ class Edit:
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
     def applied(self, numbers: Tensor) -> Tensor:
-        """The new numbers in place of the old ones."""
+        """Return the changed numbers."""
         if self.vector is not None:
             vector = self.value * torch.tensor(self.vector, dtype=torch.float32, device=numbers.device)
             return (numbers + vector if self.action == "add" else vector.expand_as(numbers)).to(numbers.dtype)
@@ -78,7 +78,7 @@ class Edit:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Edit:
-        """The edit that `to_dict` wrote."""
+        """Return the edit that `to_dict` described."""
         try:
             given: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in data.items()}
             return cls(**given)
@@ -94,7 +94,7 @@ def _where(positions: At) -> Where:
 
 
 def set_coefficient(layer: int, index: MemoryIndex, to: float, positions: At = "all") -> Edit:
-    """Give a memory this coefficient on every input. Source: Geva et al. 2022, section 6.1."""
+    """Set a memory's coefficient to this value on every input. Source: Geva et al. 2022, section 6.1."""
     return Edit("coefficient", "set", layer, index, to, _where(positions))
 
 
@@ -109,7 +109,7 @@ def add_to_coefficient(layer: int, index: MemoryIndex, amount: float, positions:
 
 
 def scale_head(layer: int, head: int, by: float, positions: At = "all") -> Edit:
-    """Multiply what a head writes (its z, before W_O); 0 ablates it."""
+    """Multiply what a head writes (its z, before W_O) by a factor; 0 ablates the head."""
     return Edit("head", "scale", layer, head, by, _where(positions))
 
 
@@ -150,7 +150,7 @@ Edits = Sequence[Edit] | Edit | None
 
 
 def as_edits(edits: Edits) -> tuple[Edit, ...]:
-    """One edit, several or none as a tuple.
+    """Return edits as a tuple, given one edit, several or none.
 
     Raises:
         InvalidInput: it is not one of these.
@@ -169,7 +169,7 @@ def as_edits(edits: Edits) -> tuple[Edit, ...]:
 
 
 def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
-    """The edits with layers and indices counted from 0, each checked to exist in this model.
+    """Return the edits with layers and indices counted from 0, after checking that each exists in this model.
 
     Raises:
         OutOfRange: a layer, memory or head that the model does not have.
@@ -181,7 +181,8 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
     for edit in as_edits(edits):
         if abs(edit.value) > most:
             raise InvalidInput(
-                f"edit value {edit.value:g}", why=f"the model computes in {lm.dtype}, which ends at {most:.2g}"
+                f"edit value {edit.value:g}",
+                why=f"the model computes in {lm.dtype}, whose largest number is {most:.2g}",
             )
         layer, index = lm.layer(edit.layer), 0
         if edit.target == "coefficient":
@@ -220,7 +221,7 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
 
 @dataclass
 class Rows:
-    """The position of each column of the current pass, row by row."""
+    """The position that each column of the current pass has in each row."""
 
     real: Bool[Tensor, "batch pos"] | None = None
     """False at padding; None when there is none."""
@@ -228,7 +229,7 @@ class Rows:
     """The position of the first column in each row (negative in left padding); None means 0."""
 
     def mask(self, where: Where, shape: tuple[int, int], device: torch.device) -> Bool[Tensor, "batch pos"]:
-        """The cells of the current pass that an edit touches."""
+        """Mark the cells of the current pass that an edit changes."""
         batch, pos = shape
         columns = torch.arange(pos, device=device).expand(batch, pos)
         real = torch.ones(shape, dtype=torch.bool, device=device) if self.real is None else self.real.to(device)
@@ -246,7 +247,7 @@ class Rows:
 
 
 def edited(t: Float[Tensor, "batch pos ..."], edits: Sequence[Edit], rows: Rows) -> Tensor:
-    """A captured tensor after edits of one target; the model's own tensor is left alone."""
+    """Return a captured tensor after the edits of one target; the model's own tensor is not changed."""
     t = t.clone()
     for edit in edits:
         part = t  # of attention, FFN or stream; else a view of one memory, feature or head

@@ -41,7 +41,7 @@ Tokens = OnePrompt | Sequence[str]
 
 @dataclass(eq=False)
 class _Layers:
-    """The tensors of one point, stacked where all layers have the same shape."""
+    """The tensors of one point, stacked if all layers have the same shape."""
 
     layers: tuple[int, ...]
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
@@ -65,7 +65,7 @@ class _Layers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Displayed):
-    """The result of a forward pass: the logits and the captured tensors, by point."""
+    """The result of a forward pass: the logits, and the captured tensors by point."""
 
     tokens: Int[Tensor, "batch pos"]
     attention_mask: Int[Tensor, "batch pos"]
@@ -79,11 +79,11 @@ class Run(Displayed):
     """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The pickled state: everything but the graph."""
+        """Return what is pickled: everything except the graph."""
         return {**vars(self), "_graph": None, "_logits": None if self._logits is None else self._logits.detach()}
 
     def to_table(self) -> Table:
-        """One row for each captured point, and one for the logits: its layers, the shape of one layer, the dtype."""
+        """Return one row for each captured point and for the logits: layers, shape of one layer, dtype."""
         rows = [(point, list(of.layers), of.at(of.layers[0])) for point, of in self._captured.items() if of.layers]
         rows += [] if self._logits is None else [("logits", None, self._logits)]
         columns = {
@@ -96,7 +96,7 @@ class Run(Displayed):
         return Table(f"Run of {n} x {length} tokens", columns, self.provenance)
 
     def __repr__(self) -> str:
-        """The size of the run and the names of what it captured, without the tensors."""
+        """Show the size of the run and the names of what it captured, but not the tensors."""
         rows, length = self.tokens.shape
         points = ", ".join(self._captured) or "nothing"
         return f"Run({rows} x {length} tokens, {len(self.layers)} layers, captured {points})"
@@ -113,7 +113,7 @@ class Run(Displayed):
         return self._logits
 
     def __getitem__(self, point: str) -> Float[Tensor, "layer batch ..."]:
-        """The tensor of a capture point: layer first, then batch.
+        """Return the tensor of a capture point, with the axes layer, batch and so on.
 
         Raises:
             PointMissing: the run did not capture it, or not every layer has it in the same shape.
@@ -126,7 +126,7 @@ class Run(Displayed):
         return captured.stack
 
     def gradient(self, point: str, of: Float[Tensor, ""]) -> Float[Tensor, "layer batch ..."]:
-        """The gradient of a number with respect to a captured tensor, in all layers that have it.
+        """Return the gradient of a number with respect to a captured tensor, in all layers that have it.
 
         Args:
             point: a point that the run captured.
@@ -157,11 +157,11 @@ class Run(Displayed):
         return isinstance(point, str) and point in self._captured
 
     def has(self, point: str, layer: int) -> bool:
-        """Whether the run captured a point in a layer."""
+        """Tell whether the run captured a point in a layer."""
         return point in self and layer in self._captured[point].layers
 
     def at(self, point: str, layer: int) -> Float[Tensor, "batch ..."]:
-        """One layer's tensor of a point.
+        """Return the tensor of a point in one layer.
 
         Raises:
             OutOfRange: the run did not capture this layer.
@@ -179,7 +179,7 @@ class Run(Displayed):
 def prepare(
     lm: Decoder, tokens: Tokens, attention_mask: Tensor | None = None
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Tokens and mask as (batch, pos); several texts are padded on the right.
+    """Return tokens and mask as (batch, pos); several texts are padded on the right.
 
     Raises:
         InvalidInput: empty, not integers, or longer than the context.
@@ -204,10 +204,16 @@ def prepare(
         raise InvalidInput("tokens", why=f"they are {ids.dtype}, not whole numbers")
     ids = (ids[None] if ids.dim() == 1 else ids).to(lm.device, torch.long)
     if ids.dim() != 2 or ids.numel() == 0:
-        raise InvalidInput("tokens", why=f"their shape is {tuple(ids.shape)}", instead="Give (batch, pos), not empty")
+        raise InvalidInput(
+            "tokens",
+            why=f"their shape is {tuple(ids.shape)}",
+            instead="Give a tensor of shape (batch, pos) that is not empty",
+        )
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= lm.d_vocab:
-        raise OutOfRange(f"token {high if low >= 0 else low}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
+        raise OutOfRange(
+            f"token {high if low >= 0 else low}", why=f"the ids of the vocabulary are 0 to {lm.d_vocab - 1}"
+        )
     if lm.n_ctx is not None and ids.shape[1] > lm.n_ctx:
         raise InvalidInput(
             f"a prompt of {ids.shape[1]} tokens",
@@ -224,10 +230,11 @@ def prepare(
 
 
 def padded(lm: Decoder, rows: Sequence[Tensor]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Tokens and mask of several prompts (each of shape (pos,)), padded on the right."""
+    """Combine the tokens of several prompts, each of shape (pos,), with a mask; padding is on the right."""
     longest = max(len(r) for r in rows)
     named = [getattr(lm.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
-    # Padding is masked, so any token that the model has a row for will do; a tokenizer may name one that it lacks.
+    # Padding is masked, so any token id for which the model has a row will do. The tokenizer's own padding id may have
+    # none.
     filler = next((i for i in named if i is not None and i < lm.d_vocab), 0)
     ids = torch.full((len(rows), longest), filler, dtype=torch.long, device=lm.device)
     mask = torch.zeros_like(ids)
@@ -237,7 +244,7 @@ def padded(lm: Decoder, rows: Sequence[Tensor]) -> tuple[Int[Tensor, "batch pos"
 
 
 def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Tensor | None = None) -> list[Tokens]:
-    """Several prompts, each without its padding.
+    """Return several prompts, each without its padding.
 
     Args:
         prompts: texts, or the tokens of each; with a mask, ids (batch, pos).
@@ -255,7 +262,7 @@ def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Te
 
 
 def are_several(prompts: object) -> bool:
-    """Whether a list of prompts is given rather than one prompt."""
+    """Tell whether a list of prompts is given instead of one prompt."""
     return isinstance(prompts, list | tuple) and all(isinstance(one, str | list | tuple | Tensor) for one in prompts)
 
 
@@ -290,7 +297,7 @@ def check_padding(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> None:
 
 
 def cache_argument(lm: Decoder) -> dict[str, bool]:
-    """The argument with which a pass makes no cache, except where the model needs one to run at all.
+    """Return the argument that turns the cache off, unless the model needs a cache to run at all.
 
     Raises:
         Unsupported: the pass records gradients, and the model needs a cache that it overwrites in place.
@@ -306,7 +313,7 @@ def cache_argument(lm: Decoder) -> dict[str, bool]:
 
 
 def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
-    """What the model's forward needs for this mask, so that each row gives the numbers that it gives alone.
+    """Return what forward needs for this mask, so that each row gives the same numbers as it does alone.
 
     Raises:
         Unsupported: padding on the left that the model's own code does not hide, or gradients that it does not have.
@@ -335,7 +342,7 @@ def run(
     grad: bool = False,
     pattern_row: int | None = None,
 ) -> Run:
-    """One forward pass with captures and edits.
+    """Run the model once, with captures and edits.
 
     Args:
         tokens: ids (batch, pos), one text, or several texts (padded on the right).
@@ -408,7 +415,7 @@ def run(
 
 
 def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool) -> tuple[int, ...]:
-    """The layers in which to capture a point: those that have it, unless layers were chosen by name.
+    """Return the layers in which to capture a point: those that have it, or those chosen by name.
 
     Raises:
         PointMissing: no layer has it, or one of the chosen ones does not.
@@ -423,12 +430,12 @@ def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool)
 
 
 def _finite(logits: Tensor, mask: Tensor) -> bool:
-    """Whether the logits of real tokens are numbers; in the usual case the sum alone shows it."""
+    """Tell whether the logits of real tokens are finite; usually their sum alone shows it."""
     return bool(torch.isfinite(logits.sum())) or bool(torch.isfinite(logits[mask.bool()]).all())
 
 
 def position_of(run: Run, position: int) -> int:
-    """The column of a position of the first prompt, counted from its first real token, or from its last if negative.
+    """Return the column of a position in the first prompt, counted from its first real token (or its end, if negative).
 
     Raises:
         OutOfRange: the prompt has no such position.
@@ -437,7 +444,7 @@ def position_of(run: Run, position: int) -> int:
 
 
 def column_of(mask: Int[Tensor, "batch pos"], position: int) -> int:
-    """What `position_of` returns, before the run is made.
+    """Return what `position_of` will return, before the run exists.
 
     Raises:
         OutOfRange: the prompt has no such position.

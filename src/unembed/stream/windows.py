@@ -1,4 +1,4 @@
-"""Prompts longer than the context, cut into parts that fit: windows, or the end alone."""
+"""Cut prompts that are longer than the context into parts that fit: windows, or only the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[Int[Tensor, " pos"]]:
-    """A prompt as consecutive windows that do not overlap, each with the token that the tokenizer puts first, if any.
+    """Cut a prompt into consecutive windows without overlap.
+
+    Each begins with the token that the tokenizer puts first, if it has one.
 
     Args:
         prompt: a text of any length.
@@ -28,14 +30,16 @@ def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[
     longest = lm.n_ctx if length is None else positive_int("length", length)
     if longest is None:
         raise InvalidInput(
-            "windows without a length", why=f"{lm.name} has no longest context", instead="Give the length of a window"
+            "windows without a length",
+            why=f"{lm.name} has no maximum context length",
+            instead="Give the length of a window",
         )
     first, rest = _parts(lm, prompt)
     return [torch.cat([first, window]) for window in rest.split(_room(first, longest))]
 
 
 def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
-    """The last tokens of a prompt, after the token that the tokenizer puts first, if any.
+    """Return the last tokens of a prompt, after the token that the tokenizer puts first, if it has one.
 
     Args:
         prompt: a text of any length.
@@ -49,7 +53,7 @@ def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
 
 
 def _parts(lm: Decoder, prompt: str) -> tuple[Int[Tensor, " start"], Int[Tensor, " pos"]]:
-    """The token that begins every text, if there is one, and the others."""
+    """Return the token that begins every text, if there is one, and the other tokens."""
     ids = lm.encode(prompt)[0]
     start = getattr(lm.tokenizer, "bos_token_id", None)
     n = int(len(ids) > 1 and start is not None and int(ids[0]) == start)
@@ -57,11 +61,11 @@ def _parts(lm: Decoder, prompt: str) -> tuple[Int[Tensor, " start"], Int[Tensor,
 
 
 def _room(first: Tensor, length: int) -> int:
-    """How many tokens fit into a window of this length after the tokenizer's first token."""
+    """Return how many tokens fit into a window of this length after the tokenizer's first token."""
     if length <= len(first):
         raise InvalidInput(
             f"a window of {length} tokens",
-            why="the tokenizer's first token fills it",
+            why="the special token at its start fills it",
             instead=f"Give at least {len(first) + 1}",
         )
     return length - len(first)

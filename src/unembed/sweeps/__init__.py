@@ -1,4 +1,4 @@
-"""One pass of a model over a corpus that feeds any number of running statistics."""
+"""Run a model once over a corpus and feed any number of running statistics."""
 
 from unembed.sweeps.checkpoint import CheckpointInterval as CheckpointInterval
 from unembed.sweeps.fast_kernels import Fast as Fast

@@ -1,4 +1,4 @@
-"""A sweep saved to one file, written completely or not at all, and resumed only by the same sweep."""
+"""Save a sweep to one file, either completely or not at all; only the same sweep can resume from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a checkpoint: how many batches were processed, and the state of every reducer after them."""
+    """The contents of a checkpoint: the number of batches processed, and the state of every reducer after them."""
 
     batches: int
     tokens: int
@@ -52,7 +52,7 @@ class CheckpointInterval:
 def identity_of(
     lm: Decoder, corpus: Corpus | TokenizedCorpus, reducers: Sequence[Reducer], tokens_per_batch: int
 ) -> dict[str, str]:
-    """Everything that must be equal for a sweep to resume from a checkpoint."""
+    """Describe everything that must be equal for a sweep to resume from a checkpoint."""
     return {
         "model": lm.name,
         "weights": sampled_fingerprint(lm),
@@ -64,7 +64,7 @@ def identity_of(
 
 
 def save(path: Path, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
-    """Write the checkpoint whole; it is on disk when this returns.
+    """Write the whole checkpoint; it is on the disk when this returns.
 
     Raises:
         CheckpointFault: the disk is full or the folder cannot be written; what was there before is untouched.
@@ -85,7 +85,7 @@ def save(path: Path, checkpoint: Checkpoint, identity: Mapping[str, str]) -> Non
 
 
 def prepare(path: Path) -> None:
-    """Check that the folder can be written to before hours are spent.
+    """Check that the folder can be written to, before hours are spent on the sweep.
 
     Raises:
         CheckpointFault: it cannot.
@@ -94,7 +94,8 @@ def prepare(path: Path) -> None:
         if b"\0" in os.fsencode(path):
             raise ValueError("a NUL")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Named like an unfinished checkpoint, so that what a kill leaves here is removed with those.
+        # The file is named like an unfinished checkpoint, so that it is removed together with those if the process is
+        # killed.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED):
             pass
     except (OSError, ValueError) as error:
@@ -102,7 +103,8 @@ def prepare(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> CheckpointFault:
-    # On a full disk torch reports where its archive broke off; the system's message is in the error before it.
+    # On a full disk, torch reports only where its archive broke off; the system's own message is in the error that came
+    # before.
     before = error if isinstance(error, OSError) else error.__context__
     default = "no file can have this name" if isinstance(error, ValueError) else "the disk may be full"
     why = getattr(before, "strerror", None) or default
@@ -112,7 +114,7 @@ def _unwritable(path: Path, error: Exception) -> CheckpointFault:
 
 
 def load(path: Path, identity: Mapping[str, str]) -> Checkpoint | None:
-    """The checkpoint of this sweep, or None where there is none.
+    """Read the checkpoint of this sweep; return None if there is none.
 
     Raises:
         CheckpointFault: it is damaged, or belongs to another sweep; the message names what differs.

@@ -42,7 +42,7 @@ def processor_has_bfloat16() -> bool:
 
 
 def check_fast(lm: Decoder, fast: str | None) -> None:
-    """Refuse a mode that does not exist or would not be faster.
+    """Refuse a mode that does not exist or would not be faster on this machine.
 
     Raises:
         InvalidInput: there is no such mode.
@@ -57,7 +57,7 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
 
 
 def tanh_gelus() -> tuple[type[nn.Module], ...]:
-    """Modules that spell out 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    """Return the modules that compute GELU as 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) step by step."""
     from transformers.models.bloom.modeling_bloom import BloomGelu  # 0.1 s, which only sweeps spend
 
     return activations.NewGELUActivation, activations.FastGELUActivation, BloomGelu
@@ -65,11 +65,11 @@ def tanh_gelus() -> tuple[type[nn.Module], ...]:
 
 @contextmanager
 def chunked_gelu(lm: Decoder) -> Iterator[None]:
-    """A context in which GELUs that are spelled out run chunk by chunk on the CPU.
+    """A context in which step-by-step GELUs run chunk by chunk on the CPU.
 
-    On a batch as wide as a hidden layer, each of the eight steps would read and write main memory; a chunk stays in the
-    processor's cache. An element gets the same bits wherever it is in a chunk (a sigmoid's element would not), and
-    hooks see one call on the whole tensor.
+    On a batch as wide as a hidden layer, each of the eight steps would read and write main memory, whereas a chunk
+    stays in the processor's cache. The result is the same bit for bit, because tanh gives an element the same bits
+    wherever it lies in a chunk (a sigmoid would not). Hooks see one call on the whole tensor.
     """
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
@@ -82,7 +82,9 @@ def chunked_gelu(lm: Decoder) -> Iterator[None]:
 
 @contextmanager
 def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
-    """A context in which the model's forward pass is the faster one.
+    """A context in which the model's forward pass uses the faster kernels.
+
+    Memory: with "bfloat16", a copy of the float32 weights at half their size.
 
     Memory: with "bfloat16", half the float32 weights once more.
     """
@@ -102,7 +104,7 @@ def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
 
 
 def fast_difference(lm: Decoder, batch: Batch, fast: str) -> float:
-    """The largest change of a coefficient on a batch, relative to the largest coefficient of its layer."""
+    """Return the largest change of a coefficient on a batch, relative to the largest coefficient of its layer."""
     tokens, mask = batch.tokens.to(lm.device), batch.mask.long().to(lm.device)
 
     def coefficients() -> Tensor:
@@ -151,7 +153,7 @@ def _fast_forward_of(module: nn.Module, fast: str) -> Callable[..., Any] | None:
 
 @contextmanager
 def _tf32(lm: Decoder) -> Iterator[None]:
-    """TensorFloat-32 products on CUDA; no change elsewhere."""
+    """A context that allows TensorFloat-32 products on CUDA; it changes nothing elsewhere."""
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     matmul.allow_tf32 = before or lm.device.type == "cuda"

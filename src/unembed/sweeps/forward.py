@@ -1,4 +1,4 @@
-"""One batch through the model: each reducer receives its tensors as they appear, and the pass stops after the last."""
+"""Run one batch: each reducer receives its tensors as they appear, and the pass stops after the last one needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unembed.sweeps.reducers.reducer import LOGITS, Need, Reducer
 def feed_reducers(
     lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None
 ) -> Iterator[Callable[[Batch], None]]:
-    """A context whose yielded function runs a batch, exactly or fast, and feeds all reducers."""
+    """A context that yields a function, which runs a batch (exactly or fast) and feeds all reducers."""
     feed = _Feed(lm, reducers)
     with fast_forward(lm, fast), chunked_gelu(lm), attach_hooks(lm, feed.callbacks()) as current:
 
@@ -34,7 +34,7 @@ def feed_reducers(
 
 
 class _Feed:
-    """The reducers by the tensors that they need, and the batch under way."""
+    """The reducers, grouped by the tensors that they need, and the current batch."""
 
     def __init__(self, lm: Decoder, reducers: Sequence[Reducer]) -> None:
         self._lm, self._reducers = lm, reducers
@@ -47,7 +47,7 @@ class _Feed:
         self._batch: Batch | None = None
 
     def callbacks(self) -> dict[Need, Any]:
-        """For each tensor that is needed, the function that receives it."""
+        """Return, for each tensor that is needed, the function that receives it."""
 
         def is_routed(point: str, layer: int) -> bool:
             return point == "coefficients" and self._lm.experts_of(layer) is not None

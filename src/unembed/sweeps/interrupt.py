@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a safe moment."""
+"""Make Ctrl-C wait for a safe moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from types import FrameType
 
 @contextmanager
 def deferred_interrupt(enabled: bool) -> Iterator[threading.Event]:
-    """A context in which the first Ctrl-C only sets the event; a second one interrupts at once. Main thread only."""
+    """A context in which the first Ctrl-C only sets an event, and a second one interrupts at once.
+
+    It works in the main thread only.
+    """
     event = threading.Event()
     if not enabled or threading.current_thread() is not threading.main_thread():
         yield event

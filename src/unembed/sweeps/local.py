@@ -1,4 +1,4 @@
-"""The local engine: one process, one model, batches in order."""
+"""The local engine: one process runs one model on the batches in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a sweep: share done, rate and time left."""
+"""Report the progress of a sweep: share done, rate and time left."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Progress:
     left: float | None
 
     def line(self) -> str:
-        """One line for a terminal."""
+        """Format the progress as one line for a terminal."""
         left = "" if self.left is None else f", {clock(self.left)} left"
         return f"{self.share:6.1%}  {self.tokens:,} tokens, {self.rate:,.0f} tokens/s{left}"
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Format seconds as hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -42,7 +42,7 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class Reporter:
-    """Calls a progress callback at most every `interval` seconds, and at the end."""
+    """Calls a progress callback at intervals of at least `interval` seconds, and at the end."""
 
     def __init__(self, callback: ProgressCallback | None, interval: float = 0.5) -> None:
         self._callback, self._interval = callback, interval

@@ -1,4 +1,4 @@
-"""`unembed.sweep`: a model over a corpus, once, for any number of reducers."""
+"""Run a model once over a corpus for any number of reducers (`unembed.sweep`)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def sweep(
     fast: Fast | None = None,
     progress: ProgressCallback | None = None,
 ) -> list[Any]:
-    """One forward pass per batch, stopped after the last tensor that a reducer needs.
+    """Run one forward pass for each batch, stopped after the last tensor that a reducer needs.
 
-    With a checkpoint, an interrupted sweep resumes from its last save, and its result is bit for bit that of an
+    With a checkpoint, an interrupted sweep resumes from its last save. Its result is bit for bit that of an
     uninterrupted sweep on the same machine and number of threads. Another model, corpus or setting is refused. After
     Ctrl-C the current batch ends and the sweep saves before it stops. A finished checkpoint gives its result at once.
 

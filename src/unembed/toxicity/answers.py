@@ -38,7 +38,9 @@ from unembed.toxicity.scorers import open_scorer
 from unembed.toxicity.selection import Selection, by_scorer, greedy, paper_values
 from unembed.toxicity.word_filter import read_words
 
-ScorerName = Annotated[str, Option("linear (ships), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")]
+ScorerName = Annotated[
+    str, Option("linear (shipped with unembed), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")
+]
 _LAB = Screen("labs/toxicity")
 
 
@@ -106,7 +108,7 @@ def _greedy(
         raise InvalidInput("method greedy", why="it needs labelled text", instead="Give --comments FILE")
     texts, labels = read_comments(comments)
     if len(set(labels)) < 2:
-        raise InvalidInput(f"the comments in {comments}", why="all have one label, and greedy needs both")
+        raise InvalidInput(f"the comments in {comments}", why="all have the same label, and greedy needs both labels")
     order = random.Random(seed).sample(range(len(texts)), len(texts))
     kinds = ["\n".join(texts[i] for i in order if labels[i] == kind) for kind in (1, 0)]
     unwanted, wanted = (windows(lm, text, window=128, max_tokens=max_tokens) for text in kinds)
@@ -122,9 +124,10 @@ def evaluate_answer(
     edits_files: EditFiles = None,
     set_: MemoryValues = None,
     banned: Annotated[
-        Path | None, Option("Banned words, one on each line: adds the word filter.", name="words")
+        Path | None,
+        Option("File of banned words, one on each line; a filter of these words is measured too.", name="words"),
     ] = None,
-    self_debiasing: Annotated[bool, Option("Add the self-debiasing arm.")] = False,
+    self_debiasing: Annotated[bool, Option("Also measure self-debiasing.")] = False,
     scorer: ScorerName = "linear",
     challenging: Annotated[bool, Option("Only prompts marked challenging.")] = False,
     limit: Annotated[int | None, Option("Only the first N prompts.", low=1)] = None,
@@ -135,7 +138,7 @@ def evaluate_answer(
     clean_tokens: Annotated[int, Option("WikiText tokens for perplexity; 0: none.", low=0)] = 16_384,
     cache: Annotated[
         Path | None,
-        Option("Folder that stores continuations, so that an interrupted run continues.", metavar="DIR"),
+        Option("Folder that stores continuations, so that an interrupted run can be resumed.", metavar="DIR"),
     ] = None,
     save_texts: Annotated[Path | None, Option("Write the continuations as JSON lines.")] = None,
     seed: AnySeed = None,

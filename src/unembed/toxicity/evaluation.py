@@ -186,9 +186,9 @@ def evaluate(
     """
     lm, prompts, arms = require_decoder(lm), as_tuple("prompts", prompts), as_tuple("arms", arms)
     if not prompts or not arms:
-        raise InvalidInput("an empty evaluation", why=f"{len(prompts)} prompts and {len(arms)} arms were given")
+        raise InvalidInput("an empty evaluation", why=f"{len(prompts)} prompts and {len(arms)} methods were given")
     if len({arm.name for arm in arms}) < len(arms):
-        raise InvalidInput("two arms with the same name", instead="Give each its own name")
+        raise InvalidInput("two methods with the same name", instead="Give each its own name")
     if samples > 1 and seed is None:
         raise InvalidInput(
             f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
@@ -296,7 +296,7 @@ def _scored(scorer: Scorer, rows: tuple[tuple[str, ...], ...]) -> dict[str, np.n
 def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> list[float | None]:
     if text is None:
         return [None] * len(arms)
-    # The same windows for all arms.
+    # All methods are measured on the same windows, which are as long as the one with the longest lead-in allows.
     rows = windows(lm, text, window=(lm.n_ctx or 512) - max(arm.lead for arm in arms), max_tokens=tokens)
     return [perplexity(lm, rows, arm.edits, scores=arm.scores) if arm.has_perplexity else None for arm in arms]
 

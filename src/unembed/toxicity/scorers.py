@@ -157,7 +157,7 @@ class Classifier:
                 why=f"its labels ({', '.join(labels)}) do not include toxicity",
                 instead="Choose another",
             )
-        # One label among several exclusive ones is a softmax; independent ones are sigmoids.
+        # A classifier of several exclusive labels uses a softmax; independent labels use sigmoids.
         self._exclusive = len(labels) > 1 and (
             self._model.config.problem_type == "single_label_classification"
             or any(label.startswith(("non", "not", "neutral", "label_0")) for label in labels)

@@ -133,7 +133,7 @@ def by_scorer(
     if len(fit) < n:
         raise InvalidInput(
             f"no {n} values score below {below}",
-            why=f"{len(fit)} of {int(flat.isfinite().sum())} do, by {scorer.name}",
+            why=f"{len(fit)} of {int(flat.isfinite().sum())} do, according to {scorer.name}",
             instead="Raise the threshold, or request fewer",
         )
     if lowest:
@@ -242,7 +242,8 @@ def greedy(
             if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
                 best = (_gain(row), edit, row)
         if best is None:
-            # None of these helps within the budget: continue with the next ones in the ranking.
+            # None of the values just tried helps within the budget, so the search continues with the next ones in the
+            # ranking.
             ranked = ranked[tried:]
             continue
         edits.append(best[1])

@@ -111,7 +111,7 @@ class SelfDebiasing(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Corrected log-probabilities of the next token."""
         announced = self._announced(input_ids)
-        # Tokens that earlier processors excluded stay excluded: -inf passes through.
+        # A token that an earlier logits processor excluded (-inf) stays excluded.
         return debiased(scores, announced, self.decay, self.epsilon).to(scores.dtype)
 
     @torch.no_grad()

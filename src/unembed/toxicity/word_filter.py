@@ -132,8 +132,8 @@ def read_words(path: str | Path) -> list[str]:
         words = [w for line in Path(path).read_text(encoding="utf-8").splitlines() if (w := line.strip())]
     except (OSError, ValueError) as error:
         raise InvalidInput(
-            f"cannot read words from {path}", why=reading_fault(error), instead="Give one word a line"
+            f"cannot read words from {path}", why=reading_fault(error), instead="Write one word on each line"
         ) from error
     if not words:
-        raise InvalidInput(f"{path} contains no words", instead="Give one word a line")
+        raise InvalidInput(f"{path} contains no words", instead="Write one word on each line")
     return words

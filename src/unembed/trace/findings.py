@@ -56,12 +56,12 @@ def findings(
     lead = f"the lead of {visible(text)} over {visible(other[0])}" if other else f"the logit of {visible(text)}"
     events = {event.kind: event for layer in layers for event in layer.events}
     steps = _steps(layers)
-    # The embedding precedes the first update, and its reading is not a prediction.
+    # The first reading is that of the embedding, which is not a prediction and precedes every update.
     change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
     found: list[Finding | None] = []
     settled = events.get("saturation")
     if settled is not None:
-        # Where another token is followed, the change of the model's own prediction is not known here.
+        # Where the reader follows another token, the change of the model's own prediction is not known here.
         nats = steps.get((settled.layer, _point(settled)), 0.0) if settled.id == target else 0.0
         found.append(_of_event(settled, nats))
     found.append(_writer(trace, question, position, lead) if effects is None else _memory(trace, effects, lead))

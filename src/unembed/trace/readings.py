@@ -106,13 +106,16 @@ class PromptReadings:
         self.lm, self.edits, self.show_unlearned = lm, as_edits(edits), show_unlearned
         ids, mask = prepare(lm, tokens)
         if ids.shape[0] != 1:
-            raise InvalidInput(f"{ids.shape[0]} prompts", why="a trace shows one", instead="Trace them one by one")
+            raise InvalidInput(
+                f"{ids.shape[0]} prompts", why="a trace shows one prompt", instead="Trace them one by one"
+            )
         self.tokens: Int[Tensor, " pos"] = ids[0]
         self.parallel = any(b.parallel for b in lm.structure.blocks)
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self.before_ffn: StreamPoint = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
         """The point that FFNs read."""
-        # The points for an attribution by component too: most traces are used for one, and a second pass costs more.
+        # The points that an attribution by component needs are captured too: most traces are used for such an
+        # attribution, and a second pass would cost more.
         points = {*points_needed(lm, "component", self.edits), self.before_ffn}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.update(memory_points(lm))
@@ -243,8 +246,8 @@ class PromptReadings:
             scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
             return read(self.lm, x, top, basis=basis, scale=scale, hidden=self.hidden)
         below = self.stream("resid_post")[:-1, at] if point == "resid_pre" else None
-        # A layer's input usually equals the output of the layer below bit for bit: then only the lowest layer's is
-        # read.
+        # The input of a layer usually equals the output of the layer below bit for bit; then it is not read a second
+        # time.
         if below is None or not torch.equal(x[1:], below):
             return self._with_prediction(x, at)
         after = self.read("resid_post", position=column)
@@ -368,7 +371,7 @@ class PromptReadings:
             log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
             p = log_p.exp()
             entropy.append(-torch.linalg.vecdot(p, log_p))
-            # Rounding can bring the sum of the same numbers, taken twice, below zero.
+            # Rounding can make the difference of two equal sums slightly negative.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
         return EntropyAndKL(point, torch.stack(entropy), torch.stack(divergence), tuple(self.token_strings), provenance)

@@ -91,7 +91,7 @@ class ShownPosition:
         try:
             middle, rank_middle, p_middle = at("resid_mid")
         except PointMissing:
-            # Parallel and attention-only blocks: no stream between attention and FFN.
+            # Parallel and attention-only blocks have no stream between attention and FFN to read.
             middle = rank_middle = p_middle = None
         events = event_views(self.trace, self.position)
         return [

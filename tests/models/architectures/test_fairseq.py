@@ -114,7 +114,7 @@ def test_it_opens_like_any_other_model(tmp_path: Path):
 
 def test_a_device_map_has_nothing_to_act_on(tmp_path: Path):
     folder = str(written(tmp_path, state()))
-    with pytest.raises(InvalidInput, match=r"device_map: fairseq's files are opened whole.*save_pretrained"):
+    with pytest.raises(InvalidInput, match=r"device_map: a fairseq model is loaded as a whole.*save_pretrained"):
         load(folder, device_map="auto")
 
 

@@ -56,7 +56,7 @@ def test_steer_finds_sets_saves_and_loads(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("steer", "The"), 1, "steering with nothing"),
+        (("steer", "The"), 1, "steering without a change"),
         (("steer", "The", "--promote", "qqzzqq"), 1, "no form of it is a single token"),
         (("steer", "The", "--set", "1.3=3e38", "--cost-tokens", 0), 1, "hold NaN or infinity under these edits"),
         (("steer", "The", "--edits", "/no/such.json"), 1, "cannot read edits"),

@@ -51,7 +51,7 @@ def head_updates(
     k: int = 10,
     hide_unlearned: bool = False,
 ) -> list[HeadUpdate]:
-    """What each head of a layer writes at a position, the longest first. The run must have captured the point z.
+    """Return what each head of a layer writes at a position, sorted by length. The run must have captured the point z.
 
     Args:
         run: a run of one prompt.

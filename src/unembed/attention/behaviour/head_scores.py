@@ -1,4 +1,4 @@
-"""What each head attends to on random tokens repeated twice: previous token, earlier occurrence, what followed it.
+"""Score what each head attends to on a repeated random sequence: previous token, earlier copy, what followed it.
 
 Patterns are reduced to scores layer by layer while the model runs; none is stored.
 
@@ -48,7 +48,7 @@ _TOKENS = 2048
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadScores(Displayed):
-    """One score of each kind for each head, the mean over sequences.
+    """Scores of each kind for every head, averaged over sequences.
 
     Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
     attends to most, above its mean effect on all tokens. Scores are NaN where a layer has no attention, `copying` also
@@ -75,7 +75,7 @@ class HeadScores(Displayed):
     def of(
         cls, by_sequence: Float[Tensor, "kind sequence layer head"], length: int, provenance: Provenance
     ) -> HeadScores:
-        """The means over sequences, kinds in the order of `KINDS`."""
+        """Average the scores over sequences; kinds are in the order of `KINDS`."""
         means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
         return cls(**means, by_sequence=by_sequence, length=length, provenance=provenance)
 
@@ -93,7 +93,7 @@ class HeadScores(Displayed):
         return Table(title, columns, self.provenance)
 
     def __repr__(self) -> str:
-        """The largest head of each kind; the tensors themselves are long."""
+        """Show only the largest head of each kind, because the tensors themselves are long."""
         largest = [
             f"{kind} {v:.2f} ({head_name(layer, head)})" for kind in KINDS for layer, head, v in self.top(kind, 1)
         ]
@@ -106,7 +106,7 @@ class HeadScores(Displayed):
         return getattr(self, kind)
 
     def interval(self, kind: str) -> Float[Tensor, "layer head"]:
-        """Half the width of the 95 % confidence interval of a kind's mean over sequences (normal approximation)."""
+        """Return half the width of the 95 % confidence interval of a kind's mean score (normal approximation)."""
         self[kind]
         rows = self.by_sequence[KINDS.index(kind)]
         return 1.96 * rows.std(dim=0, correction=1 if len(rows) > 1 else 0) / len(rows) ** 0.5
@@ -121,7 +121,7 @@ class HeadScores(Displayed):
 
 
 def effects_missing(lm: Decoder) -> dict[int, str]:
-    """Layers with attention for whose heads there is no `copying` score on tokens, and why."""
+    """Return the layers whose heads attend but have no `copying` score, each with the reason."""
     missing: dict[int, str] = {}
     for layer in lm.attention_layers:
         site = lm.structure.blocks[layer].attention
@@ -176,10 +176,10 @@ def head_scores(
 
 
 class _Pass:
-    """One batch of sequences during its pass: scores, computed layer by layer."""
+    """Collects the scores of one batch of sequences, layer by layer, while the model runs."""
 
     def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]) -> None:
-        """No scores yet; `rows` are the tokens' rows of the readouts."""
+        """Start without scores; `rows` gives the row of the readouts that belongs to each token."""
         self.lm, self.rows, self.length, self.readouts = lm, rows, length, readouts
         pos = rows.shape[1]
         self.second = torch.arange(front + length, pos, device=rows.device)
@@ -190,7 +190,7 @@ class _Pass:
         self.scale: Tensor | None = None
 
     def mixed(self, layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
-        """The pattern comes after z in the pass, so what is needed of z waits for it."""
+        """Keep what the scores need of z until the pattern arrives, which the forward pass computes later."""
         self.z[layer] = z[:, self.second].clone()
 
     def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
@@ -209,11 +209,11 @@ class _Pass:
         self.effects[layer] = torch.stack(effects)
 
     def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
-        """The last stream gives the scale of the final norm; nothing later is needed."""
+        """Take the scale of the final norm from the last stream; nothing after it is needed."""
         self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
 
     def result(self) -> Float[Tensor, "kind sequence layer head"]:
-        """The scores of all layers, NaN where there are none."""
+        """Return the scores of all layers, with NaN where there are none."""
         assert self.scale is not None
         for layer, effects in self.effects.items():
             self.scores[layer][KINDS.index("copying")] = (effects / self.scale[:, :, None]).double().mean(dim=1)
@@ -242,7 +242,10 @@ def _scores_of(
 
 
 def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor, "token d_model"]]:
-    """By layer, `_centred_unembedding` pulled back to what attention writes: later blocks may rescale the stream."""
+    """Return each layer's centred unembedding as seen from the attention output.
+
+    Later blocks may rescale the stream, so the directions differ between layers.
+    """
     missing = effects_missing(lm)
     if missing.keys() == set(lm.attention_layers):
         return {}
@@ -251,7 +254,10 @@ def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor
 
 
 def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
-    """For each token the direction of its logit above the mean of all logits, before the final norm's scale."""
+    """Return for each token the direction that raises its logit above the mean of all logits.
+
+    The scale of the final norm is left out.
+    """
     W_U = lm.weights.W_U.T
     centred = W_U[ids] - W_U.mean(dim=0)
     norm = lm.structure.final_norm
@@ -263,7 +269,7 @@ def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tenso
 def _direct_effects(
     lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], directions: Float[Tensor, "pos head d_model"]
 ) -> Float[Tensor, "pos head"]:
-    """What each head writes along one direction at each position, up to the final norm's scale."""
+    """Return what each head writes along one direction at each position, without the scale of the final norm."""
     branch = attention_branch(lm, layer, z)
     written = torch.einsum("phd,hdm->phm", z, lm.weights.W_O[layer])
     if branch.norm is not None and branch.scale is not None:
@@ -272,7 +278,7 @@ def _direct_effects(
 
 
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
-    """The main behaviour of a head on repeated tokens, in words; empty where no score reaches `ROLE`."""
+    """Name the main behaviour of a head on repeated tokens; return an empty string where no score reaches `ROLE`."""
     best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
     if float(scores[best][layer, head]) >= ROLE:
         return _ROLES[best]
@@ -280,7 +286,7 @@ def role_of(scores: HeadScores, layer: int, head: int) -> str:
 
 
 def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
-    """Every head: what it attends to on repeated tokens, and whether its circuits copy and match.
+    """Describe every head: what it attends to on repeated tokens, and whether its circuits copy and match.
 
     A cell is empty where a layer has no such number; the section's text states why.
     """
@@ -371,7 +377,7 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
 def _by_circuit(
     circuits: HeadMatrices, basis: HeadBasis, places: Sequence[tuple[int, int]]
 ) -> tuple[dict[str, list[float | None]], dict[str, Mapping[int, str]]]:
-    """What circuits copy and match, by column, and by circuit the layers without it and why."""
+    """Return what the circuits copy and match as columns, and the layers that lack a circuit, with reasons."""
     columns: dict[str, list[float | None]] = {}
     missing: dict[str, Mapping[int, str]] = {}
     for what, spectra_of, names in (

@@ -37,7 +37,7 @@ from unembed.stream.run import run
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InContext(Displayed):
-    """Loss by position, and how much lower it is late than early.
+    """The loss at each position, and how much lower it is late in the window than early.
 
     Attributes:
         by_window: nats a token at each position of each window.
@@ -68,12 +68,12 @@ class InContext(Displayed):
 
     @property
     def differences(self) -> Float[Tensor, " window"]:
-        """Each window's loss late minus its loss early."""
+        """Return the late loss minus the early loss of each window."""
         return self._around(self.late) - self._around(self.early)
 
     @property
     def score(self) -> float:
-        """Loss late minus loss early: negative where the model learns from its context."""
+        """Late loss minus early loss: it is negative where the model learns from its context."""
         return float(self.differences.mean())
 
     def _around(self, position: int) -> Float[Tensor, " window"]:
@@ -135,7 +135,9 @@ def in_context(
 def head_output_lengths(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 8
 ) -> Float[Tensor, "layer head"]:
-    """The mean length of what each head adds to the stream on text, in stream units; NaN where a layer has no heads.
+    """Return the mean length, in stream units, of what each head adds on text.
+
+    It is NaN where a layer has no heads.
 
     Raises:
         Unsupported: no layer with attention ends in a projection over heads.
@@ -160,10 +162,10 @@ def head_output_lengths(
 
 
 def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """For each head another of its layer whose output is nearest in length: a control for taking the heads away.
+    """Choose for each head another head of its layer with an output of similar length, as a control for ablating it.
 
-    Next to a control that writes little, any ablation would look large. Fewer than the heads given where their layers
-    have no more.
+    With a control that writes little, any ablation would look large. The list is shorter than the heads given where
+    their layers have no other heads left.
     """
     chosen: list[tuple[int, int]] = []
     for layer, head in heads:
@@ -207,7 +209,9 @@ class TextScores(Displayed):
 def scores_on_text(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 16
 ) -> TextScores:
-    """Where heads attend on text when the current token occurred earlier: an induction head at what followed it.
+    """Measure where heads attend on text whose current token occurred earlier in the window.
+
+    An induction head attends to what followed the earlier occurrence.
 
     Memory: the patterns of one window.
     """
@@ -238,7 +242,7 @@ def scores_on_text(
         if windows >= max_windows:
             break
     if positions == 0:
-        raise InvalidInput("the corpus", why="no token of it occurs twice in a window")
+        raise InvalidInput("the corpus", why="no token occurs twice within a window")
     provenance = lm.provenance(corpus=text.fingerprint, notes={"windows": windows})
     per_position = by_layer(lm.n_layers, {n: total / positions for n, total in induction.items()})
     per_window = by_layer(lm.n_layers, {n: total / windows for n, total in previous.items()})
@@ -248,7 +252,10 @@ def scores_on_text(
 def in_context_section(
     whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
 ) -> Section:
-    """Loss by position, with and without the induction heads, and without those nearest to them in output length."""
+    """Compare the loss by position with and without induction heads, and without control heads.
+
+    The control heads have outputs of similar length.
+    """
     steps = range(0, len(whole.losses) - 7, 8)
 
     def smoothed(found: InContext) -> list[float]:

@@ -1,7 +1,7 @@
-"""Induction heads from the weights alone, and what they do; and how much of in-context learning goes with them.
+"""Find induction heads from the weights alone, and compare them with what the heads do on text.
 
-An induction head copies (OV), reads with its keys what a previous-token head wrote (K-composition), and through that
-head matches a token with the token before the source (QK).
+An induction head copies (OV). Its keys read what a previous-token head wrote (K-composition), so that its QK circuit
+matches the current token with the token before the source.
 
 Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsson et al. 2022 for the in-context score.
 """
@@ -69,7 +69,7 @@ def matching_through(
 
 @dataclass(frozen=True)
 class InductionEvidence:
-    """One head, as a candidate for induction: its weights on one side, what it does on the other."""
+    """One head as a candidate for an induction head: what its weights suggest, and what it does."""
 
     layer: int
     head: int
@@ -88,7 +88,7 @@ class InductionEvidence:
 
     @property
     def by_weights(self) -> float | None:
-        """The three signs together: their product where all are positive, else 0; None where one is not known."""
+        """The product of the three scores if all are positive, else 0; None where one is not known."""
         if self.copying is None or self.k_composition is None or self.matching is None:
             return None
         signs = (self.copying, self.k_composition, self.matching)
@@ -106,7 +106,7 @@ def induction(
     scores: HeadScores | None = None,
     offset: int | Sequence[int] | None = None,
 ) -> Records[InductionEvidence]:
-    """Every head that attends above the first layer, those with the highest score by weights first.
+    """Score every attention head above the first layer as an induction head, sorted by the score from the weights.
 
     A field is None where the circuit that it needs does not exist, in the head itself or in every earlier head;
     `induction_missing` gives the reasons.
@@ -160,7 +160,7 @@ def induction(
 
 
 def _or_none(measure: Callable[[], Tensor]) -> Tensor | None:
-    """A measurement of all heads; None where no layer has the circuit."""
+    """Return a measurement for all heads, or None where no layer has the circuit that it needs."""
     try:
         return measure()
     except Unsupported:
@@ -168,7 +168,7 @@ def _or_none(measure: Callable[[], Tensor]) -> Tensor | None:
 
 
 def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
-    """What `induction` cannot have in this model, one sentence for each reason."""
+    """List what `induction` cannot measure in this model, with one sentence for each reason."""
     missing, sentences = missing_circuits(lm, basis), []
     first = lm.attention_layers[0] if lm.attention_layers else None
     scores = {
@@ -197,9 +197,9 @@ def induction_section(
     top: int | None = None,
     on_text: TextScores | None = None,
 ) -> Section:
-    """Every head above the first layer: signs of induction in its weights, compared with what it does.
+    """Compare, for every head above the first layer, the signs of induction in its weights with its behaviour.
 
-    A cell is empty where the model has no such circuit; the section's text states why.
+    A cell is empty where the model lacks the circuit that the number needs; the section's text says why.
     """
     shown = found if top is None else found[:top]
     columns: dict[str, list[Any]] = {

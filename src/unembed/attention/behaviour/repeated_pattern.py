@@ -1,4 +1,7 @@
-"""Sequences repeated twice, and one head's whole pattern on one, with the stripe whose mean is the induction score."""
+"""Build sequences that are repeated twice, and show a head's whole pattern on one.
+
+The mean of one stripe of the pattern is the induction score.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ SCHEMA = "unembed.induction/1"
 
 @dataclass(frozen=True)
 class InductionView:
-    """One head on a repeated text: its whole pattern, and the stripe that the induction score is the mean of."""
+    """The whole pattern of one head on a repeated text, and the stripe whose mean is the induction score."""
 
     schema: str
     layer: int
@@ -87,7 +90,7 @@ class InductionView:
 
 @torch.no_grad()
 def induction_view(lm: Decoder, layer: int, head: int, length: int, seed: int = 0, text: str = "") -> InductionView:
-    """The pattern of a head on random tokens, or a text, repeated twice.
+    """Compute the pattern of a head on random tokens, or on a text, repeated twice.
 
     Args:
         length: random tokens before the repetition; fewer where the context is shorter.

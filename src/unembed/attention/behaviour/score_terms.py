@@ -60,7 +60,7 @@ class ScoreTerms(Displayed):
         return Table("Attention scores as a sum", columns, self.provenance)
 
     def at(self, destination: int, source: int) -> tuple[float, dict[str, float]]:
-        """The score with which one position reads another, and its terms, largest magnitude first.
+        """Return the score with which one position attends to another, and its terms, sorted by magnitude.
 
         Raises:
             OutOfRange: there is no such pair: a position reads no later one.
@@ -76,7 +76,7 @@ class ScoreTerms(Displayed):
 
 @torch.no_grad()
 def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerms:
-    """The scores of one head on one prompt as a sum of terms, proved on the model's own pattern.
+    """Split the scores of one head on one prompt into terms, and check their sum against the model's own pattern.
 
     Args:
         tokens: one prompt.
@@ -89,7 +89,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     site = lm.structure.blocks[layer].attention
     what = f"the scores of {head_name(layer, head)} of {lm.name}"
     if not site.scores.understood:
-        raise Unsupported(what, why=site.scores.missing, instead="Use patterns")
+        raise Unsupported(what, why=site.scores.missing, instead="Use captured patterns")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
     seen = run(lm, tokens, points, logits=False)
     if seen.tokens.shape[0] != 1:
@@ -114,20 +114,24 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     if site.scores.window is not None:
         hidden = hidden | (where[:, None] - where >= site.scores.window)
     pattern = seen.at("pattern", layer)[0, head]
-    # A sink takes a share of each row; scores give the rest.
+    # An attention sink takes a share of each row of the pattern; the softmax over the scores distributes the rest.
     seen_share = pattern.sum(dim=-1, keepdim=True)
     error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
         if site.clip is not None:
             why = f"queries and keys are clipped at {site.clip:g}, which is not a sum"
-            raise Unsupported(what, why=why, instead="Use patterns")
-        raise SumNotProved(what, why=f"their softmax misses the model's pattern by {error:.1e}", instead="Use patterns")
+            raise Unsupported(what, why=why, instead="Use captured patterns")
+        raise SumNotProved(
+            what,
+            why=f"the softmax of their sum differs from the model's pattern by {error:.1e}",
+            instead="Use captured patterns",
+        )
     provenance = lm.provenance(notes={"layer": layer, "head": head})
     return ScoreTerms(terms, total, pattern, error, provenance)
 
 
 def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[str, Tensor]:
-    """What queries and keys read, in float64, as parts: content, learned positions, the norm's bias."""
+    """Return, in float64, the parts of what queries and keys read: content, learned positions, the norm's bias."""
     site = lm.structure.blocks[layer].attention
     parts = {"content": x.double()}
     if site.positions_read:
@@ -149,7 +153,7 @@ def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[
 def _projected(
     lm: Decoder, layer: int, which: str, parts: Mapping[str, Tensor]
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
-    """Queries or keys of all heads by part, through one matrix, and its bias as a part."""
+    """Project each part to the queries or keys of all heads; the bias of the matrix becomes a part of its own."""
     weights = lm.weights
     matrix, bias = (
         (weights.W_Q[layer], weights.b_Q[layer]) if which == "q" else (weights.W_K[layer], weights.b_K[layer])
@@ -165,7 +169,7 @@ def _projected(
 def _turned(
     lm: Decoder, layer: int, site: AttentionSite, parts: Mapping[str, Tensor], which: str
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
-    """Queries or keys of all heads by part: projected, normed with the run's sizes, rotated by position."""
+    """Compute the queries or keys of all heads part by part: projected, normalised as in the run, and rotated."""
     module = site.scores.q_norm if which == "q" else site.scores.k_norm
     made = read_in_run(lm, layer, which, parts) if is_composed(site) else _projected(lm, layer, which, parts)
     first = next(iter(made.values()))
@@ -193,7 +197,7 @@ def _turned(
 def score_terms_section(
     circuits: HeadMatrices, prompt: Tokens, layer: int, head: int, position: int, provenance: Provenance
 ) -> Section:
-    """The scores with which one position reads each source, term by term.
+    """Show the scores with which one position attends to each source, term by term.
 
     Arguments as for `look_section`.
 

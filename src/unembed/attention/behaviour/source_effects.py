@@ -25,7 +25,7 @@ from unembed.stream.run import Tokens, position_of, run
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SourceEffects(Displayed):
-    """One head at one position of a prompt: where it attends, and what attending there does to a logit.
+    """One head at one position of a prompt: its attention to each source, and what each source adds to a logit.
 
     Attributes:
         attention: to each earlier position, and itself.
@@ -52,7 +52,7 @@ class SourceEffects(Displayed):
 def source_effects(
     circuits: HeadMatrices, tokens: Tokens, layer: int, head: int, position: int, token: str | int
 ) -> SourceEffects:
-    """The two pictures of one head at one position: attention by source, and its effect on a token's logit by source.
+    """Compute the attention of one head at one position, and what each source adds to a token's logit.
 
     Patterns and norm scales are those of the run; biases are left out.
 
@@ -85,7 +85,7 @@ def look_section(
     token: str | int | None,
     provenance: Provenance,
 ) -> Section:
-    """Where a head attends from one position, and what each source adds to one token's logit there.
+    """Show where a head attends from one position, and what each source adds to the logit of one token there.
 
     Args:
         position: of the prompt; negative from its end.
@@ -113,7 +113,7 @@ def effects_section(
     title: str = "One position",
     text: tuple[str, ...] = (),
 ) -> Section:
-    """One position as one head sees it: two pictures of the prompt, shaded by attention and by effect.
+    """Show one head at one position as two copies of the prompt, one shaded by attention and one by effect.
 
     Args:
         tokens: the prompt; the position is the last of the sources.

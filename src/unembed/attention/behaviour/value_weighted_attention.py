@@ -1,7 +1,7 @@
-"""How much a head carries from one position to another: attention weight times the length of what is carried.
+"""Measure how much a head carries between two positions: the attention weight times the length of the value it moves.
 
-A weight alone shows where a head attends, not what it moves: a head that has nothing to do looks at a position whose
-value is short, most often the first.
+The weight alone shows where a head attends, but not how much it moves. A head that has nothing to do attends to a
+position with a short value, most often the first.
 
 Source: Kobayashi et al. 2020, "Attention is not only a weight": the length of alpha f(x).
 """
@@ -22,9 +22,10 @@ POINTS = ("pattern", "values")
 
 @torch.no_grad()
 def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "head dst src"]:
-    """The norm of each head's contribution at a destination from a source, on the first prompt of a run.
+    """Return the norm of what each head carries from each source to each destination, on the first prompt of a run.
 
-    Where a norm follows the heads this is the length before that norm; output biases belong to no source.
+    Where a norm follows the heads, the length is measured before that norm. Output biases belong to no source and are
+    left out.
 
     Args:
         seen: a run that captured `POINTS`.

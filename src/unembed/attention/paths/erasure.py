@@ -42,7 +42,7 @@ _RANDOM_HEADS = 64
 
 @dataclass(frozen=True)
 class ErasureOnText:
-    """What happens to the direction that a memory or head writes, where it writes most.
+    """How a memory or head changes the direction it writes along, measured at the positions where it writes most.
 
     Attributes:
         before: mean |x . v| of the stream x along the direction v, before its FFN or attention.
@@ -57,7 +57,10 @@ class ErasureOnText:
 
     @property
     def erases(self) -> bool | None:
-        """Less is there afterwards, and it opposes more often than a coin; None where the interval includes chance."""
+        """True if the direction is weaker afterwards, and opposed more often than by chance.
+
+        None if the confidence interval includes chance.
+        """
         if self.after >= self.before:
             return False
         half = 1.96 * (self.opposes * (1 - self.opposes) / self.n_positions) ** 0.5
@@ -66,7 +69,7 @@ class ErasureOnText:
 
 @dataclass(frozen=True)
 class ErasingMemory:
-    """A memory (FFN neuron) whose key and value are opposed: it reads a direction and writes its negative."""
+    """A memory (FFN neuron) with opposite key and value: it reads a direction and writes its negative."""
 
     layer: int
     index: int
@@ -130,7 +133,7 @@ class MemoryManagement(Displayed):
 
     @property
     def head_threshold(self) -> float:
-        """Five standard deviations above random heads."""
+        """The share that lies five standard deviations above the mean of random heads."""
         return self.chance[0] + 5 * self.chance[1]
 
 
@@ -201,13 +204,16 @@ def memory_management(
 
 
 def _negative_share(cores: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:
-    """The share of negative real parts in the eigenvalues of W_O W_V, which are those of W_V W_O."""
+    """Return the share of eigenvalues of W_V W_O with a negative real part.
+
+    They are computed from the smaller matrix W_O W_V.
+    """
     values = torch.linalg.eigvals(cores)
     return -values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1)
 
 
 def _random_negative_share(lm: Decoder) -> tuple[float, float]:
-    """Mean and standard deviation of the share over heads of independent Gaussian weights; about 1 / pi."""
+    """Return the mean and standard deviation of the share for random Gaussian weights; the mean is about 1 / pi."""
     g = torch.Generator().manual_seed(0)
     left, right = (
         torch.randn(_RANDOM_HEADS, *shape, generator=g, dtype=torch.float64)
@@ -218,13 +224,13 @@ def _random_negative_share(lm: Decoder) -> tuple[float, float]:
 
 
 class _Gathered:
-    """What is written along one direction, and the stream there before and after, over the positions read so far."""
+    """Sums over the positions read so far: what is written along a direction, and the stream there before and after."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, written: Float[Tensor, " pos"], before: Float[Tensor, " pos"], after: Float[Tensor, " pos"]) -> None:
-        """Signed lengths along the direction."""
+        """Add the positions of a batch, given as signed lengths along the direction."""
         self.parts.append((written.double().cpu(), before.double().cpu(), after.double().cpu()))
 
     def result(self) -> ErasureOnText:
@@ -242,7 +248,7 @@ def _verified(
     corpus: CorpusSource,
     max_tokens: int,
 ) -> tuple[list[ErasingMemory], list[ErasingHead]]:
-    """The memories and heads with what they do on text."""
+    """Return the memories and heads with their behaviour on text added."""
     directions = {
         (m.layer, m.index): torch.nn.functional.normalize(
             at_least_float32(values_of(lm, m.layer, basis)[m.index]), dim=0
@@ -290,7 +296,7 @@ def _gather(
     for index in memories:
         x, d = at(ffn_reads), directions[layer, index].to(captured[ffn_reads].device)
         before, after = x @ d.to(x.dtype), (x + at("mlp_out")) @ d.to(x.dtype)
-        # A branch norm and multiplier scale what is written by a positive number.
+        # The direction ignores a branch norm and multiplier, which only scale the FFN's output by a positive number.
         of_memories[layer, index].add(at("coefficients")[:, index], before, after)
     if not heads:
         return

@@ -102,7 +102,7 @@ class Expansion(Displayed):
         return self.vectors[chosen].sum(dim=0) @ self.lm.weights.W_U.to(self.vectors.dtype)
 
     def by_order(self, token: str | int) -> Float[Tensor, " order"]:
-        """A token's logit by order of path, up to `order`; then what higher orders add."""
+        """Return a token's logit summed by order of path, up to `order`, and the part of all higher orders."""
         contribution = self.contribution(token)
         index = torch.tensor(self.orders, device=contribution.device)
         sums = torch.zeros(self.order + 2, dtype=contribution.dtype, device=contribution.device).index_add_(
@@ -112,7 +112,7 @@ class Expansion(Displayed):
         return torch.cat([sums[:-1], rest[None]])
 
     def top(self, token: str | int, top: int = 10) -> list[tuple[str, float]]:
-        """The terms with the largest contributions to a token's logit, of either sign."""
+        """Return the terms with the largest contributions to a token's logit, positive or negative."""
         contribution = self.contribution(token)
         return [
             (self.labels[int(i)], float(contribution[i])) for i in contribution.abs().topk(min(top, len(self))).indices
@@ -121,7 +121,7 @@ class Expansion(Displayed):
 
 @torch.no_grad()
 def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
-    """The logits of one prompt at one position, by path.
+    """Split the logits of one prompt at one position by path.
 
     Args:
         tokens: one prompt.
@@ -146,7 +146,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
         of_order.append(0)
         paths.append(())
         vectors.append(written[0, position])
-    # Streams of the paths so far, by the layer after which they are there.
+    # For each path found so far: what it has added to the residual stream that enters the current layer.
     streams: list[tuple[Path, Tensor]] = []
     for n, layer in frozen.layers.items() if order > 0 else ():
         entering: list[tuple[Path, Tensor]] = [((), frozen.constants_before(n)), *streams]
@@ -168,7 +168,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
 
 def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
-    """What paths through more heads than `order` add to the last stream, all together; found without listing them."""
+    """Return the sum of all paths through more heads than `order` in the last stream, without listing the paths."""
     return stream_by_order(frozen, max(order, frozen.lm.n_layers))[order + 1 :].sum(dim=0)
 
 
@@ -186,7 +186,7 @@ def _check_room(lm: Decoder, order: int, pos: int) -> None:
 def _closed(
     frozen: FrozenRun, position: int, order: int, names: tuple[Any, Any, Any], read: Tensor, rest: Tensor
 ) -> Expansion:
-    """The expansion with its constant terms and its error against the model's own logits."""
+    """Add the constant terms to the expansion, and its error against the model's own logits."""
     lm, structure, weights = frozen.lm, frozen.lm.structure, frozen.lm.weights
     constant = None
     if structure.final_norm is not None and structure.final_norm.bias is not None:
@@ -218,7 +218,7 @@ def _closed(
 def expansion_section(
     circuits: HeadMatrices, found: Expansion, token: int, top: int, provenance: Provenance, name: str = "expansion"
 ) -> Section:
-    """A token's logit by path: the largest terms, and the sums by order."""
+    """Show a token's logit by path: the largest terms, and the sum of each order."""
     name_of_token = visible(circuits.lm.token_strings([token])[0])
     contribution = found.contribution(token).double()
     order = contribution.abs().argsort(descending=True)[:top].tolist()
@@ -264,7 +264,7 @@ def expansion_section(
 
 
 def _fixed_parts(found: Expansion) -> str:
-    """What an expansion takes from the run: patterns, norm scales, and the outputs of what is not attention."""
+    """Say what the expansion takes from the run: patterns, norm scales, and all outputs but those of attention."""
     without_heads = [
         label.rpartition(" ")[0] for label, order in zip(found.labels, found.orders, strict=True) if not order
     ]

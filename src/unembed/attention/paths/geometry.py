@@ -1,4 +1,4 @@
-"""The residual stream as a shared channel: what is written to it and read from it, and how wide.
+"""Measure the residual stream as a shared channel: what each part writes and reads, and how many dimensions it uses.
 
 Source: Elhage et al. 2021, "The residual stream as a communication channel", "virtual weights", "memory management".
 """
@@ -37,7 +37,7 @@ NO_MATRICES = "it is neither attention nor an FFN, so it has no matrices of head
 
 @dataclass(frozen=True, eq=False)
 class StreamPort:
-    """Something that reads the stream or writes to it, as its Gram matrix over the stream's directions.
+    """A part that reads or writes the stream, represented by its Gram matrix over the stream's dimensions.
 
     `location` counts halves of layers: the embedding is at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
     where both run in parallel), the unembedding last. A reader receives the output of every earlier location.
@@ -50,7 +50,7 @@ class StreamPort:
 
 @dataclass(frozen=True, eq=False)
 class StreamPorts:
-    """All writers and all readers of a model that are fixed matrices, and those that are not.
+    """All writers and readers of a model that are fixed matrices, and the names of those that are not.
 
     Attributes:
         missing: by name of a writer or reader (such as "K 0", "mixer (Mamba) 2"), why it has no matrix here.
@@ -63,7 +63,7 @@ class StreamPorts:
 
 @torch.no_grad()
 def writers_and_readers(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> StreamPorts:
-    """All writers and all readers: attention as OV outputs and as Q, K and V, FFNs as values and as keys.
+    """Collect all writers (OV outputs, FFN values) and readers (Q, K, V, FFN keys) of a model.
 
     A gated FFN reads twice, with its keys (gate) and its up-projection. A folded key of latent attention reads twice as
     well, with its content part and its rotary part, because no fixed matrix gives both.
@@ -143,7 +143,7 @@ def keys_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model
 
 
 def up_projection_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"] | None:
-    """The up-projection of a gated layer, whose product with the gate is the coefficient; None where there is none."""
+    """Return the up-projection of a gated layer, by which the gate is multiplied; None where there is none."""
     return None if lm.weights.W_gate[layer] is None else _read_by_ffn(lm, layer, lm.weights.W_in[layer], basis)
 
 
@@ -158,7 +158,9 @@ def _read_by_ffn(
 
 
 def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
-    """Value vectors; folded, through the branch's norm and multiplier and the later factors of the stream.
+    """Return the value vectors.
+
+    Folded, they also pass the branch's norm and multiplier and the later factors of the stream.
 
     Raises:
         Unsupported: a gate per channel follows the FFN.
@@ -180,10 +182,10 @@ def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VirtualWeights(Displayed):
-    """||W_out W_in||_F / (||W_out|| ||W_in||) of every writer and every later reader; NaN where the reader is earlier.
+    """||W_out W_in||_F / (||W_out|| ||W_in||) for every writer and later reader; NaN for earlier readers.
 
-    `chance` is what writers and readers in random directions have: 1 / sqrt(d_model). `missing` names the parts of the
-    model that are no fixed matrix, and why.
+    `chance` is the value for random directions, 1 / sqrt(d_model). `missing` names the parts of the model that are not
+    fixed matrices, with the reason.
     """
 
     writers: tuple[str, ...]
@@ -213,7 +215,7 @@ class VirtualWeights(Displayed):
 
 @torch.no_grad()
 def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> VirtualWeights:
-    """How strongly each part of the model reads what each earlier part writes, through the stream.
+    """Measure how strongly each part of the model reads what each earlier part writes to the stream.
 
     Arguments as for `writers_and_readers`.
 
@@ -241,7 +243,7 @@ def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = Tru
 
 @dataclass(frozen=True, eq=False)
 class Subspaces:
-    """How many directions each side uses, and how far what one writes and another reads coincide.
+    """How many dimensions each part uses, and how much the subspaces of writers and readers overlap.
 
     Attributes:
         labels: of all writers, then all readers.
@@ -261,7 +263,7 @@ class Subspaces:
 
 @torch.no_grad()
 def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> Subspaces:
-    """Effective ranks and principal angles of everything that writes to the stream or reads from it.
+    """Compute the effective ranks and principal angles of all parts that write to the stream or read from it.
 
     Arguments as for `writers_and_readers`.
     """

@@ -1,8 +1,8 @@
-"""The attention of a run as a linear map of the stream: patterns, norm scales and gates fixed at their run's values.
+"""The attention of a run as a linear map of the stream: patterns, norm scales and gates are those of the run.
 
-With these frozen a head is linear in the stream, so what it does to a sum of writers is the sum of what it does to
-each. Biases are constants, stored separately. Where blocks rescale or normalise the stream, all vectors are in the
-units of its end, each position by its factors in the run (see `stream_gains`).
+With these fixed, a head is linear in the stream, so its output on a sum of writers is the sum of its outputs on each
+writer. Biases are constants and stored separately. Where blocks rescale or normalise the stream, all vectors are in the
+units of the stream's end, each position with its factors in the run (see `stream_gains`).
 
 Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
 """
@@ -37,7 +37,7 @@ from unembed.stream.run import Run, Tokens, run
 
 @dataclass(frozen=True, eq=False)
 class FrozenLayer:
-    """One attention layer of a run, linear in what enters it."""
+    """One attention layer of a run as a linear function of its input."""
 
     lm: Decoder
     layer: int
@@ -57,7 +57,7 @@ class FrozenLayer:
     """The same of what the attention adds."""
 
     def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
-        """Values of each head, computed from a part of the stream; biases left out."""
+        """Compute the values of each head from a part of the stream, without biases."""
         site = self.lm.structure.blocks[self.layer].attention
         if self.entry_to_end is not None:
             x = x / self.entry_to_end.to(x.dtype)
@@ -80,14 +80,14 @@ class FrozenLayer:
         return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
 
     def layer_sum(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """What all heads together add."""
+        """Return the sum of what all heads add."""
         z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...pm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), False)
 
     def heads_at(
         self, x: Float[Tensor, "*path batch pos d_model"], position: int
     ) -> Float[Tensor, "*path batch head d_model"]:
-        """What each head adds at one position: the values are summed over sources first."""
+        """Return what each head adds at one position; the values are summed over sources before the out-projection."""
         z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
         return self._written_at(z, position)
 
@@ -109,7 +109,7 @@ class FrozenLayer:
         return written if self.written_to_end is None else written * self.written_to_end[:, position, None].to(z.dtype)
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
-        """The part of the layer's output that does not depend on its input: biases of its norms and projections."""
+        """Return the part of the layer's output that does not depend on its input, which comes from biases."""
         site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
         W_V, W_O = self.W_V, weights.W_O[self.layer]
         kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
@@ -142,7 +142,7 @@ class FrozenLayer:
 
 @dataclass(frozen=True, eq=False)
 class FrozenRun:
-    """A run as linear attention layers between constants: embedding, positions, outputs of FFNs and mixers, biases.
+    """A run as linear attention layers with constants: embedding, positions, biases, outputs of FFNs and mixers.
 
     Attributes:
         run: what the real model did.
@@ -160,18 +160,18 @@ class FrozenRun:
     final: Float[Tensor, "batch pos 1"] = field(repr=False)
 
     def constants_before(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
-        """The constants that are in the stream when a layer's attention reads it."""
+        """Return the sum of the constants that are in the stream when a layer's attention reads it."""
         return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
 
     def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Parts of the last stream as W_U reads them: final norm with the run's scale, logit scale."""
+        """Apply the final norm, with the run's scale, and the logit scale to parts of the last stream."""
         norm = self.lm.structure.final_norm
         if norm is not None:
             x = norm.frozen(x, self.final).to(x.dtype)
         return x if self.lm.structure.logit_scale == 1.0 else x * self.lm.structure.logit_scale
 
     def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
-        """The logits of a last stream whose final norm divides as it did in the run; biases and soft cap included."""
+        """Compute logits from a last stream, with the final norm's scale of the run; bias and soft cap included."""
         structure, W_U, b_U = self.lm.structure, self.lm.weights.W_U, self.lm.weights.b_U
         x = self.read(last)
         if structure.final_norm is not None and structure.final_norm.bias is not None:
@@ -184,7 +184,7 @@ class FrozenRun:
 
 
 def required_points(lm: Decoder) -> tuple[str, ...]:
-    """Capture points that a run needs to be frozen."""
+    """Return the capture points that a run needs before it can be frozen."""
     structure = lm.structure
     others = max(len(b.early_writers) + len(b.late_writers) for b in structure.blocks)
     special = [b for b in structure.blocks if b.mixer is not None and b.mixer.is_attention and is_composed(b.mixer)]
@@ -200,7 +200,7 @@ def required_points(lm: Decoder) -> tuple[str, ...]:
 
 @torch.no_grad()
 def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
-    """Run the model once and record what makes its attention linear.
+    """Run the model once and record everything that its linear form needs.
 
     Raises:
         SumNotProved: heads and biases do not give what the model's attention added.
@@ -249,7 +249,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 def _frozen_layer(
     lm: Decoder, seen: Run, n: int, limit: float
 ) -> tuple[FrozenLayer, Float[Tensor, "batch pos d_model"], float]:
-    """A layer with attention, its bias, and the relative error of heads plus bias."""
+    """Return a linear attention layer, its bias, and the relative error of the heads plus bias."""
     site, entered = lm.structure.blocks[n].attention, seen.at("resid_pre", n)
     scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
     branch = attention_branch(lm, n, seen.at("z", n))
@@ -274,7 +274,7 @@ def _frozen_layer(
 
 
 def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_head"]:
-    """W_V of a layer, through its latent.
+    """Return W_V of a layer, multiplied through its latent.
 
     Raises:
         Unsupported: its values are no linear map of what it reads.
@@ -284,7 +284,7 @@ def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_
 
 
 def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
-    """The layer with what its values and what its heads mixed were multiplied by in the run."""
+    """Return the layer with the factors by which its values and its heads' mixtures were multiplied in the run."""
     lm, n = layer.lm, layer.layer
     site = lm.structure.blocks[n].attention
     if not is_composed(site) or site.readings is None or site.values is None:
@@ -306,7 +306,7 @@ def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
 
 
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
-    """The last stream split by how many heads a path went through.
+    """Split the last stream by the number of heads that a path passes through.
 
     Order 0 holds the constants, order k what passed exactly k heads, up to `highest`. They add up to the stream when
     `highest` is at least the number of layers.

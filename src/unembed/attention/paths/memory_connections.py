@@ -1,6 +1,6 @@
-"""The connections of one memory (FFN neuron): heads and memories that write to its key, memories that read its value.
+"""List the connections of one memory (FFN neuron): what writes to its key, and which memories read its value.
 
-The virtual weights of `weights_between`, in three lists; whatever the text.
+These are the virtual weights of `weights_between` in three lists; they do not depend on any text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOKENS = 8
 
 @dataclass(frozen=True)
 class Connection:
-    """A head or a memory, and how strongly it is wired to the memory."""
+    """A head or a memory, and the strength of its connection to the memory."""
 
     layer: int
     index: int
@@ -35,7 +35,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class MemoryConnections:
-    """What writes to a memory's key and what reads its value, the strongest first."""
+    """The parts that write to a memory's key and those that read its value, sorted by strength."""
 
     layer: int
     index: int
@@ -58,7 +58,7 @@ class MemoryConnections:
 def memory_connections(
     lm: Decoder, layer: int, index: int, top: int = 6, basis: HeadBasis | None = None
 ) -> MemoryConnections:
-    """The heads and memories wired most strongly to a memory's key, and the memories that read its value.
+    """Find the heads and memories connected most strongly to a memory's key, and memories that read its value.
 
     A gated memory's key is its column of the gate.
 

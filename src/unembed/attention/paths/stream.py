@@ -1,4 +1,4 @@
-"""The residual stream as a channel on one page: who reads whom, how many directions each uses, and what erases."""
+"""Show the residual stream as a channel: who reads whom, how many dimensions each part uses, which parts erase."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stream_section(
     provenance: Provenance,
     top: int = 20,
 ) -> Section:
-    """Who reads whom through the stream, how many directions each uses, and what erases."""
+    """Describe which parts read which through the stream, how many dimensions each uses, and which erase."""
     ratio = weights.ratio.cpu()
     pairs = [
         (weights.writers[i], weights.readers[j], float(ratio[i, j]))
@@ -131,7 +131,7 @@ def stream_section(
 
 
 def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[float] | list[str]]:
-    """Columns of what was measured on text; none where no text was read."""
+    """Return the columns that were measured on text; empty where no text was read."""
     measured = [e.on_text for e in erasing if e.on_text is not None]
     if len(measured) < len(erasing):
         return {}
@@ -148,7 +148,8 @@ def stream_answer(
     *,
     basis: CircuitBasis = None,
     verify: Annotated[
-        bool, Option("Measure on text whether the memories (FFN neurons) that were found erase.")
+        bool,
+        Option("Measure on text whether the memories (FFN neurons) that were found remove directions from the stream."),
     ] = False,
     corpus: Corpus = None,
     top: Top = 20,

@@ -1,4 +1,4 @@
-"""How much each order of path through heads matters on text: the loss with paths of order at most n, for every n.
+"""Measure how much paths of each order contribute on text: the loss with paths through at most n heads, for every n.
 
 Source: Elhage et al. 2021, "How much does each term matter": the algorithm of frozen patterns.
 """
@@ -37,7 +37,7 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TermImportance(Displayed):
-    """How much of the loss each order of path takes away, in nats a token, patterns frozen.
+    """How much paths of each order lower the loss, in nats per token, with the patterns frozen.
 
     Attributes:
         losses: with paths of order at most 0, 1, ... (order + 1 entries).
@@ -86,17 +86,17 @@ class TermImportance(Displayed):
 
     @property
     def reductions_per_term(self) -> Float[Tensor, " order"]:
-        """The same, divided by the number of terms of the order."""
+        """Return the reductions divided by the number of terms of the order."""
         return self.reductions / torch.tensor(self.n_terms[1:]).clamp_min(1)
 
     @property
     def layer_reductions(self) -> Float[Tensor, " layer"]:
-        """By how much the heads of one layer, each alone, lower the loss of the direct path."""
+        """Return how much the heads of one layer, each as a single-head path, lower the loss of the direct path."""
         return self.losses[0] - self.by_layer
 
     @property
     def layer_reductions_given_others(self) -> Float[Tensor, " layer"]:
-        """By how much the heads of one layer lower the loss of the direct path with all other single heads."""
+        """Return how much a layer's heads lower the loss beyond the direct path and all other single heads."""
         return self.without_layer - self.losses[1]
 
     @property
@@ -115,7 +115,9 @@ def term_importance(
     window: int | None = None,
     tokens_per_batch: int = 1024,
 ) -> TermImportance:
-    """The loss on text with paths of order at most n, for every n; patterns and norm scales as in the full run.
+    """Measure the loss on text with paths of order at most n, for every n.
+
+    Patterns and norm scales are those of the full run.
 
     Args:
         corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
@@ -169,7 +171,7 @@ def term_importance(
 def _rows(
     lm: Decoder, corpus: CorpusSource | Int[Tensor, "row pos"], window: int | None, tokens_per_batch: int
 ) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
-    """Where the text comes from, and its rows without padding: tokens, the token after each, and what to count."""
+    """Return the name of the text and its rows without padding: tokens, next tokens, and which of them to count."""
     if isinstance(corpus, Tensor):
         ids, _ = prepare(lm, corpus)
         after = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
@@ -197,9 +199,9 @@ def _order_one_by_layer(frozen: FrozenRun) -> dict[int, Float[Tensor, "batch pos
 def _gains(
     frozen: FrozenRun, direct: Tensor, first_layer: Tensor, tokens: Tensor, target: Tensor, keep: Tensor
 ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-    """By how much the first layer's heads lower the direct path's loss, by row: of repeated tokens, and of new.
+    """Return how much the first layer's heads lower the direct path's loss, by row, for repeated and new tokens.
 
-    Earlier includes the position that predicts.
+    A token counts as repeated if it occurs earlier in the row, the predicting position included.
     """
 
     def losses(stream: Tensor) -> Float[Tensor, "row pos"]:
@@ -225,7 +227,7 @@ def _cross_entropy(logits: Tensor, target: Tensor, keep: Tensor) -> Tensor:
 
 
 def importance_section(found: TermImportance, provenance: Provenance) -> Section:
-    """How much of the loss each order of path and each layer's heads take away."""
+    """Show how much of the loss each order of path and the heads of each layer remove."""
     orders = len(found.losses)
     table = Table(
         "Loss by the highest order of path",

@@ -1,4 +1,4 @@
-"""One head, or two heads that act as one: a virtual head has its own pattern and OV circuit.
+"""Treat one head, or two heads that act as one, in the same way: a virtual head has its own pattern and OV circuit.
 
 Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b.
 """
@@ -31,7 +31,7 @@ from unembed.validation import as_pair
 
 
 class Head:
-    """What moves information as a head does: one head, or two of which the later reads what the earlier wrote."""
+    """One head, or two heads of which the later one reads what the earlier one wrote."""
 
     def __init__(self, circuits: HeadMatrices, path: tuple[tuple[int, int], ...]) -> None:
         self.circuits = circuits
@@ -39,19 +39,19 @@ class Head:
 
     @property
     def label(self) -> str:
-        """Such as "L1H3", or "L0H2 > L1H3"."""
+        """The name, such as "L1H3", or "L0H2 > L1H3" for two heads."""
         return " > ".join(head_name(layer, head) for layer, head in self.path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
 
     def ov(self, basis: HeadBasis = "raw") -> LowRank:
-        """The map from an attended source to the head's output (d_model, d_model): of two heads, W_OV_a W_OV_b."""
+        """Return the map from an attended source to the output (d_model, d_model); W_OV_a W_OV_b for two heads."""
         return reduce(matmul, (self.circuits.ov(*head, basis) for head in self.path))
 
     @torch.no_grad()
     def pattern(self, tokens: Tokens) -> Float[Tensor, "batch dst src"]:
-        """Which positions it moves information from, and to, on a prompt: of two heads, A_b A_a."""
+        """Return the attention pattern on a prompt; for two heads it is the product A_b A_a."""
         layers = [layer for layer, _ in self.path]
         patterns = run(self.circuits.lm, tokens, "pattern", logits=False, layers=layers)["pattern"]
         return reduce(matmul, (one[:, head] for one, (_, head) in zip(patterns.flip(0), self.path[::-1], strict=True)))
@@ -64,24 +64,24 @@ class Head:
         outputs: Tensor | None = None,
         centre: bool = True,
     ) -> LowRank:
-        """A source token's effect on every output's logit (d_vocab, d_vocab), or some rows and columns."""
+        """Return each source token's effect on every output logit (d_vocab, d_vocab), or some rows and columns."""
         return full_ov(self.circuits.lm, self.ov(basis), basis, sources, outputs, centre)
 
     def copying(self, basis: HeadBasis = "raw", *, centre: bool = True) -> Spectra:
-        """Eigenvalues of the full OV circuit, with their score and positive fraction."""
+        """Return the eigenvalues of the full OV circuit, with their score and positive fraction."""
         ov = self.ov(basis)
         product = self.circuits.product("ov", basis, centre)
         found = LowRank(product @ ov.left.to(product.dtype), ov.right.to(product.dtype)).eigenvalues()
         return Spectra(found, self.circuits.lm.provenance(basis=basis, notes={"head": self.label}), ())
 
     def own_token(self, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
-        """How the full OV circuit treats each token's own logit."""
+        """Measure how the full OV circuit treats each token's own logit."""
         provenance = self.circuits.lm.provenance(basis=basis, seed=seed, notes={"head": self.label})
         return own_token_of(self.ov_full(basis), provenance, top, n_tokens, seed)
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """What it adds to every logit at a position through the constants of the stream (see `expansion`).
+        """Return what it adds to every logit at a position when it reads the constants of the stream (see `expansion`).
 
         Raises:
             InvalidInput: several prompts.
@@ -99,12 +99,12 @@ class Head:
 
 
 def head(circuits: HeadMatrices, layer: int, head: int) -> Head:
-    """One head."""
+    """Return a single head as a `Head`."""
     return Head(circuits, (circuits.resolve_head(layer, head, "raw"),))
 
 
 def virtual_head(circuits: HeadMatrices, first: tuple[int, int], second: tuple[int, int]) -> Head:
-    """An earlier and a later head (layer, head) that act as one head, with the methods of a head.
+    """Return an earlier and a later head (layer, head) as one `Head`.
 
     Raises:
         InvalidInput: the second head's layer is not after the first's.
@@ -121,7 +121,7 @@ def virtual_head(circuits: HeadMatrices, first: tuple[int, int], second: tuple[i
 def virtual_head_section(
     circuits: HeadMatrices, head: Head, top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
-    """The circuit of two heads that act as one: what it copies, and the largest entries of its OV circuit."""
+    """Describe two heads that act as one: what they copy, and the largest entries of their OV circuit."""
     spectrum, own = head.copying(basis), head.own_token(basis, seed=seed)
     entries = shown_entries(circuits.lm, head.ov_full(basis), top)
     table = Table(
@@ -150,7 +150,7 @@ def virtual_head_section(
 
 
 def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: int, provenance: Provenance) -> Section:
-    """Where a virtual head moves information from on a prompt, and which logits it changes most there.
+    """Show from where a virtual head moves information on a prompt, and which logits it changes most there.
 
     Args:
         head: the virtual head.

@@ -53,7 +53,7 @@ class Part:
 
     @classmethod
     def named(cls, lm: Decoder, name: str) -> Part:
-        """The part of a name such as L0H3 or L5M278.
+        """Return the part with a name such as L0H3 or L5M278.
 
         Raises:
             InvalidInput: the name is of neither form.
@@ -71,7 +71,10 @@ class Part:
         return (head_name if self.kind == "head" else memory_name)(self.layer, self.index)
 
     def location(self, lm: Decoder) -> int:
-        """Halves of layers: attention of layer l at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel)."""
+        """The place in the model, counted in half layers.
+
+        The attention of layer l is at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel).
+        """
         in_parallel = lm.structure.blocks[self.layer].parallel
         return 2 * self.layer + (0 if self.kind == "head" or in_parallel else 1)
 
@@ -95,7 +98,7 @@ class VirtualWeight:
 
 @dataclass(frozen=True)
 class FoundWeights:
-    """Virtual weights of one part, unsorted, and what is not among them."""
+    """The virtual weights of one part, unsorted, with the parts for which none exist and the reasons."""
 
     weights: list[VirtualWeight]
     missing: dict[str, str]
@@ -128,7 +131,7 @@ def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tens
 def _inputs_of(
     lm: Decoder, part: Part, basis: HeadBasis
 ) -> tuple[dict[Input, Float[Tensor, "d_model column"]], dict[str, str]]:
-    """What each input of a part reads, and why the others are no fixed matrix."""
+    """Return the matrix of each input of a part, and for the inputs without a fixed matrix the reason."""
     if part.kind == "head":
         read, refused = _inputs_of_heads(lm, part.layer, basis)
         return {name: W[part.index] for name, W in read.items()}, refused
@@ -141,7 +144,7 @@ def _inputs_of(
 def _inputs_of_heads(
     lm: Decoder, layer: int, basis: HeadBasis
 ) -> tuple[dict[Input, Float[Tensor, "head d_model column"]], dict[str, str]]:
-    """What each input of a layer's heads reads, and why the others are no fixed matrix."""
+    """Return the matrix of each input of a layer's heads, and for the inputs without a fixed matrix the reason."""
     found: dict[Input, Tensor] = {}
     refused: dict[str, Unsupported] = {}
     for name, which in _OF_HEADS.items():
@@ -158,7 +161,7 @@ def _inputs_of_heads(
 def virtual_weight(
     lm: Decoder, writer: str, reader: str, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> dict[Input, Float[Tensor, "row column"]]:
-    """The weights between two parts, by input of the reader: (d_head or 1, d_head or 1).
+    """Return the weights between two parts for each input of the reader, each of shape (d_head or 1, d_head or 1).
 
     Args:
         writer: such as L0H3 or L5M278.
@@ -209,7 +212,10 @@ def readers_by_layer(
     *,
     inputs: Set[Input] = frozenset(get_args(Input)),
 ) -> FoundWeights:
-    """The `top` readers of each kind in every layer, for each of `inputs`, unsorted; else as `readers_of`."""
+    """Return the `top` readers of each kind in every layer, for each of `inputs`, unsorted.
+
+    The other arguments are those of `readers_of`.
+    """
     check_basis(basis)
     rows, at = written_by(lm, part, basis, centre), part.location(lm)
     found: list[VirtualWeight] = []
@@ -253,7 +259,7 @@ def readers_by_layer(
 def writers_of(
     lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> Records[VirtualWeight]:
-    """The heads and memories whose output one part reads most of, strongest first; arguments as in `readers_of`."""
+    """Return the heads and memories whose output one part reads most, strongest first; arguments as in `readers_of`."""
     part, top = Part.named(lm, reader), positive_int("top", top)
     found = writers_by_layer(lm, part, top, basis, centre)
     return _strongest_of(lm, f"What {part.name} reads most", found, top, basis)
@@ -332,7 +338,7 @@ def _strongest(
 def virtual_weights_section(
     circuits: HeadMatrices, part: str, top: int, basis: HeadBasis, provenance: Provenance
 ) -> Section:
-    """Which parts read the output of one head or memory, and whose output it reads.
+    """Show which parts read the output of one head or memory, and whose output it reads.
 
     Raises:
         InvalidInput: the name is neither of a head nor of a memory.

@@ -38,31 +38,31 @@ class Bigrams:
         return cls.of(pieces, lm.d_vocab)
 
     def table(self, first: Int[Tensor, " row"], second: Int[Tensor, " column"]) -> Int[Tensor, "row column"]:
-        """How often each of some tokens follows each of some others."""
+        """Count how often each token of `second` follows each token of `first`."""
         return self._count_of(first[:, None] * self.d_vocab + second)
 
     def _count_of(self, wanted: Int[Tensor, "*pair"]) -> Int[Tensor, "*pair"]:
-        """How often pairs occur, each given as one number."""
+        """Look up the counts of pairs, each of which is encoded as one number."""
         codes = self.first * self.d_vocab + self.second
         at = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
         return torch.where(codes[at] == wanted, self.count[at], 0)
 
     @property
     def occurrences(self) -> Int[Tensor, " d_vocab"]:
-        """How often each token is the first of a pair."""
+        """Count how often each token is the first of a pair."""
         return torch.zeros(self.d_vocab, dtype=torch.long).index_add_(0, self.first, self.count)
 
     def row(self, token: int) -> Float[Tensor, " d_vocab"]:
-        """How often each token follows one token."""
+        """Count how often each token follows the given one."""
         counts = torch.zeros(self.d_vocab, dtype=torch.float64)
         chosen = self.first == token
         counts[self.second[chosen]] = self.count[chosen].double()
         return counts
 
     def cross_entropy_of(self, other: Bigrams) -> float:
-        """Nats a token of these bigrams, smoothed, on the counts of other text.
+        """Return the cross-entropy, in nats per token, of this smoothed bigram model on the counts of another text.
 
-        Absolute discounting of 0.75 backed by add-one unigrams of second tokens.
+        Smoothing is absolute discounting of 0.75 with a fallback to add-one counts of second tokens.
         """
         unigram = torch.ones(self.d_vocab, dtype=torch.float64).index_add_(0, self.second, self.count.double())
         unigram /= unigram.sum()

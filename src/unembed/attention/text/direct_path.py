@@ -32,11 +32,11 @@ from unembed.results import Displayed, Provenance, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DirectPath(Displayed):
-    """How well the direct path predicts the next token, and what it shares with bigram statistics.
+    """How well the direct path predicts the next token, and how much it agrees with bigram statistics.
 
-    In a model with layers the direct path is not the bigram table: the layers predict most of it, and what is left to
-    the direct path is the part that token frequencies and the layers do not give. Rank correlations over a
-    vocabulary are dominated by token frequency, so three of them accompany the plain one.
+    In a model with layers, the direct path is not the bigram table: the layers make most of the prediction, and the
+    direct path adds only what they and token frequencies do not supply. Rank correlations over a vocabulary are
+    dominated by token frequency, so three baselines accompany the plain one.
 
     Attributes:
         tokens: the tokens compared one by one, most frequent first.
@@ -70,7 +70,7 @@ class DirectPath(Displayed):
         return Table("The direct path and bigrams: rank correlations", columns, self.provenance)
 
     def mean(self, correlations: Float[Tensor, " token"]) -> float:
-        """The mean of one of the correlations, weighted by occurrences; undefined ones are left out."""
+        """Average one of the correlations, weighted by occurrences; undefined ones are left out."""
         weights = torch.where(correlations.isnan(), 0, self.occurrences).double()
         return float((correlations.nan_to_num() * weights).sum() / weights.sum())
 
@@ -168,13 +168,13 @@ def _correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
 
 
 def _partial_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"], given: Float[Tensor, " n"]) -> float:
-    """Correlation of what a linear fit on `given` leaves of either."""
+    """Correlate what remains of `a` and `b` after a linear fit on `given`."""
     ab, ag, bg = _correlation(a, b), _correlation(a, given), _correlation(b, given)
     return (ab - ag * bg) / (((1 - ag**2) * (1 - bg**2)) ** 0.5 or float("nan"))
 
 
 def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Ranks from 0, equal values sharing the mean of theirs."""
+    """Rank the values from 0; equal values share the mean of their ranks."""
     _, inverse, count = values.unique(return_inverse=True, return_counts=True)
     ends = count.cumsum(dim=0).double()
     return (ends - (count.double() + 1) / 2)[inverse]

@@ -1,4 +1,4 @@
-"""Top contexts of a layer's heads in a corpus: in each window, the positions of the largest contribution."""
+"""Find the windows of a corpus in which each head of a layer carries most, with the pair of positions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHARACTERS = 8
 
 @dataclass(frozen=True)
 class Progress:
-    """Windows read so far."""
+    """The number of windows read so far."""
 
     done: int
     of: int
@@ -37,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Example:
-    """A window up to the token at which a head carries most, special tokens left out."""
+    """A window up to the token at which a head carries most, without special tokens."""
 
     document: int
     position: int
@@ -59,7 +59,7 @@ class Example:
 
 @dataclass(frozen=True)
 class HeadExamples:
-    """One head's examples, the largest first, one of a window at most."""
+    """The examples of one head, largest first, with at most one from each window."""
 
     schema: str
     layer: int
@@ -79,7 +79,7 @@ class HeadExamples:
 def examples_of_heads(
     lm: Decoder, pieces: TextPieces | None, layer: int, windows: int = 32, length: int = 128
 ) -> Iterator[Progress | HeadExamples]:
-    """The examples of every head of a layer: progress after each window, then one view for each head.
+    """Yield progress after each window, then the examples of each head of a layer.
 
     Args:
         pieces: the corpus to read; None for the text that ships with the package.
@@ -94,7 +94,9 @@ def examples_of_heads(
     corpus = shipped_pieces() if pieces is None else pieces
     found = list(_windows(lm, corpus, windows, length + front, front))
     if not found:
-        raise InvalidInput("the corpus", why="no text of it has two tokens, so no head can attend to an earlier one")
+        raise InvalidInput(
+            "the corpus", why="none of its texts has two tokens, so no head can attend to an earlier one"
+        )
     best: list[list[tuple[Example, Tensor]]] = [[] for _ in range(lm.n_heads)]
     for done, (document, ids) in enumerate(found, 1):
         for head, one in enumerate(_largest(lm, layer, document, ids, front)):
@@ -130,7 +132,7 @@ def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) ->
 
 
 def _prompt(lm: Decoder, ids: Tensor, position: int, front: int) -> str | None:
-    """The shortest beginning of a window that is read as its tokens up to a position."""
+    """Return the shortest start of a window that the tokenizer reads as exactly its tokens up to a position."""
     wanted = ids[: position + 1].tolist()
     for end in range(position + 1, min(len(ids), position + 1 + _FURTHER) + 1):
         text = lm.decode(ids[front:end])
@@ -140,7 +142,7 @@ def _prompt(lm: Decoder, ids: Tensor, position: int, front: int) -> str | None:
 
 
 def _windows(lm: Decoder, corpus: TextPieces, n: int, longest: int, front: int) -> Iterator[tuple[int, Tensor]]:
-    """Windows as prompts are read: evenly spaced beginnings, up to `longest` tokens or the document's end."""
+    """Yield evenly spaced windows, each tokenised like a prompt, up to `longest` tokens or the document's end."""
     documents = corpus.documents
     longest = longest if lm.n_ctx is None else min(longest, lm.n_ctx)
     free = 0

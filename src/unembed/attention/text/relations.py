@@ -1,9 +1,9 @@
-"""What heads map to what: a head that attends to ·France and raises ·Paris, found in its weights alone.
+"""Find relations in a head's weights alone, such as a head that attends to ·France and raises ·Paris.
 
 For each pair (s, t) of a relation: is t among the k tokens that the head's full OV circuit W_E W_OV W_U raises most
-where it attends to s? The control are the same sources with the targets of other pairs: a head that raises all
-capitals for every country passes both. How surprising a share is, among so many heads, is measured by shuffling the
-targets: the largest excess of any head in a thousand shuffles (Westfall and Young 1993).
+when it attends to s? The control pairs each source with the targets of other pairs, because a head that raises all
+capitals for every country would pass without it. With so many heads, some share is high by chance; how high is measured
+by shuffling the targets a thousand times and taking the largest excess of any head (Westfall and Young 1993).
 
 Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
 """
@@ -45,7 +45,7 @@ _NUMBERS = 1 << 25
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RelationOfHeads(Displayed):
-    """How many pairs of a relation each head maps; NaN where a layer's heads have no full OV circuit.
+    """The share of a relation's pairs that each head maps; NaN where a layer's heads have no full OV circuit.
 
     Attributes:
         relation: its name.
@@ -81,7 +81,7 @@ class RelationOfHeads(Displayed):
         return Table(title, columns, self.provenance)
 
     def examples(self, layer: int, head: int, n: int = _EXAMPLES) -> str:
-        """Some pairs that a head maps: "France → Paris, Japan → Tokyo"."""
+        """List some pairs that a head maps, as in "France → Paris, Japan → Tokyo"."""
         places = self.mapped[layer, head].nonzero()[:n, 0].tolist()
         return ", ".join(" → ".join(word.strip() for word in self.pairs[i]) for i in places)
 
@@ -94,10 +94,10 @@ def relations(
     basis: HeadBasis | None = None,
     seed: int = 0,
 ) -> RelationOfHeads:
-    """Which heads map the sources of a relation to their targets, by weights alone.
+    """Find the heads that map the sources of a relation to their targets, by weights alone.
 
-    The source is its embedding, so in deeper layers the number shows what the head would do with a stream in which the
-    layers below had left the token as it was.
+    A source is represented by its embedding. In deeper layers the result therefore shows what the head would do if the
+    layers below had left the token unchanged.
 
     Args:
         pairs: a `Relation`; the name of a shipped one, such as "country_to_capital"; a file of pairs; or pairs such as
@@ -120,7 +120,7 @@ def relations(
 def relations_of_heads(
     circuits: HeadMatrices, wanted: Sequence[Relation], *, k: int = 10, basis: HeadBasis | None = None, seed: int = 0
 ) -> list[RelationOfHeads]:
-    """Several relations at once, so that the vocabulary is read once for each head; see `relations`."""
+    """Measure several relations at once, so that the vocabulary is read only once for each head; see `relations`."""
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")
     k, seed = positive_int("k", k), valid_seed(seed)
@@ -182,7 +182,7 @@ def _of_relation(
     seed: int,
     provenance: Provenance,
 ) -> RelationOfHeads:
-    """One relation, from the tokens that each head raises most for each source."""
+    """Score one relation, given the tokens that each head raises most for each source."""
     n = len(pairs.sources)
     shape = (lm.n_layers, max(head.head for head in tops) + 1)
     share, shuffled, p_value = (torch.full(shape, nan, dtype=torch.float64) for _ in range(3))
@@ -218,7 +218,7 @@ def relations_answer(
     ] = None,
     *,
     within: Annotated[
-        int, Option("A target counts among this many of the tokens that a head raises most.", low=1)
+        int, Option("A pair counts if its target is among this many tokens that the head raises most.", low=1)
     ] = 10,
     basis: CircuitBasis = None,
     top: Top = 20,
@@ -238,7 +238,9 @@ def relations_answer(
                 raise
             skipped.append(f"Left out: {error}")
     if not wanted:
-        raise InvalidInput(f"the shipped relations for {lm.name}", why="none has two pairs of single tokens")
+        raise InvalidInput(
+            f"the shipped relations for {lm.name}", why="none has two pairs whose words are single tokens of this model"
+        )
     made = relations_of_heads(circuits, wanted, k=within, basis=chosen, seed=seed)
     provenance = lm.provenance(basis=chosen, seed=seed)
     rows = sorted(

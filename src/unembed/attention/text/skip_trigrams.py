@@ -1,8 +1,8 @@
-"""Skip-trigrams: "source ... destination -> output" triples that one head raises, and those it raises by mistake.
+"""List the skip-trigrams "source ... destination -> output" that a head raises, including those it raises by mistake.
 
-A head raises a triple by attending from the destination to the source (QK) and writing toward the output when it does
-(OV). Both are measured above what cannot matter: a destination's score for a source above its mean over all sources
-(softmax does not see a constant), and an output's logit above the mean over all outputs.
+A head raises a triple by attending from the destination to the source (QK) and then writing toward the output (OV).
+Both are measured relative to a mean that has no effect: a destination's score for a source relative to its mean over
+all sources (the softmax ignores a constant), and an output's logit relative to the mean over all outputs.
 
 Source: Elhage et al. 2021, "One-layer models: skip-trigrams" and "skip-trigram bugs".
 """
@@ -38,7 +38,7 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class SkipTrigram:
-    """One triple. `attention` is in score units (log odds), `effect` in logits, `score` their product."""
+    """One triple: `attention` is in score units (log odds), `effect` in logits, `score` is their product."""
 
     source: int
     destination: int
@@ -50,7 +50,7 @@ class SkipTrigram:
 
 @dataclass(frozen=True, eq=False)
 class CentredCircuits:
-    """A head's two full circuits above their means, over the tokens in use."""
+    """A head's two full circuits, each minus its mean over the tokens in use."""
 
     ids: Int[Tensor, " token"]
     qk: LowRank
@@ -68,12 +68,12 @@ def centred_circuits(
     hide_unlearned: bool,
     among: Int[Tensor, " token"] | None = None,
 ) -> CentredCircuits:
-    """Both circuits of a head, each above the mean that softmax does not see. Memory: d_vocab * d_head, four times."""
+    """Return both circuits of a head minus the means that the softmax ignores. Memory: four times d_vocab * d_head."""
     lm = circuits.lm
     shown = (~lm.unlisted).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
     ids = (shown if len(shown) else torch.arange(lm.d_vocab)) if among is None else among
     if not len(ids):
-        raise InvalidInput("skip-trigrams among no tokens", why="no tokens to choose from")
+        raise InvalidInput("skip-trigrams among no tokens", why="the list of tokens is empty")
     ids = ids.to(lm.weights.W_E.device)
     qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
     ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
@@ -106,7 +106,7 @@ def skip_trigrams(
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
     largest, and there from the `top` best destinations and outputs, so no other entry is read.
     """
-    # The best of a list lie among its `top` best sources, so a longer list could not be complete.
+    # Each entry of the list uses one of the `top` best sources, so a list longer than `top` could miss entries.
     top = positive_int("top", top, most=10_000)
     lm, both = circuits.lm, centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
@@ -142,7 +142,7 @@ def skip_trigrams(
 
 
 def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " one"]:
-    """The row of a source among the tokens in use."""
+    """Return the row that the source has among the tokens in use."""
     found = (both.ids == source).nonzero()[:, 0]
     if not len(found):
         raise InvalidInput(
@@ -154,7 +154,7 @@ def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " on
 
 
 def frequent_tokens(lm: Decoder, corpus: CorpusSource = None, min_count: int = 30) -> Int[Tensor, " token"]:
-    """The tokens that occur at least so often in a corpus."""
+    """Return the tokens that occur at least `min_count` times in a corpus."""
     counts = torch.zeros(lm.d_vocab, dtype=torch.long)
     for segment in windows_of(corpus, overlap=0).segments(lm):
         counts += torch.bincount(segment.tokens.long(), minlength=lm.d_vocab)
@@ -163,7 +163,7 @@ def frequent_tokens(lm: Decoder, corpus: CorpusSource = None, min_count: int = 3
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """How often a skip-trigram occurs in a corpus, and the rates of the output after the destination."""
+    """How often a skip-trigram occurs in a corpus, and the rates of the output with and without the source."""
 
     with_source: int
     """Number of destinations after the source (anywhere earlier in its window)."""
@@ -174,7 +174,7 @@ class CorpusCounts:
 
     @property
     def rate_with(self) -> float:
-        """P(output | destination, source earlier); NaN where that never happened."""
+        """P(output | destination, source earlier); NaN where the destination never follows the source."""
         return self.output_with_source / self.with_source if self.with_source else float("nan")
 
     @property
@@ -186,7 +186,7 @@ class CorpusCounts:
 def count_in_corpus(
     lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: CorpusSource = None, window: int | None = None
 ) -> list[CorpusCounts]:
-    """How much more often each output follows its destination when the source occurs earlier in the window.
+    """Count how much more often each output follows its destination if the source occurs earlier in the window.
 
     Args:
         lm: whose tokens and context are used.
@@ -196,7 +196,7 @@ def count_in_corpus(
     """
     wanted = torch.tensor(list(triples), dtype=torch.long).reshape(-1, 3)
     counts = torch.zeros(4 * len(wanted), dtype=torch.long)
-    # The triples of each destination lie together: `begin` and `number` by destination token.
+    # The triples are grouped by destination token: `begin` and `number` give where a token's group begins and its size.
     by_destination = wanted[:, 1].argsort(stable=True)
     number = torch.bincount(wanted[:, 1], minlength=lm.d_vocab)
     begin = number.cumsum(0) - number
@@ -263,12 +263,12 @@ class SkipTrigramBugs(Displayed):
 
     @property
     def occurring(self) -> int:
-        """The raised pairs that occur in the corpus."""
+        """Count the raised pairs that occur in the corpus."""
         return int(((self.counts > 0) & (self.score > 0)).sum())
 
 
 def crossed_pairs(counts: Int[Tensor, "destination output"]) -> Bool[Tensor, "destination output"]:
-    """The pairs of a table that never occur although destination and output each occur in another pair of it."""
+    """Mark the pairs of a table that never occur although destination and output each occur in another pair of it."""
     occurs = counts > 0
     return ~occurs & occurs.any(dim=1, keepdim=True) & occurs.any(dim=0, keepdim=True)
 
@@ -287,7 +287,7 @@ def skip_trigram_bugs(
     among: Int[Tensor, " token"] | None = None,
     bigrams: Bigrams | None = None,
 ) -> SkipTrigramBugs:
-    """The crossed pairs of one source: raised by the head, absent from the corpus, though both halves occur.
+    """Find the crossed pairs of one source: the head raises them, the corpus lacks them, but both halves occur.
 
     Args:
         source: token.
@@ -322,9 +322,9 @@ def random_tables(
     draws: int = 10,
     seed: int = 0,
 ) -> list[Int[Tensor, "destination output"]]:
-    """Counts of tables with other tokens of the same frequencies: the chance level for a table of this size.
+    """Draw tables of other tokens with similar frequencies: their counts show what a table has by chance.
 
-    Each token is replaced by one of the 40 tokens next to it by how often they occur.
+    Each token is replaced by one of the 40 tokens closest to it in frequency.
 
     Args:
         destinations: rows of the table.
@@ -346,7 +346,7 @@ def random_tables(
 def shuffled_sources(
     triples: Sequence[tuple[int, int, int]], draws: int = 5, seed: int = 0
 ) -> list[tuple[int, int, int]]:
-    """The triples with the sources of one another, `draws` times over: the control of `count_in_corpus`."""
+    """Exchange the sources among the triples, `draws` times, as a control for `count_in_corpus`."""
     g = torch.Generator().manual_seed(valid_seed(seed))
     return [
         (triples[int(other)][0], d, o)
@@ -363,7 +363,7 @@ def skip_trigram_section(
     provenance: Provenance,
     counts: Sequence[CorpusCounts] | None = None,
 ) -> Section:
-    """The triples that a head raises most; with `counts`, how often they occur in a corpus."""
+    """Show the triples that a head raises most and, with `counts`, how often they occur in a corpus."""
     lm = circuits.lm
     columns: dict[str, list[Any]] = {
         f"{part}_token": lm.token_strings(torch.tensor([getattr(t, part) for t in found], dtype=torch.long))

@@ -33,7 +33,7 @@ class Relation:
 
     @classmethod
     def of(cls, pairs: Sequence[Any], name: str = "relation") -> Relation:
-        """The relation of pairs as a file or a person writes them; a target alone needs no list.
+        """Make a relation from pairs as a file or a person writes them; a single target need not be in a list.
 
         Raises:
             InvalidInput: there is no pair, or one is not a source with its targets.
@@ -41,11 +41,15 @@ class Relation:
         made: list[tuple[str, tuple[str, ...]]] = []
         for pair in pairs:
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-                raise InvalidInput(f"{name}: {str(pair)[:80]}", why="that is no source with its targets", instead=_FORM)
+                raise InvalidInput(
+                    f"{name}: {str(pair)[:80]}", why="it is not a source word with its targets", instead=_FORM
+                )
             source, targets = pair
             targets = targets if isinstance(targets, list | tuple) else [targets]
             if not (isinstance(source, str) and targets and all(isinstance(one, str) for one in targets)):
-                raise InvalidInput(f"{name}: {str(pair)[:80]}", why="sources and targets are not texts", instead=_FORM)
+                raise InvalidInput(
+                    f"{name}: {str(pair)[:80]}", why="a source and its targets must be strings", instead=_FORM
+                )
             made.append((source, tuple(targets)))
         if not made:
             raise InvalidInput(name, why="it has no pairs", instead=_FORM)
@@ -68,12 +72,12 @@ class TokenPairs:
 
 
 def shipped_relations() -> tuple[str, ...]:
-    """The names of the shipped relations, in the order of the alphabet."""
+    """Return the names of the shipped relations in alphabetical order."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
 
 
 def open_relation(name: str | Path) -> Relation:
-    """A shipped relation by its name, such as "country_to_capital", or one of a file.
+    """Open a shipped relation by its name, such as "country_to_capital", or the relation in a file.
 
     Raises:
         InvalidInput: there is no such file, or its content is not a relation.
@@ -96,7 +100,7 @@ def open_relation(name: str | Path) -> Relation:
 
 
 def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
-    """The pairs that are single tokens, written with a leading space, as words stand within a sentence.
+    """Keep the pairs whose words are single tokens with a leading space, as within a sentence.
 
     Raises:
         InvalidInput: fewer than two pairs have different targets, so that shuffled pairs are no control.

@@ -1,4 +1,4 @@
-"""Numbers of the heads of some layers in one tensor."""
+"""Put numbers of heads from several layers into one tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import Tensor
 
 
 def by_layer(n_layers: int, found: Mapping[int, Shaped[Tensor, "head ..."]]) -> Shaped[Tensor, "layer most_heads ..."]:
-    """All layers of a model: NaN in the layers that are not `found`, and where one has fewer heads than another.
+    """Return one tensor for all layers of a model.
+
+    It is NaN in layers that are not `found`, and where a layer has fewer heads than others.
 
     Args:
         found: by layer, at least one; as many axes in each.
@@ -26,6 +28,6 @@ def by_layer(n_layers: int, found: Mapping[int, Shaped[Tensor, "head ..."]]) -> 
 
 
 def number_or_none(value: float | Tensor) -> float | None:
-    """A number, None where it is NaN: where there is nothing that it would measure."""
+    """Return the number, or None where it is NaN because there is nothing to measure."""
     number = float(value)
     return None if math.isnan(number) else number

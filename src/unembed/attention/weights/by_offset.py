@@ -1,4 +1,4 @@
-"""What the weights alone show about positions: which offset a head attends to, whatever the tokens are.
+"""Show from the weights alone which offset a head attends to, whatever the tokens are.
 
 Three kinds of model: a table of positions (learned, added to the stream or read by queries and keys alone) gives the
 scores of every pair of positions; rotary positions turn the QK circuit by the offset; ALiBi adds a slope. Other models
@@ -34,7 +34,7 @@ from unembed.validation import positive_int
 def position_scores(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis = "raw", *, positions: int | None = None
 ) -> Float[Tensor, "dst src"]:
-    """The score of every pair of positions from the table of positions alone, score scale included.
+    """Compute the score of every pair of positions from the table of positions alone; the score scale is included.
 
     With norms ("folded") the scores lack the norms' division, which depends on the run.
 
@@ -65,14 +65,14 @@ def position_scores(
 
 @torch.no_grad()
 def attention_by_position(scores: Float[Tensor, "dst src"]) -> Float[Tensor, "dst src"]:
-    """The causal softmax of scores: where a head would attend if positions were all it saw."""
+    """Apply the causal softmax: the result is where a head would attend if it saw only positions."""
     hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)
     return scores.double().masked_fill(hidden, -torch.inf).softmax(dim=-1)
 
 
 @torch.no_grad()
 def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") -> Float[Tensor, "layer head"] | None:
-    """Mean attention to the position before, by the table of positions alone; None without such a table.
+    """Return the mean attention to the previous position, by the table of positions alone; None without such a table.
 
     NaN in layers without attention.
 
@@ -94,10 +94,10 @@ def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") 
 def scores_by_offset(
     circuits: HeadMatrices, layer: int, head: int, offsets: Sequence[int], basis: HeadBasis = "raw"
 ) -> Float[Tensor, " offset"]:
-    """The score of a source some number of tokens back, averaged over the token there, score scale included.
+    """Return the mean score of a source that lies some number of tokens back; the score scale is included.
 
-    With a table of positions the mean over destinations of the position terms; with rotary positions the score of the
-    mean embedding with itself, rotated by the offset; ALiBi added.
+    With a table of positions, the position terms are averaged over destinations. With rotary positions, it is the score
+    of the mean embedding with itself, rotated by the offset. ALiBi is added.
 
     Args:
         offsets: at least 0; with a table, below its length.
@@ -146,7 +146,7 @@ _MEANS = (
 def offsets_section(
     circuits: HeadMatrices, layer: int, head: int, to: int, basis: HeadBasis, provenance: Provenance
 ) -> Section:
-    """One head's score by offset, and where it would attend if positions were all it saw.
+    """Show one head's score by offset, and where it would attend if it saw only positions.
 
     Raises:
         OutOfRange: there is no such head.
@@ -177,7 +177,7 @@ def offsets_section(
 
 
 def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Provenance) -> Section | None:
-    """Every head's score by offset as one picture; None where positions have no part in any head's scores."""
+    """Show every head's score by offset in one picture; None where positions enter no head's scores."""
     lm = circuits.lm
     offsets = list(range(FARTHEST + 1 if lm.n_ctx is None else min(FARTHEST + 1, lm.n_ctx)))
     rows: list[tuple[str, torch.Tensor]] = []
@@ -193,7 +193,7 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
         "head": [name for name, _ in rows for _ in offsets],
         "offset": [offset for _ in rows for offset in offsets],
         "score": [float(value) for _, scores in rows for value in scores],
-        # Heads differ in scale, so that the picture shows where each one's scores lie in its own range.
+        # Heads differ in scale, so the picture shows each head's scores relative to the range of that head.
         "of_range": [
             float((value - scores.mean()) / (scores - scores.mean()).abs().max().clamp_min(1e-30))
             for _, scores in rows

@@ -1,4 +1,4 @@
-"""What heads read through more than one matrix: the queries, keys and values of latent attention.
+"""Compute what heads read through more than one matrix: the queries, keys and values of latent attention.
 
 With W_D the down-projection, g the gain of the norm behind it and W_U the up-projection, a head reads
 x W_D g W_U / sigma, where sigma is the latent's size at that position. By weights this is linear up to that number, as
@@ -35,13 +35,13 @@ def is_composed(site: AttentionSite) -> bool:
 
 
 def _without_qk(site: AttentionSite) -> str:
-    """What to do in a layer that has no QK circuit."""
+    """Say what to use instead in a layer that has no QK circuit."""
     has_values = site.head_layout is not None or (site.readings is not None and "v" in site.readings.parts)
     return "Use OV circuits or captured patterns" if has_values else "Use captured patterns"
 
 
 def check_part(site: AttentionSite, part: str | None) -> None:
-    """Refuse a part that queries and keys of a layer do not have.
+    """Refuse a `part` that the queries and keys of a layer do not have.
 
     Raises:
         InvalidInput: the part is not in `PARTS`, or the layer's queries and keys have no parts.
@@ -117,7 +117,9 @@ def _down(lm: Decoder, latent: Latent) -> Float[Tensor, "d_model rank"]:
 def read_in_run(
     lm: Decoder, layer: int, which: str, parts: Mapping[str, Float[Tensor, "pos d_model"]]
 ) -> dict[str, Float[Tensor, "head pos d_part"]]:
-    """Queries, keys or values of a run, by part of the attention's input: the sizes of latents are those of the sum.
+    """Compute queries, keys or values by part of the attention's input.
+
+    Each latent is divided by the size that it has for the whole input.
 
     Args:
         which: "q", "k" or "v".
@@ -150,7 +152,7 @@ def read_in_run(
 
 
 def _through(lm: Decoder, latent: Latent, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parts of what a latent reads, behind its norm with the size of their sum."""
+    """Pass parts of a latent's input through it; its norm divides by the size of their sum."""
     bias = lm.weights.projection_bias(latent.module)
     down = _down(lm, latent).double()
     read = _plus({n: t @ down for n, t in parts.items()}, None if bias is None else bias[latent.start : latent.stop])
@@ -168,7 +170,9 @@ def _plus(parts: dict[str, Tensor], bias: Tensor | None) -> dict[str, Tensor]:
 
 
 def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
-    """Refuse the folded OV circuits of a layer whose heads do not write W_V W_O, up to a factor for each position.
+    """Refuse folded OV circuits of a layer whose heads write something other than W_V W_O.
+
+    A factor for each position is allowed.
 
     Raises:
         Unsupported: there is a gate per channel, or a norm, between W_V and W_O.
@@ -186,7 +190,7 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
 
 
 def require_qk(lm: Decoder, layer: int) -> None:
-    """Refuse the QK circuits of a layer whose scores do not follow from queries and keys as they were understood.
+    """Refuse QK circuits of a layer whose scores could not be reproduced from its queries and keys.
 
     Raises:
         Unsupported: they do not, or the layer has no attention.
@@ -201,7 +205,7 @@ def require_qk(lm: Decoder, layer: int) -> None:
 
 
 def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[str]:
-    """Notes on latents and gates that are needed to interpret a circuit of this layer."""
+    """Return notes on latents and gates that a reader of this layer's circuits needs."""
     notes = []
     readings = site.readings if is_composed(site) else None
     letters = "v" if circuit == "ov" else "qk"

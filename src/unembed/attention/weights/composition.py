@@ -42,7 +42,7 @@ _TOGETHER = 48
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """Gram matrices outer @ middle @ outer' of many heads, as their factors."""
+    """The Gram matrices outer @ middle @ outer' of many heads, stored as factors."""
 
     outer: Float[Tensor, "head d_model d_head"]
     weighted: Float[Tensor, "head d_model d_head"]
@@ -54,18 +54,18 @@ class Gram:
         return cls(outer, outer @ (inner.mT @ inner))
 
     def norms(self) -> Float[Tensor, " head"]:
-        """||outer @ inner'||_F of each head: the root of the Gram matrix's trace."""
+        """Return ||outer @ inner'||_F of each head, as the square root of the Gram matrix's trace."""
         return (self.outer * self.weighted).sum(dim=(1, 2), dtype=torch.float64).clamp_min(0).sqrt()
 
     def block(self, rows: slice, columns: slice) -> Float[Tensor, "head entry"]:
-        """A block of every Gram matrix, as one row a head."""
+        """Return a block of every Gram matrix, flattened to one row per head."""
         return (self.weighted[:, rows] @ self.outer[:, columns].mT).flatten(1)
 
 
 def inner_products(
     a: Gram, others: Sequence[Gram], earlier: Sequence[tuple[int, int]] | None = None
 ) -> list[Float[Tensor, "head_a head_b"]]:
-    """<G_a, G_b> of every pair, float64, for each of some other sides; read on and above the diagonal only.
+    """Compute <G_a, G_b> for every pair in float64, against each of `others`; only the upper triangles are read.
 
     Args:
         a: Gram matrices of one side.
@@ -81,7 +81,7 @@ def inner_products(
     totals = [torch.zeros(n_a, n_b, dtype=torch.float64, device=a.outer.device) for _ in others]
     for start in range(0, d_model, step):
         rows, right = slice(start, start + step), slice(start + step, d_model)
-        # Blocks to the right of the diagonal one also represent their mirror images.
+        # The matrix is symmetric: a block right of the diagonal counts twice, once for its mirror image.
         for columns, times in ((rows, 1), (right, 2)):
             if columns.start >= d_model:
                 continue
@@ -95,14 +95,14 @@ def inner_products(
 
 
 def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
-    """W_OV' W_OV of the heads of some layers: what they write."""
+    """Return W_OV' W_OV for the heads of some layers, which describes what they write."""
     for layer in layers:
         require_ov(lm, layer, basis)
     return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
 
 
 def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: HeadBasis) -> Gram:
-    """The input map of a head's queries (W_QK W_QK'), keys (W_QK' W_QK) or values (W_OV W_OV')."""
+    """Return the Gram matrix of what a head's queries (W_QK W_QK'), keys (W_QK' W_QK) or values (W_OV W_OV') read."""
     outer = _reads(lm, layers, mode, basis)
     if mode == "v":
         for layer in layers:
@@ -116,7 +116,7 @@ def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: HeadBasis) -> 
 
 
 def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
-    """The matrices of several layers; zeros where one layer has fewer heads, or narrower ones, than another."""
+    """Stack the matrices of several layers, padded with zeros where a layer has fewer or narrower heads."""
     dtype = torch.promote_types(matrices[0].dtype, torch.float32)  # a sum with signs: never in half precision
     heads, width = (max(m.shape[axis] for m in matrices) for axis in (0, 2))
     filled = [pad(m.to(dtype), (0, width - m.shape[2], 0, 0, 0, heads - m.shape[0])) for m in matrices]
@@ -166,7 +166,7 @@ def compositions(
 def _composing(
     lm: Decoder, modes: Sequence[str], basis: HeadBasis
 ) -> tuple[list[int], dict[tuple[int, ...], list[str]]]:
-    """The layers whose heads have an OV circuit, and the modes by the layers that can read in them."""
+    """Return the layers whose heads have an OV circuit, and the modes grouped by the layers that can read in them."""
     missing = missing_circuits(lm, basis)
     by_readers: dict[tuple[int, ...], list[str]] = {}
     for mode in modes:
@@ -178,7 +178,7 @@ def _composing(
 def _between(
     lm: Decoder, writing: Sequence[int], reading: Sequence[int], modes: Sequence[str], basis: HeadBasis
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-    """The compositions of layers whose heads have the circuits, in all of the model."""
+    """Compute the compositions between layers that have the circuits, placed in a tensor for the whole model."""
     number = {n: lm.structure.blocks[n].attention.n_heads for n in lm.attention_layers}
     heads = max(number.values())
     out = {mode: torch.full((lm.n_layers, heads, lm.n_layers, heads), nan, dtype=torch.float64) for mode in modes}
@@ -209,9 +209,9 @@ def _between(
 
 
 def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
-    """For stretches of readers, up to which writer they have to be compared: about half of all pairs are in order.
+    """Return for each group of readers the last writer it must be compared with, since only later layers can read.
 
-    A stretch holds some layers together, because thin products are slow.
+    A group holds several layers, because matrix products of few rows are slow.
     """
     together = max(1, _TOGETHER // heads)
     stretches = []
@@ -240,10 +240,10 @@ def composition(
 
 @torch.no_grad()
 def random_baseline(lm: Decoder, seed: int = 0) -> tuple[float, float]:
-    """Mean and standard deviation of the ratio between circuits of independent Gaussian factors of the same shapes.
+    """Return the mean and standard deviation of the ratio for independent Gaussian circuits of the same shapes.
 
-    Measured on all pairs of 64 writers and readers, once for a model and a seed. The same for Q, K and V: each is a
-    product of two factors (d_model, d_head) on either side.
+    They are measured on all pairs of 64 writers and readers, once for a model and a seed. They hold for Q, K and V
+    alike, since each is a product of two factors (d_model, d_head) on either side.
     """
     seed = valid_seed(seed)
 
@@ -264,7 +264,7 @@ def random_composition(circuits: HeadMatrices, seed: int = 0) -> float:
 
 @dataclass(frozen=True)
 class ComposingHead:
-    """A head that composes with another: it is read by it, or reads it."""
+    """A head that composes with another: it reads the other or is read by it."""
 
     mode: str
     """"q", "k" or "v": which input of the later head reads the earlier head's output."""
@@ -298,7 +298,7 @@ def partners(
 def composition_section(
     circuits: HeadMatrices, modes: Sequence[Mode], top: int, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
-    """The pairs of heads that compose most, above random circuits, and all pairs as one table."""
+    """Show the pairs of heads that compose most, compared with random circuits, and all pairs in one table."""
     lm = circuits.lm
     chance, deviation = random_baseline(lm, seed)
     exhibits, figures = [], []
@@ -351,7 +351,7 @@ def composition_section(
         raise refused[0]
     if others := [str(n) for n in range(lm.n_layers) if n not in lm.attention_layers]:
         absent.append(f"Layers without attention have no heads that compose: {', '.join(others)}.")
-    # One scale for the three pictures, so that their colours compare.
+    # All three pictures use the same colour scale, so that their colours can be compared.
     most = max((abs(v) for e in exhibits if e.folded for v in e.table.columns["above_random"]), default=0.0)
     figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
     text = (

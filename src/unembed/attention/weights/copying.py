@@ -1,4 +1,4 @@
-"""Whether a head copies: eigenvalues of its full OV circuit, computed at (d_head, d_head), for all heads at once.
+"""Tell whether heads copy, from the eigenvalues of the full OV circuit, computed in (d_head, d_head).
 
 Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
 """
@@ -30,7 +30,7 @@ from unembed.validation import positive_int, valid_seed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectra(Displayed):
-    """Eigenvalues of one circuit for each head, largest modulus first; NaN where a layer has no such circuit."""
+    """The eigenvalues of one circuit for each head, sorted by modulus; NaN where a layer has no such circuit."""
 
     eigenvalues: Complex[Tensor, "*head r"]
     """NaN also behind the last eigenvalue of heads that have fewer than others."""
@@ -83,7 +83,7 @@ def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = 
         require_ov(lm, layer, basis)
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
-        # One product for all heads of the layer; those of a group share their values.
+        # One matrix product serves all heads of the layer, because the heads of a group share their values.
         read = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
         read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
         return W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)
@@ -99,7 +99,7 @@ def copying_scores(
 
 
 def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basis: HeadBasis) -> Spectra:
-    """The eigenvalues of one matrix for each head, of the layers that have one.
+    """Compute the eigenvalues of one matrix for each head, in the layers that have one.
 
     Raises:
         Unsupported: no layer has one; the reason is that of the first.
@@ -122,7 +122,9 @@ def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basi
 def matching(
     circuits: HeadMatrices, basis: HeadBasis = "raw", *, offset: int | Sequence[int] = 0, centre: bool = True
 ) -> Spectra:
-    """Eigenvalues of every head's full QK circuit, W_E W_Q W_K' W_E': positive where it attends to its own token.
+    """Return the eigenvalues of every head's full QK circuit, W_E W_Q W_K' W_E'.
+
+    They are positive where a head attends to its own token.
 
     Args:
         offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
@@ -143,7 +145,7 @@ def matching(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OwnToken(Displayed):
-    """How a full OV circuit treats each token's own logit: positive eigenvalues alone are not proof of copying."""
+    """How a full OV circuit treats each token's own logit, because positive eigenvalues alone do not prove copying."""
 
     mean_z: float
     """Mean over tokens of how many standard deviations of its row the diagonal entry lies above the row's mean."""
@@ -177,7 +179,7 @@ def own_token(
 
 @torch.no_grad()
 def own_token_of(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
-    """Diagonal summaries of a (d_vocab, d_vocab) circuit; the z-score over all tokens, the rank over a sample.
+    """Summarise the diagonal of a (d_vocab, d_vocab) circuit: z-scores over all tokens, ranks over a sample.
 
     Args:
         full: the circuit over the whole vocabulary.
@@ -209,7 +211,7 @@ def eigenvalue_section(
     provenance: Provenance,
     title: str = "Eigenvalues",
 ) -> Section:
-    """Eigenvalues of full OV circuits on the complex plane, radius log10(1 + |lambda|)."""
+    """Plot eigenvalues of full OV circuits in the complex plane, with radius log10(1 + |lambda|)."""
     spectra = copying(circuits, basis)
     exhibits, figures = [], []
     for layer, head in heads:

@@ -1,16 +1,17 @@
-"""What a head's matrices read from the stream and write to it, with or without the norms around them.
+"""Return what a head's matrices read from the stream and write to it, with or without the norms around them.
 
-Two bases. `raw` is the weights alone, as in the papers. `folded` multiplies into the matrices everything linear
-between them and the stream: gain and centring of the norm before them, of a norm on the branch's output (Gemma 2, OLMo
-2) and of QK-norm, the branch's multiplier, the embedding's scale, the factors of the stream itself (see
-`stream_gains`) and the final norm. What remains is the scalar 1 / sigma of each norm at each position.
+Two bases exist. `raw` is the weights alone, as in the papers. `folded` multiplies everything linear between the
+matrices and the stream into them: the gain and centring of the norm before them, of a norm on the branch's output
+(Gemma 2, OLMo 2) and of QK-norm, the branch's multiplier, the scale of the embedding, the factors of the stream itself
+(see `stream_gains`) and the final norm. Only the scalar 1 / sigma of each norm at each position remains.
 
-Products with the vocabulary are centred by default: what no probability depends on is subtracted.
+Products with the vocabulary are centred by default, which means that components without effect on any probability are
+subtracted:
 
 - The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
   TransformerLens). Where logits are soft-capped it has an effect, so it is not removed.
-- The mean of a vector over its channels is subtracted by every LayerNorm. In models that read the stream through
-  LayerNorms only, it is removed from the rows of W_E and from everything written.
+- Every LayerNorm subtracts the mean of a vector over its channels. In models that read the stream through LayerNorms
+  only, it is removed from the rows of W_E and from everything written.
 - A term of the score that is the same for all sources is invisible to the softmax of a destination, so the mean
   embedding is subtracted on the source side of QK.
 """
@@ -40,7 +41,7 @@ _BLOCK = 8192
 
 
 def check_basis(basis: HeadBasis) -> None:
-    """Refuse a basis that circuits do not have.
+    """Refuse a basis that does not exist for circuits.
 
     Raises:
         InvalidInput: the basis is not in `HEAD_BASES`.
@@ -50,7 +51,7 @@ def check_basis(basis: HeadBasis) -> None:
 
 
 def require_heads(lm: Decoder, what: str) -> None:
-    """Refuse analyses of attention heads for a model without any.
+    """Return the default basis: "folded", or "raw" for a model without norms or with several streams.
 
     Raises:
         Unsupported: the model has no layers, or none with attention.
@@ -72,12 +73,15 @@ def default_basis(lm: Decoder) -> HeadBasis:
 
 
 def at_least_float32(t: Tensor) -> Tensor:
-    """The tensor in float32 where it is in half precision; itself otherwise."""
+    """Convert a half-precision tensor to float32; return others unchanged."""
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
 def ignores_channel_mean(lm: Decoder) -> bool:
-    """True where a constant added to all channels of the stream changes nothing: every reader is behind a LayerNorm."""
+    """True if adding a constant to all channels of the stream changes nothing.
+
+    This holds if every reader is behind a LayerNorm.
+    """
     norms = [lm.structure.final_norm]
     for block in lm.structure.blocks:
         if block.mixer is not None:
@@ -88,12 +92,12 @@ def ignores_channel_mean(lm: Decoder) -> bool:
 
 
 def ignores_logit_mean(lm: Decoder) -> bool:
-    """True where a constant added to all logits changes no probability: no soft cap follows the unembedding."""
+    """True if adding a constant to all logits changes no probability, because no soft cap follows the unembedding."""
     return lm.structure.logit_softcap is None
 
 
 def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Float[Tensor, "*any d_model"]:
-    """Vectors of the stream without their mean over channels, where the model ignores it."""
+    """Subtract from stream vectors their mean over channels, if the model ignores it."""
     if not ignores_channel_mean(lm):
         return rows
     rows = at_least_float32(rows)
@@ -149,9 +153,10 @@ def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[
 def embedding(
     lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
 ) -> Float[Tensor, "token d_model"]:
-    """W_E, or some of its rows; folded, as they enter the stream.
+    """Return W_E, or some of its rows; folded, the rows are as they enter the stream.
 
-    Where a norm follows the embedding, "folded" gives the norm's output, division included: each token is alone there.
+    Where a norm follows the embedding, "folded" returns the norm's output with the division, which depends on the token
+    alone.
 
     Args:
         ids: tokens; the whole vocabulary when None.
@@ -177,19 +182,24 @@ def embedding(
 
 
 def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
-    """Valid token ids: one out of range would be another token, or end the process on a GPU."""
+    """Check token ids: one that is out of range would select another token, or crash the process on a GPU."""
     if not isinstance(ids, Tensor):
         ids = torch.tensor([as_int("token", i) for i in as_tuple("tokens", ids)], dtype=torch.long, device=lm.device)
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
         raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="token ids are a vector of integers")
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < lm.d_vocab:
         low, high = int(ids.min()), int(ids.max())
-        raise OutOfRange(f"token {low if low < 0 else high}", why=f"the vocabulary is 0 to {lm.d_vocab - 1}")
+        raise OutOfRange(
+            f"token {low if low < 0 else high}", why=f"the ids of the vocabulary are 0 to {lm.d_vocab - 1}"
+        )
     return ids
 
 
 def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
-    """What prompts of one token put into the stream, positions subtracted: where a norm or projection follows W_E."""
+    """Return what single-token prompts put into the stream, minus positions.
+
+    It is used where a norm or projection follows W_E.
+    """
     positions = lm.structure.position_embedding is not None
     points = ("resid_pre", "position_embedding") if positions else ("resid_pre",)
     parts = []
@@ -309,17 +319,17 @@ def through_unembedding(
 
 
 def vocabulary_blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
-    """The tokens of the vocabulary, in parts that one product can take."""
+    """Return the ids of the vocabulary in blocks small enough for one product."""
     return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
 
 
 def _is_table(lm: Decoder, basis: HeadBasis) -> bool:
-    """True where `embedding` gives the weights themselves and no copy."""
+    """True if `embedding` returns the weights themselves instead of a copy."""
     return basis == "raw" or (lm.structure.embedding_scale == 1.0 and not changes_stream(lm))
 
 
 def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
-    """Notes that are needed to interpret the numbers of a circuit of this layer."""
+    """Return notes that a reader of this layer's circuit needs."""
     site = lm.structure.blocks[layer].attention
     notes = composed_notes(site, basis, circuit)
     if site.pre_norm is not None or site.branch_norm is not None:
@@ -347,7 +357,7 @@ def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tu
 
 
 def _through_norm(norm: Norm | None, matrix: Float[Tensor, "head d_model d_head"]) -> Tensor:
-    """Each head's reading matrix with the gain and centring of the norm before it."""
+    """Fold the gain and centring of the norm before a head into its reading matrix."""
     if norm is None:
         return matrix
     heads, d_model, d_head = matrix.shape
@@ -357,7 +367,7 @@ def _through_norm(norm: Norm | None, matrix: Float[Tensor, "head d_model d_head"
 
 @dataclass(frozen=True, eq=False)
 class QKNorm:
-    """What QK-norm does to the queries or keys of all heads, apart from the division by their size."""
+    """The linear part of QK-norm for the queries or keys of all heads: everything but the division."""
 
     module: nn.Module
     shape: tuple[int, ...]
@@ -369,13 +379,14 @@ class QKNorm:
     @classmethod
     @torch.no_grad()
     def of(cls, module: nn.Module, heads: int, d_head: int, like: Tensor) -> QKNorm:
-        """Measure a norm on vectors of signs. Some norms take heads one by one, some take their concatenation.
+        """Measure a norm on vectors of signs. Some norms take heads one by one, others take all heads concatenated.
 
         Raises:
             InvalidInput: the module takes neither.
         """
         dtype = next((p.dtype for p in module.parameters()), like.dtype)
-        # Norms with separate gains by head split the second axis; those over a matrix of heads refuse it there.
+        # A norm with separate gains for each head expects the heads on the second axis; other norms refuse that shape,
+        # so the next shapes are tried.
         for shape in ((1, heads, 1, d_head), (1, 1, heads, d_head), (1, 1, heads * d_head)):
             signs = torch.ones(shape, dtype=dtype, device=like.device)
             signs[..., 1::2] = -1
@@ -388,7 +399,9 @@ class QKNorm:
                 gain, bias = (plus - minus) / 2 * signs, (plus + minus) / 2
                 return cls(module, shape, gain.view(heads, d_head), bias.view(heads, d_head), centred)
         raise InvalidInput(
-            f"QK-norm {type(module).__name__}", why="it takes neither heads nor their concatenation", instead="Use raw"
+            f"QK-norm {type(module).__name__}",
+            why="it accepts neither separate heads nor concatenated heads",
+            instead="Use basis='raw'",
         )
 
     def linear(self, x: Float[Tensor, "head *any d_head"]) -> Float[Tensor, "head *any d_head"]:
@@ -400,7 +413,7 @@ class QKNorm:
 
     @torch.no_grad()
     def sizes(self, x: Float[Tensor, "head pos d_head"]) -> Float[Tensor, "head pos 1"]:
-        """The divisor of each head's vector in the module, at each position."""
+        """Return the number by which the module divides each head's vector at each position."""
         heads, pos, d_head = x.shape
         given = x.transpose(0, 1).reshape(pos, *self.shape[1:])
         out = self.module(given).view(pos, heads, d_head).transpose(0, 1) - self.bias[:, None]
@@ -409,5 +422,5 @@ class QKNorm:
 
 
 def qk_normed(module: nn.Module, matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_model d_head"]:
-    """A query or key matrix with QK-norm's gain and centring; both are measured on the module, as for other norms."""
+    """Fold QK-norm's gain and centring, which are measured on the module, into a query or key matrix."""
     return QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix).linear(matrix)

@@ -1,4 +1,4 @@
-"""A matrix stored as two thin factors: its entries, norms and eigenvalues without ever forming it."""
+"""A matrix stored as two thin factors, whose entries, norms and eigenvalues are computed without forming it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """Columns of the left factor: the largest rank the matrix can have."""
+        """The number of columns of the left factor, which bounds the rank of the matrix."""
         return self.left.shape[-1]
 
     @property
@@ -72,13 +72,13 @@ class LowRank:
         return f"LowRank({' x '.join(map(str, self.shape))}, rank {self.rank}{notes})"
 
     def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> LowRank:
-        """One matrix, or some, of a batch."""
+        """Select one or several matrices of a batch."""
         batch = self.shape[:-2]
         left, right = (t.expand(*batch, *t.shape[-2:]) for t in (self.left, self.right))
         return LowRank(left[index], right[index], self.notes)
 
     def __matmul__(self, other: Tensor | LowRank) -> LowRank:
-        """The product, as factors; of two low-rank matrices at the smaller of the two ranks."""
+        """Return the product as factors; for two low-rank matrices it has the smaller of the two ranks."""
         if isinstance(other, Tensor):
             return LowRank(self.left, _product(self.right, other), self.notes)
         core = _product(self.right, other.left)
@@ -98,7 +98,7 @@ class LowRank:
         return LowRank(self.left.double(), self.right.double(), self.notes)
 
     def dense(self) -> Float[Tensor, "*batch m n"]:
-        """The matrix itself. For small ones: memory m times n."""
+        """Return the matrix itself, which takes m * n numbers; use it for small matrices."""
         return _product(self.left, self.right)
 
     def norm(self) -> Float[Tensor, "*batch"]:
@@ -138,11 +138,11 @@ class LowRank:
         return self.svd().S
 
     def rows(self, ids: Int[Tensor, " row"] | int | list[int] | slice) -> Float[Tensor, "*batch row n"]:
-        """Chosen rows; memory is what is returned."""
+        """Return chosen rows; needs no more memory than the result."""
         return _product(self.left[..., self._ids(ids, -2), :], self.right)
 
     def columns(self, ids: Int[Tensor, " column"] | int | list[int] | slice) -> Float[Tensor, "*batch m column"]:
-        """Chosen columns; memory is what is returned."""
+        """Return chosen columns; needs no more memory than the result."""
         return _product(self.left, self.right[..., self._ids(ids, -1)])
 
     def block(
@@ -172,7 +172,7 @@ class LowRank:
     def top_of_row(
         self, row: int, k: int = 10, *, largest: bool = True, hidden: Bool[Tensor, " column"] | None = None
     ) -> low_rank_topk.Entries:
-        """The k largest (or smallest) entries of a row, of columns that are not `hidden`."""
+        """Return the k largest (or smallest) entries of a row, leaving out the columns in `hidden`."""
         self._single("top of a row")
         row, k = as_int("row", row), positive_int("k", k)
         values, count = self.rows(row)[0], self.shape[-1]
@@ -210,11 +210,11 @@ class LowRank:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """A @ b in the wider of the two dtypes, and at least in float32: a circuit is never rounded to half precision."""
+    """Multiply in the wider dtype, and at least in float32, so that no circuit is rounded to half precision."""
     dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     return a.to(dtype) @ b.to(dtype)
 
 
 def by_modulus(values: Complex[Tensor, "*batch r"]) -> Complex[Tensor, "*batch r"]:
-    """Eigenvalues ordered by modulus, largest first."""
+    """Sort eigenvalues by modulus, largest first."""
     return values.gather(-1, values.abs().argsort(dim=-1, descending=True))

@@ -1,4 +1,4 @@
-"""Entries of a product of two thin factors, found by blocks: the largest of all, and how many lie below a value.
+"""Find entries of a product of two thin factors block by block: the largest ones, and how many lie below a value.
 
 Nothing larger than a block is formed. Rows and columns are visited from the longest to the shortest, so that the k-th
 best value rises early; a block whose bound |left row| |right column| (Cauchy-Schwarz) stays below it is never formed.
@@ -28,7 +28,7 @@ class Entries(NamedTuple):
 
 
 def balanced(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"]) -> tuple[Tensor, Tensor]:
-    """Factors of the same product whose columns and rows share the singular values evenly."""
+    """Return factors of the same product that share the singular values evenly."""
     if min(left.shape[0], right.shape[1]) < left.shape[1]:
         return left, right
     q_left, r_left = torch.linalg.qr(left.double())
@@ -94,7 +94,7 @@ def top(
 def _merged(
     best: Tensor, places: Tensor, block: Tensor, corner: tuple[int, int], k: int, floor: float
 ) -> tuple[Tensor, Tensor]:
-    """The k best of those known and those of a block that are above the floor."""
+    """Merge the k best entries known with those of a block that exceed the floor."""
     flat = block.flatten()
     if floor == -torch.inf:
         found = flat.topk(min(k, flat.numel())).indices

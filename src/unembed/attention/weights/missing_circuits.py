@@ -1,4 +1,4 @@
-"""Which layers with attention have no fixed OV or QK circuit, and why; other layers have no heads that attend."""
+"""Find the attention layers without a fixed OV or QK circuit, with the reason; other layers have no attention heads."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from unembed.names import HeadBasis
 
 @dataclass(frozen=True)
 class MissingCircuits:
-    """The reasons by layer; a layer with attention that is in neither has both circuits."""
+    """The reasons by layer; an attention layer in neither list has both circuits."""
 
     ov: Mapping[int, str]
     qk: Mapping[int, str]
 
     def of(self, mode: str) -> Mapping[int, str]:
-        """The layers whose heads have no such input: "q" and "k" are sides of the QK circuit, "v" of the OV circuit."""
+        """Return the layers whose heads lack an input: "q" and "k" belong to the QK circuit, "v" to the OV circuit."""
         return self.ov if mode == "v" else self.qk
 
 
 def missing_circuits(lm: Decoder, basis: HeadBasis = "raw") -> MissingCircuits:
-    """The layers with attention whose heads have no OV or no QK circuit in a basis, and why.
+    """Find the attention layers whose heads have no OV or no QK circuit in a basis, and why.
 
-    Every matrix is read to see whether it exists, once for a model and a basis. Memory: the matrices of one layer.
+    Every matrix is read once for a model and a basis to see whether it exists. Memory: the matrices of one layer.
     """
     check_basis(basis)
 
@@ -44,7 +44,7 @@ def missing_circuits(lm: Decoder, basis: HeadBasis = "raw") -> MissingCircuits:
 
 
 def layers_by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
-    """The layers of each reason."""
+    """Group the layers by reason."""
     found: dict[str, list[int]] = {}
     for layer, why in reasons.items():
         found.setdefault(why, []).append(layer)
@@ -52,7 +52,7 @@ def layers_by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def layers_in_words(numbers: Sequence[int], lm: Decoder) -> str:
-    """Layers in words."""
+    """Write a list of layers in words."""
     if len(numbers) == len(lm.attention_layers):
         return "any layer"
     return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

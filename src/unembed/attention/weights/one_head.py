@@ -1,4 +1,4 @@
-"""One head by its weights: eigenvalues, own tokens, the largest entries of its circuits, and its partners."""
+"""Describe one head by its weights: eigenvalues, own tokens, the largest entries of its circuits, and its partners."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def head_sections(
     provenance: Provenance,
     offset: int = 0,
 ) -> list[Section]:
-    """Everything the weights show about one head: a circuit that it does not have is left out, with the reason.
+    """Show everything the weights tell about one head; a circuit that it lacks is left out, with the reason.
 
     Raises:
         OutOfRange: there is no such head.
@@ -92,7 +92,7 @@ def head_sections(
 def _partners(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis, seed: int, top: int, provenance: Provenance
 ) -> Exhibit:
-    """The heads that this one reads or that read it most, above random circuits."""
+    """List the heads that this one reads or that read it most, compared with random circuits."""
     best = partners(circuits, layer, head, basis, baseline=True, seed=seed)[:top]
     columns: dict[str, list[Any]] = {
         "relation": [p.relation for p in best],
@@ -106,7 +106,7 @@ def _partners(
 def full_circuit_exhibits(
     circuits: HeadMatrices, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
-    """The largest entries of a head's full OV and QK circuits, of those that it has, between tokens that it learned."""
+    """List the largest entries of a head's full OV and QK circuits, if they exist, between learned tokens."""
     lm, exhibits = circuits.lm, []
 
     def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
@@ -131,7 +131,7 @@ def full_circuit_exhibits(
 
 
 def shown_entries(lm: Decoder, full: LowRank, top: int, *, between_words: bool = False) -> Entries:
-    """The largest entries of a matrix over the vocabulary, among the tokens that lists show.
+    """Return the largest entries of a matrix over the vocabulary, restricted to tokens that may be listed.
 
     Args:
         between_words: leave out entries in which both tokens are one word, spaces and capitals aside. Most heads raise
@@ -146,7 +146,7 @@ def shown_entries(lm: Decoder, full: LowRank, top: int, *, between_words: bool =
 
 
 def _words(lm: Decoder, ids: Int[Tensor, " token"]) -> Int[Tensor, " token"]:
-    """A number for each token's word: tokens that differ in spaces and capitals alone have one."""
+    """Number the tokens by word, so that tokens that differ only in spaces and capitals get the same number."""
     numbers: dict[str, int] = {}
     words = (text.strip().casefold() or text for text in lm.token_strings(ids))
     return torch.tensor([numbers.setdefault(word, len(numbers)) for word in words])

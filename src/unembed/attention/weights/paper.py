@@ -1,4 +1,4 @@
-"""What declarations and pages of the analyses of circuits have from the paper that they follow."""
+"""The citation and wording that all analyses of circuits take from the paper they follow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of_circuits(
     *,
     model: str = "attn-2l",
 ) -> Analysis:
-    """The declaration of an analysis of circuits; `unembed circuits` is put before the example."""
+    """Declare an analysis of circuits; `unembed circuits` is put before the example."""
     return Analysis(
         f"circuits {name}",
         function,

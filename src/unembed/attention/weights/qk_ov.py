@@ -1,4 +1,4 @@
-"""The QK and OV circuits of every head, as views on the weights: what every analysis of heads starts from."""
+"""The QK and OV circuits of every head, computed from views of the weights; every analysis of heads starts here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HeadMatrices:
         self._products: dict[tuple[str, str, bool], Tensor] = {}
 
     def ov(self, layer: int, head: int, basis: HeadBasis = "raw") -> LowRank:
-        """W_OV = W_V W_O (d_model, d_model): what is written where a source is attended to.
+        """Return W_OV = W_V W_O (d_model, d_model), which maps an attended source to what is written.
 
         Raises:
             OutOfRange: there is no such head.
@@ -69,9 +69,10 @@ class HeadMatrices:
         *,
         part: str | None = None,
     ) -> LowRank:
-        """W_QK = W_Q W_K' (d_model, d_model): score(dst, src) = scale * x_dst W_QK x_src'.
+        """Return W_QK = W_Q W_K' (d_model, d_model), with score(dst, src) = scale * x_dst W_QK x_src'.
 
-        In latent attention the score is the sum of a content and a rotary part, each divided by its own size in a run.
+        In latent attention the score is the sum of a content part and a rotary part, each divided by its own size in a
+        run.
 
         Args:
             offset: how many tokens the source lies before the destination; matters with rotary positions only. Of
@@ -111,7 +112,9 @@ class HeadMatrices:
         outputs: Tensor | None = None,
         centre: bool = True,
     ) -> LowRank:
-        """W_E W_OV W_U (d_vocab, d_vocab), or some rows and columns: a source token's effect on every output's logit.
+        """Return W_E W_OV W_U (d_vocab, d_vocab), or some rows and columns.
+
+        Entry (s, t) is the effect of source token s on the logit of t.
 
         Args:
             sources: rows; every token when None.
@@ -133,7 +136,9 @@ class HeadMatrices:
         sources: Tensor | None = None,
         centre: bool = True,
     ) -> LowRank:
-        """W_E W_QK W_E' (d_vocab, d_vocab), or some rows and columns: which source a destination token attends to.
+        """Return W_E W_QK W_E' (d_vocab, d_vocab), or some rows and columns.
+
+        Entry (d, s) is the score with which destination token d attends to source token s.
 
         Args:
             offset: as in `qk`.
@@ -149,7 +154,7 @@ class HeadMatrices:
         return LowRank(left, right.mT, qk.notes)
 
     def resolve_head(self, layer: int, head: int, basis: HeadBasis) -> tuple[int, int]:
-        """The head, counted from 0; negative numbers count from the end.
+        """Return layer and head counted from 0; negative numbers count from the end.
 
         Raises:
             OutOfRange: there is no such layer or head.
@@ -162,7 +167,7 @@ class HeadMatrices:
         return self.lm.layer_and_head(layer, head)
 
     def known_basis(self, basis: HeadBasis | None) -> HeadBasis:
-        """The basis itself, or the one of reports and commands when None: "folded" where the model has norms.
+        """Return the basis itself, or the default for None: "folded" where the model has norms.
 
         Raises:
             InvalidInput: there is no such basis.
@@ -174,10 +179,10 @@ class HeadMatrices:
 
     @torch.no_grad()
     def product(self, circuit: str, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
-        """W_U W_E ("ov") or W_E' W_E ("qk"), summed over the vocabulary by blocks: the only step of vocabulary width.
+        """Return W_U W_E ("ov") or W_E' W_E ("qk"), summed over blocks of the vocabulary; no other step has that width.
 
-        Centred, each token's column of W_U (of the source side's W_E') stands above the vocabulary's mean:
-        sum_t (u_t - u) e_t' = W_U W_E - n u e'; and W_E is without its mean over channels where the model ignores it.
+        If centred, the mean over the vocabulary is subtracted from W_U (or from the source side's W_E'), and the mean
+        over channels from W_E where the model ignores it: sum_t (u_t - u) e_t' = W_U W_E - n u e'.
 
         Cached: make a new object when the weights change.
 
@@ -186,7 +191,8 @@ class HeadMatrices:
         check_basis(basis)
         require_heads(self.lm, "the circuits")
         if basis == "folded" and self.lm.structure.streams is not None:
-            # Folded weights are refused in favour of raw ones; where no layer has those, their reason comes first.
+            # Where folded weights are refused, the error recommends raw ones. If no layer has raw circuits either,
+            # report that reason first.
             missing = missing_circuits(self.lm, "raw")
             if len(missing.ov if circuit == "ov" else missing.qk) == len(self.lm.attention_layers):
                 _ = self.lm.structure.blocks[self.lm.attention_layers[0]].attention.layout
@@ -220,7 +226,7 @@ class HeadMatrices:
 def full_ov(
     lm: Decoder, ov: LowRank, basis: HeadBasis, sources: Tensor | None, outputs: Tensor | None, centre: bool
 ) -> LowRank:
-    """An OV circuit between tokens: W_E W_OV W_U."""
+    """Extend an OV circuit from the stream to tokens: W_E W_OV W_U."""
     left = through_embedding(lm, ov.left, basis, sources, centre=centre)
     return LowRank(left, through_unembedding(lm, ov.right, basis, outputs, centre=centre), ov.notes)
 
@@ -250,10 +256,10 @@ def offsets_of(offset: int | Sequence[int]) -> list[int]:
 
 
 def _rotated(rotary: Rotary, W_Q: Tensor, W_K: Tensor, offsets: list[int]) -> tuple[Tensor, Tensor]:
-    """Query and key matrices, the queries rotated by an offset; of several, the mean."""
+    """Return query and key matrices, with the queries rotated by an offset, or averaged over several offsets."""
     if offsets == [0] and rotary.factor == 1.0:
         return W_Q, W_K
     W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
     zero = torch.zeros(W_Q.shape[-2], dtype=torch.long, device=W_Q.device)
-    # Linear in the rotated queries, so the mean over offsets is taken of one factor.
+    # The score is linear in the rotated queries, so the mean over offsets can be taken of the query factor alone.
     return torch.stack([rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0), rotary.rotate(W_K, zero)

@@ -1,4 +1,4 @@
-"""The stream has no privileged basis: turning every weight that touches it leaves the function as it was.
+"""Rotate all weights that touch the stream: outputs stay the same, as the stream has no privileged basis.
 
 Exact without norms, for RMSNorm once gains are folded, and for LayerNorm with rotations that keep the mean direction.
 
@@ -25,9 +25,10 @@ D = TypeVar("D", bound=Decoder)
 
 
 def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> Float[Tensor, "d_model d_model"]:
-    """A random orthogonal matrix, float64; with `keep_mean` one that leaves the all-ones direction where it is.
+    """Return a random orthogonal matrix in float64; with `keep_mean`, it maps the all-ones direction to itself.
 
-    LayerNorm takes the mean over channels away, so only rotations that keep its direction leave it unchanged.
+    LayerNorm subtracts the mean over channels, so only rotations that keep its direction leave a model with LayerNorm
+    unchanged.
     """
     g = torch.Generator().manual_seed(seed)
     if not keep_mean:
@@ -42,7 +43,7 @@ def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> 
 
 
 def rotated(lm: D, seed: int = 0) -> D:
-    """A copy of the model whose stream is rotated by one random rotation; it computes what the model computes.
+    """Return a copy of the model with a randomly rotated stream; it computes the same outputs.
 
     Raises:
         InvalidInput: as `rotate_stream`.
@@ -57,9 +58,10 @@ def rotated(lm: D, seed: int = 0) -> D:
 
 @torch.no_grad()
 def rotate_stream(lm: Decoder, seed: int = 0) -> int:
-    """Rotate the stream's coordinates at random, in place: every weight that reads or writes it; logits stay the same.
+    """Rotate the stream's coordinates at random, in place, in every weight that reads or writes it.
 
-    Norm gains are first folded into what reads through them. `rotated` leaves the model unchanged and rotates a copy.
+    Logits stay the same. Norm gains are first folded into what reads through them. `rotated` leaves the model unchanged
+    and rotates a copy.
 
     Returns:
         The number of matrices that were rotated.
@@ -79,14 +81,14 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     weights, turned = lm.weights, 0
 
     def reads(matrix: Tensor, norm: Norm | None) -> None:
-        """Rows of the matrix are stream channels: W becomes R' g W."""
+        """Rotate a matrix whose rows are stream channels: W becomes R' g W."""
         nonlocal turned
         gained = matrix.double() if norm is None else norm.gain.double()[:, None] * matrix.double()
         matrix.copy_((R.T.to(matrix.device) @ gained).to(matrix.dtype))
         turned += 1
 
     def writes(matrix: Tensor | None) -> None:
-        """The last axis is the stream: W becomes W R."""
+        """Rotate a matrix whose last axis is the stream: W becomes W R."""
         nonlocal turned
         if matrix is not None:
             matrix.copy_((matrix.double() @ R.to(matrix.device)).to(matrix.dtype))
@@ -166,7 +168,7 @@ def _level(norm: Norm, R: Tensor) -> None:
     if isinstance(bias, Tensor):
         bias.copy_(((bias.double() / gain) @ R.to(bias.device)).to(bias.dtype))
     if isinstance(weight, Tensor):
-        # Gemma's gain is 1 + weight: what is added to the weight is what the gain lacks.
+        # Gemma multiplies by 1 + weight, so the gain and the weight differ by a constant, which is measured here.
         offset = float((gain - weight.double()).mean())
         weight.fill_(1.0 - round(offset))
     norm.__dict__.pop("_responses", None)

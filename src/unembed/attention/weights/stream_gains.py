@@ -1,11 +1,11 @@
-"""Factors that blocks put on the stream itself, folded into what is written to it and what is read from it.
+"""Fold factors that blocks apply to the stream itself into the weights that write to it and read from it.
 
-A block that rescales its input rescales what every earlier part wrote. Measured in the units of the stream's end, the
-same stream is only added to: what a part writes is multiplied by all later factors, what a part reads is divided by
-them. Products of the two then have the factors between them, once. A norm on the stream itself counts as its gain; its
-division, like that of every norm, is left out.
+A block that rescales its input also rescales what every earlier part wrote. In the units of the stream's end, the
+stream is a plain sum again: what a part writes is multiplied by all later factors, and what a part reads is divided by
+them, so that a product of the two contains just the factors between them. A norm on the stream itself counts as its
+gain; its division is left out, like that of every norm.
 
-Several streams are mixed with weights of each position, which no fixed matrix gives.
+Models with several streams mix them with weights that depend on the position, so no fixed matrix exists for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rescales_channels(lm: Decoder) -> bool:
     """True where some block multiplies the channels of the stream by different factors."""
     blocks = lm.structure.blocks
     gains = (g for b in blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain))
-    # A norm in front of the first block changes the embedding alone.
+    # A norm in front of the first block changes only the embedding, so it is not counted here.
     norms = (n for b in blocks for n in (b.middle_norm, b.entry_norm if b is not blocks[0] else None))
     return any(isinstance(g, Tensor) for g in gains) or any(n is not None for n in norms)
 
@@ -37,7 +37,7 @@ def rescales_channels(lm: Decoder) -> bool:
 def written_to_end(
     lm: Decoder, rows: Float[Tensor, "*any d_model"], layer: int, part: str, seen: Run | None = None
 ) -> Float[Tensor, "*any d_model"]:
-    """What is written, in the units of the stream's end: times all factors that it passes.
+    """Multiply what is written by all later factors, which gives it in the units of the stream's end.
 
     Args:
         part: "embedding" (what enters the layer), "attention" or "ffn".
@@ -63,7 +63,7 @@ def written_to_end(
 def read_at_end(
     lm: Decoder, matrix: Float[Tensor, "*any d_model column"], layer: int, part: str
 ) -> Float[Tensor, "*any d_model column"]:
-    """What is read, in the units of the stream's end: divided by all factors between here and there.
+    """Divide what is read by all factors up to the stream's end, so that it fits vectors in the units of the end.
 
     Args:
         part: "attention" or "ffn".
@@ -83,8 +83,8 @@ def read_at_end(
                 factor = factor * (one.to(factor) if isinstance(one, Tensor) else one)
         if (norm is not None and norm.centred) or not bool((factor != 0).all()):
             raise Unsupported(
-                f"what layer {layer} of {lm.name} reads, folded",
-                why="a later block removes a part of the stream that it reads",
+                f"the folded weights of layer {layer} of {lm.name}",
+                why="a later block removes a part of the stream that this layer reads",
                 instead="Use basis='raw', which leaves the factors of the stream out",
             )
     return matrix / factor.to(matrix)[:, None]
@@ -105,7 +105,7 @@ def changes_stream(lm: Decoder) -> bool:
 
 
 def _factors(lm: Decoder, layer: int, first: int) -> Iterator[tuple[Norm | None, float | Tensor, tuple[str, int]]]:
-    """Norms and gains on the stream from a point of a layer on, in order, and what each norm reads."""
+    """Yield the norms and gains on the stream from a point of a layer on, in order, and what each norm reads."""
     for n in range(layer, lm.n_layers):
         block = lm.structure.blocks[n]
         yield from (

@@ -113,11 +113,11 @@ def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     from rich.cells import cell_len
     from rich.text import Text
 
-    # Brackets too: without colour, something must still mark the token.
+    # Brackets are added too, because without colour something must still mark the token.
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")
     left = room - cell_len(marked.plain)
-    # Cut before marking what is invisible: only the part that is shown is processed, however long the prefix.
+    # The prefix is cut before invisible characters are marked, so that a long prefix costs no more than the part shown.
     text = visible(prefix[-4 * max(left, 1) :].replace("\n", " "), prose=True)
     cut = len(prefix) > 4 * left
     while cell_len(text) > left - cut:

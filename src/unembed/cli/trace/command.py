@@ -42,7 +42,7 @@ def trace(
     layer: Layer = None,
     position: Position = -1,
     tokens: TokensOrFew = None,
-    memories: Annotated[int, Option("Memories listed.", low=0)] = 10,
+    memories: Annotated[int, Option("Number of memories to list.", low=0)] = 10,
     token: Token = None,
     against: Against = None,
     edits: EditOptions = EditOptions(),

@@ -260,7 +260,7 @@ def _attribution(attribution: AttributionView) -> str:
         names = ", ".join(row.label.removeprefix("memory ") for row in on)
         contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
     if attribution.others:
-        # Their sum may be far longer than any bar, so it has none.
+        # This sum may be far larger than any single contribution, so it gets no bar.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
     places = decimals(row.contribution for row in attribution.rows)
     rows = "".join(

@@ -166,14 +166,14 @@ def _layers(view: TraceView, width: int, plain: bool, lines: int) -> RenderableT
     short = "attn" if mixer == "attention" else "mixer"
     head = f"before → {short} → FFN" if has_middle else "before → after"
     of_ranks = max(len(head), sum(digits) + 3 * (len(digits) - 1))
-    # What is left for the tokens, in two or three columns; a token that does not fit is cut with an ellipsis.
+    # The token columns share the width that is left; a token that does not fit is cut with an ellipsis.
     columns = 3 if has_middle else 2
     room = (width - 5 - 2 - of_ranks - (0 if plain else 4) - 2 * columns) // columns
     several = lines == 1 and room >= 44
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
     for name in ("before", f"after {mixer}", "after FFN") if has_middle else ("before", "after"):
-        # The names break between words where the terminal is narrow.
+        # Column names wrap between words where the terminal is narrow.
         table.add_column(name, no_wrap=room >= len(name), max_width=room)
     title = Text.assemble("rank of ", _token(view.target.token, _ACCENT, cells=of_ranks - 8), "\n", head)
     table.add_column(title, no_wrap=True)
@@ -244,7 +244,8 @@ def _found(view: TraceView, plain: bool) -> list[RenderableType]:
     table.add_column()
     for kind, sentence in rows:
         sign = [] if plain else [Text(_SIGNS.get(kind, ""), style=_EVENT_STYLE.get(kind, ""))]
-        # Tokens were made visible where the sentence was; a line never breaks between a number and its percent sign.
+        # Invisible characters are already marked in the sentence. A no-break space keeps a number and its percent sign
+        # on one line.
         table.add_row(*sign, Text(re.sub(r"(?<=\d) %", "%", sentence)))
     return [Text(), *([_heading("Findings", "the largest effect first")] if sentences else []), table]
 

@@ -89,7 +89,8 @@ class _Clusters:
         n, d = means.shape
         self.row_of = np.full(len(tree.parent), NONE, dtype=np.int64)
         self.row_of[nodes] = np.arange(n)
-        # A float32 dot product of vectors of length at most 1 errs by at most d * 2^-24; the means by a little more.
+        # For vectors of length at most 1, a float32 dot product has an error of at most d * 2^-24; the rounding of the
+        # means adds a little.
         self.slack = d * 2.0**-24 + 1e-6
         if n > 2 * tile:
             ids, values, self.bound = first_lists(means, group, tile, LISTED, lambda rows: progress(rows, 2 * n - 1))
@@ -230,7 +231,7 @@ class _Clusters:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # With its slack added, the best entry of a fresh list is never below the fresh bound.
+        # The bound allows for rounding (`slack`), so the best entry of a newly computed list always reaches it.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:
@@ -270,7 +271,7 @@ class _Clusters:
         alive = np.flatnonzero(self.node >= 0)
         place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))
-        # In place and in order, so that no second matrix of means is needed.
+        # The means are moved in place and in order, so that no second matrix of means is needed.
         for part in np.array_split(np.arange(len(alive)), max(1, len(alive) // 8192)):
             self.means[torch.from_numpy(part)] = self._rows(alive[part])
         self.means = self.means[: len(alive)]

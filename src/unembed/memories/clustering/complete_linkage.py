@@ -57,7 +57,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
         while True:
             here = chain[-1]
             nearest = int(distance[here].argmin())
-            # The previous element of the chain wins a tie, or the chain could go round in a circle.
+            # In a tie the previous element of the chain wins; otherwise the chain could go round in a circle.
             if len(chain) > 1 and distance[here, chain[-2]] <= distance[here, nearest]:
                 nearest = chain[-2]
                 break

@@ -39,6 +39,6 @@ def equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarr
     """For each row the first row equal to it, and those first rows in order."""
     rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
     seen: dict[bytes, int] = {}
-    # Hashes, so that the table holds 16 bytes a row and not the rows.
+    # The table holds a hash of each row (16 bytes) instead of the row itself, which saves memory.
     first_of = np.array([seen.setdefault(blake2b(row, digest_size=16).digest(), i) for i, row in enumerate(rows)])
     return first_of, np.unique(first_of)

@@ -53,7 +53,11 @@ def dendrogram(
     """
     one_of("linkage", linkage, LINKAGES)
     if metric != "cosine":
-        raise InvalidInput(f"metric {metric!r}", why="the means of average linkage need cosine", instead="Use 'cosine'")
+        raise InvalidInput(
+            f"metric {metric!r}",
+            why="average linkage compares mean vectors, which needs cosine",
+            instead="Use 'cosine'",
+        )
     try:
         rows = torch.as_tensor(vectors)
     except (TypeError, ValueError) as error:
@@ -166,7 +170,8 @@ class ValueClusters(Displayed):
             members = self.members(number)
             values = values_of(self.lm, members).float()
             units = unit_rows(values)
-            # Scaled to its members' length: an adaptive softmax, unlike W_U, is not linear in the vector it reads.
+            # The centre gets the mean length of the cluster's members, because an adaptive softmax, unlike W_U, is not
+            # linear in the vector it reads.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
             if basis == "jacobian":
                 centre = _carried_centre(self.lm, members, units)
@@ -237,7 +242,7 @@ def cluster_values(
         lm.feed_forward(0)  # raises with the reason
     chosen = tuple(lm.layer(layer) for layer in (lm.memory_layers if layers is None else as_tuple("layers", layers)))
     if not chosen:
-        raise InvalidInput("clusters of the values of no layer", instead="Name at least one layer")
+        raise InvalidInput("clusters of an empty list of layers", instead="Name at least one layer")
     n_clusters = as_int("n_clusters", n_clusters)
     values = [written_values(lm, layer).float() for layer in chosen]
     memory = np.concatenate(

@@ -153,7 +153,7 @@ class AdaptiveSoftmax(nn.Module):
         for band, (start, end, _) in enumerate(self.spans):
             if start <= word < end:
                 return band
-        raise InvalidInput(f"word {word}", why=f"the vocabulary is 0 to {self.spans[-1][1] - 1}")
+        raise InvalidInput(f"word {word}", why=f"the ids of the vocabulary are 0 to {self.spans[-1][1] - 1}")
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:

@@ -27,8 +27,7 @@ class AttentionOnlyConfig(PretrainedConfig):
     model_type = "unembed_attention_only"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    # Written out, not left to the generated one: that one's signature hides the fields which transformers passes
-    # through.
+    # The constructor is written out because the generated one would hide the fields that transformers passes through.
     def __init__(
         self,
         vocab_size: int = 8192,

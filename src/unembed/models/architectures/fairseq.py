@@ -52,7 +52,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelUnavailable(f"dictionary {path}", why=reading_fault(error)) from error
-    # Not splitlines(): WikiText has words that hold other line separators.
+    # splitlines() would also break at other line separators, which some words of WikiText contain.
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
         overwrite = line.endswith(f" {_OVERWRITE}")
         entry = line.removesuffix(f" {_OVERWRITE}")

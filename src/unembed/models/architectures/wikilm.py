@@ -95,7 +95,7 @@ class WikiLMConfig(PretrainedConfig):
         self.max_position_embeddings = max_position_embeddings
         self.initializer_range = initializer_range
         self.use_cache = use_cache
-        # </s> ends every line of the training text, so it also comes before the first word.
+        # Every line of the training text ends with </s>, so </s> also precedes the first word of a text.
         unset = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2, "tie_word_embeddings": False}
         super().__init__(**{**unset, **settings})
 

@@ -146,7 +146,7 @@ def _attention_path(probe: Probe, path: str, source: str) -> str:
     """The innermost module around or inside `source` that returned attention weights, else the mixer's own module."""
     around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
     inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
-    # GPT-Neo wraps its attention in another attention: the innermost one does the work.
+    # GPT-Neo wraps its attention module in another one; the innermost module is the one that computes the pattern.
     weighted = [p for p in (*inside, *around) if probe.recording.calls[p].weights is not None]
     if weighted:
         return max(weighted, key=lambda p: p.count("."))
@@ -170,7 +170,7 @@ def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tens
     if weights is not None:
         counts = [weights.shape[1]]
     else:
-        # xLSTM's mixer names its heads in the norm inside it.
+        # The mixer of xLSTM does not store its number of heads itself; the norm inside it does.
         counts = [getattr(part, name, None) for part in module.modules() for name in _HEAD_COUNTS]
         if "attention" in type(module).__name__.lower():  # its heads are those of the config, where it names none
             counts.append(getattr(probe.config, "num_attention_heads", None))

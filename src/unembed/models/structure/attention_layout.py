@@ -99,7 +99,7 @@ def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projec
         values = values.repeat_interleave(mixing.n_heads // candidate.n_kv_heads, 0)
         errors[candidate] = relative(mixing.pattern.to(values.dtype) @ values, goal)
     best = min(errors, key=errors.__getitem__, default=None)
-    # In half precision ten times the tolerance would let a wrong split pass.
+    # The accepted error is smaller in half precision, where ten times the tolerance would accept a wrong split.
     return best if best is not None and errors[best] <= (10 if tolerance < 1e-3 else 2) * tolerance else None
 
 

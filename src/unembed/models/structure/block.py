@@ -114,7 +114,8 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
         if found is not None and found.error <= probe.tolerance and not set(norms) & set(found.paths):
             return found
         best = found if best is None or (found is not None and found.error < best.error) else best
-    # The stream itself may go through a norm first (MiniMax, the first block of RWKV).
+    # In some models a norm is applied to the stream itself before the block reads it (MiniMax, the first block of
+    # RWKV).
     for norm in norms:
         normed = probe.recording.returned(norm)
         found = None if normed is None else find_sum(probe, normed, target, [p for p in children if p != norm])

@@ -37,12 +37,13 @@ def embedding_of(
         return None, None
     given = probe.recording.returned(paths[id(embedding)])
     for module, added in candidates:
-        # An embedding that is more than a table (adaptive input): its own output enters the stream.
+        # An adaptive input embedding is more than a table, so what it returns is taken as what enters the stream.
         if given is not None and given.shape == x.shape:
             scale = float(((x - added) * given).double().sum() / given.double().square().sum())
             if relative(scale * given + added, x) <= 10 * probe.tolerance:
                 return module, None
-    # Positions or norms that no module adds (CTRL, NanoChat): what enters block 0 is one writer, not split further.
+    # No module adds the positions or norms (CTRL, NanoChat), so whatever enters block 0 counts as one writer and is not
+    # split.
     return None, None
 
 
@@ -99,7 +100,8 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
     def capped(cap: float | None) -> bool:
         return bool(cap) and relative(cap * torch.tanh(out / cap), probe.recording.logits) <= probe.tolerance
 
-    # Small logits do not show a cap in half precision, so the config's own is tried before none.
+    # In half precision, small logits cannot show whether there is a cap, so the cap named in the config is tried before
+    # none.
     configured_cap = getattr(probe.config, "final_logit_softcapping", None)
     if configured_cap is not None and capped(configured_cap):
         return final_norm, 1.0, float(configured_cap)

@@ -52,5 +52,5 @@ def heads_in_words(blocks: Sequence[Block]) -> str:
             parts.append(f"{min(numbers)}{several}{'' if len(by_kind) == 1 else f' {kind}'} heads")
     if parts:
         return ", ".join(parts)
-    # Such heads attend, but their outputs are not separate (JetMoE, Inkling).
+    # The heads of JetMoE and Inkling attend, but their outputs cannot be separated.
     return "heads with one joint output" if "attention" in by_kind else "no heads"

@@ -181,7 +181,8 @@ def _path_of(hf: PreTrainedModel, module: nn.Module) -> str:
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     n_layers = config.num_hidden_layers
     decoder = hf.get_decoder() if hasattr(hf, "get_decoder") else hf
-    # Tables of an embedding (the bands of an adaptive one) are not blocks, even where there are as many.
+    # The tables of an adaptive embedding (one for each band) are not blocks, even if there are as many tables as
+    # blocks.
     embedding = hf.get_input_embeddings()
     tables = set() if embedding is None else {id(m) for m in embedding.modules()}
     inside = {id(m) for m in decoder.modules()} - tables

@@ -72,7 +72,7 @@ class Examples(Reducer):
         for layer in self._layers:
             self._norms.append(written_values(lm, layer).norm(dim=-1))
             signed = lm.feed_forward(layer).is_gated or lm.feed_forward(layer).activation != "relu"
-            # A memory with m < 0 adds -v: it puts first what -v does.
+            # A memory with a negative coefficient adds -v, so its first token is the one that -v ranks first.
             first, flipped = first_tokens(lm, layer, basis=self.basis, negated=signed, hidden=self.hidden)
             self._tops.append(first)
             self._flipped.append(flipped)
@@ -119,7 +119,7 @@ class Examples(Reducer):
         self._captured = {}
         y = torch.stack([captured["mlp_out", n] for n in self._layers])
         o = torch.stack([captured["resid_post", n] for n in self._layers])
-        # In parallel blocks no stream between attention and FFN exists: r is everything but the FFN's update.
+        # Parallel blocks have no stream between attention and FFN. There, r is everything except the FFN's update.
         r = torch.stack([captured.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
         final = read(self._lm, o[-1], 1, basis=self.basis, hidden=self.hidden).ids
         track = final.expand(3, *o.shape[:2], 1)
@@ -143,7 +143,8 @@ class Examples(Reducer):
         size = m.abs()
         weight = (size * self._norms[layer]).sort(dim=-1, descending=True).values.cumsum(dim=-1)
         total = weight[:, -1:]
-        # The smallest set: those before the sum reaches the share, and the one that reaches it.
+        # The smallest set that carries the share: all values before the cumulative sum reaches it, and the one that
+        # reaches it.
         carrying = (weight < CARRIED * total).sum(dim=-1) + (total[:, 0] > 0)
         pushed = top.expand(m.shape) if flipped is None else torch.where(m < 0, flipped, top)
         active = m != 0

@@ -82,7 +82,9 @@ class Options:
             if getattr(self, name) < 1:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
         if self.index is not None and self.trigger_corpus is not None:
-            raise InvalidInput("an index and a trigger corpus", why="triggers come from one of the two")
+            raise InvalidInput(
+                "an index and a trigger corpus", why="triggers are read from only one of the two; leave one out"
+            )
         if self.compositions < 0 or not 0 < self.fraction < 1:
             name = "compositions" if self.compositions < 0 else "fraction"
             raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")

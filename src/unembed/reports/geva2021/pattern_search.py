@@ -48,7 +48,7 @@ def by_rule(
         rules = finder(lm, text, work.seed, options)
         keys = _sampled(triggers, work, options)
         sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
-        # As many sets of random prefixes: what the rules find where there is nothing to find.
+        # The same number of sets of random prefixes shows what the rules find where there is no pattern.
         sets += [((-1, i), random.choice(everything, min(options.shown, len(everything)))) for i in range(len(keys))]
         rows = []
         for done, (key, places) in enumerate(sets):

@@ -50,7 +50,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.basis not in SCORE_BASES:
-            raise InvalidInput(f"basis {self.basis!r}", why=f"scores are made in {', '.join(SCORE_BASES)}")
+            raise InvalidInput(f"basis {self.basis!r}", why=f"it must be one of {', '.join(SCORE_BASES)}")
         if self.beams < 0 or self.beams == 1:
             raise InvalidInput(f"option beams={self.beams}", why="it must be 0, or at least 2")
         for name in ("examples", "per_layer", "norm_values"):

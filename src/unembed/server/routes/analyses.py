@@ -112,7 +112,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         kind = Annotated[list[kind], Field(max_length=1000)]
     if parameter.required:
         return kind, Field(description=option.help)
-    # The default of an option that is read from text may be no text: it is left to the function.
+    # An option given as text may have a default of another type; such a default is left to the function.
     default = None if parameter.kind == "text" else parameter.default
     return kind | None if default is None else kind, Field(default=default, description=option.help)
 

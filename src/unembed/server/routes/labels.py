@@ -44,7 +44,7 @@ async def get_labels(
 ) -> dict[str, Any]:
     """Labels that hold: of one memory or head, of a layer, or all."""
     if index is not None and layer is None:
-        raise InvalidInput("an index without its layer", instead="Give both")
+        raise InvalidInput("the index of a memory without its layer", instead="Give both")
     return state.require_index().labels(layer, index, of=of).to_dict()
 
 
@@ -214,7 +214,7 @@ def _items(
 
 def _item(items: Sequence[Item], number: int) -> Item:
     if number >= len(items):
-        raise InvalidInput(f"item {number}", why=f"the queue has {len(items)}, counted from 0")
+        raise InvalidInput(f"item {number}", why=f"the queue has {len(items)} items, counted from 0")
     return items[number]
 
 

@@ -1,4 +1,4 @@
-"""The driver of a Ray sweep: schedules shards and merges, stores copies of states, and repeats lost jobs."""
+"""The driver of a Ray sweep schedules shards and merges, stores copies of states, and repeats lost jobs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_JOB_FAILURES = 5
 class SweepDriver:
     """One sweep in progress.
 
-    A part is stored once this process holds a copy of its states. Until then the batches of its shards stay in memory
-    here, so that they can be read again. A merge that involves a stored part is stored at once.
+    A part of the corpus is stored once this process holds a copy of its states. Until then the batches of its shards
+    are kept in memory here, so that they can be read again. The merge of a stored part is stored at once.
 
     Args:
         shards: the shards that are not in `parts`.
@@ -59,7 +59,9 @@ class SweepDriver:
             self._tree.put(part)
 
     def run(self) -> list[Part]:
-        """Read and merge until one stored part covers the corpus: that part, or an empty list if there was no shard.
+        """Process the corpus until one stored part covers it.
+
+        Returns that part in a list, which is empty if there was no shard.
 
         Raises:
             Unsupported: no worker starts, or worker after worker dies.
@@ -115,7 +117,7 @@ class SweepDriver:
             self._queue.append(shard)
 
     def _next_shard(self) -> Shard | None:
-        """The next shard of the corpus. At the end, the tree receives their number."""
+        """Return the next shard of the corpus. At its end, tell the tree how many shards there are."""
         if self._tree.n_shards is not None:
             return None
         shard = next(self._shards, None)
@@ -126,7 +128,7 @@ class SweepDriver:
         return shard
 
     def _handle(self, result: JobResult) -> None:
-        """Record what was done; queue again what was lost.
+        """Record what was done, and queue again what was lost.
 
         Raises:
             Unsupported: the same job was lost with its worker again and again.
@@ -141,7 +143,8 @@ class SweepDriver:
                 return
         elif not result.input_lost:
             self._failures[job.span] += 1
-            # When a machine dies, every worker that was idle on it may be lost at the same job.
+            # When a machine dies, each of its idle workers may fail at the same job, so up to that many extra failures
+            # are allowed.
             if self._failures[job.span] > MAX_JOB_FAILURES + self._pool.n:
                 raise Unsupported(
                     "engine='ray'",
@@ -163,7 +166,7 @@ class SweepDriver:
         self._queue.extendleft(self._not_stored[number] for number in reversed(range(first, end)))
 
     def _store(self, part: Part) -> bool:
-        """Copy a part's states to this process unless they are here; False where they are lost."""
+        """Copy a part's states to this process unless they are here; return False if they are lost."""
         if part.states is None:
             part.states = self._pool.fetch(part)
         if part.states is None:
@@ -173,19 +176,19 @@ class SweepDriver:
         return True
 
     def _parts_from_start(self) -> list[Part]:
-        """The parts, inputs of running merges included, that cover the corpus from its start without a gap."""
+        """Return the parts that cover the corpus from its start without a gap, including inputs of running merges."""
         merges = [job for job in self._pool.running_jobs() if isinstance(job, MergeJob)]
         return contiguous_parts((*self._tree.parts(), *(part for job in merges for part in (job.earlier, job.later))))
 
     def _coverage(self) -> Coverage:
-        """How much of the corpus is done without a gap from its start."""
+        """Return how much of the corpus is done, from its start up to the first gap."""
         done = Coverage(0, 0, 0.0)
         for part in self._parts_from_start():
             done = done.then(part.coverage)
         return done
 
     def _save(self) -> None:
-        """Store, then save, what is done without a gap; the job that needs a lost part reports the loss."""
+        """Store and save what is done up to the first gap. A lost part is reported by the job that needs it."""
         parts: list[Part] = []
         for part in self._parts_from_start() if self._checkpoint is not None else ():
             if not self._store(part):
@@ -201,13 +204,13 @@ class SweepDriver:
 
 
 def _states(parts: Sequence[Part]) -> tuple[Mapping[str, Any], ...]:
-    """All parts as a checkpoint stores them; `parts_of` is the inverse."""
+    """Return all parts in the form that a checkpoint stores; `parts_of` is the inverse."""
     table = [(p.first, p.end, p.coverage.batches, p.coverage.tokens, p.coverage.share) for p in parts]
     return ({"parts": table}, *(state for part in parts for state in part.states or ()))
 
 
 def parts_of(checkpoint: Checkpoint) -> list[Part]:
-    """The parts of a checkpoint."""
+    """Return the parts that a checkpoint holds."""
     table, *states = checkpoint.states
     width = len(states) // max(1, len(table["parts"]))
     return [

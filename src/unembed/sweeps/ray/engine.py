@@ -71,7 +71,7 @@ def run(
 
 
 def _max_workers(ray: Any, settings: Ray) -> int:
-    """How many workers fit into the cluster.
+    """Return how many workers fit into the cluster.
 
     Raises:
         Unsupported: no worker fits.

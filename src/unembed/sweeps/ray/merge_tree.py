@@ -1,8 +1,8 @@
-"""Which neighbouring parts of a sweep are merged next: always the same tree, whichever worker finishes first.
+"""Decide which neighbouring parts of a sweep are merged next, whichever worker finishes first.
 
-A part covers shards first to end (exclusive). A part of 2^k shards that begins at a multiple of 2^(k+1) is merged with
-the 2^k shards after it, or with all remaining shards where the corpus ends earlier. So the tree, and with it every bit
-of the result, depends on the number of shards alone.
+A part covers the shards from `first` to `end` (exclusive). A part of 2^k shards that begins at a multiple of 2^(k+1) is
+merged with the 2^k shards after it, or with all remaining shards where the corpus ends earlier. So the tree, and with
+it every bit of the result, depends only on the number of shards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unembed.sweeps.ray.shards import Coverage, States
 
 @dataclass(eq=False)
 class Part:
-    """The states of the reducers after a run of neighbouring shards.
+    """The states of the reducers after a sequence of neighbouring shards.
 
     Attributes:
         first: the first shard.
@@ -33,12 +33,12 @@ class Part:
     states: States | None = None
 
     def __len__(self) -> int:
-        """Shards."""
+        """The number of shards."""
         return self.end - self.first
 
 
 class MergeTree:
-    """Parts that wait for their neighbours."""
+    """Holds the parts that wait to be merged with a neighbour."""
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
@@ -49,7 +49,7 @@ class MergeTree:
         self._parts[part.first] = part
 
     def pair(self) -> tuple[Part, Part] | None:
-        """Remove two neighbours that can be merged now; None where there are none."""
+        """Remove and return two neighbours that can be merged now; None if there are none."""
         for first in sorted(self._parts):
             left = self._parts[first]
             end = self._end_of_right(left)
@@ -59,7 +59,7 @@ class MergeTree:
         return None
 
     def _end_of_right(self, left: Part) -> int | None:
-        """Where the right neighbour of a left half ends; None for a right half."""
+        """Return where the right neighbour of a left half ends; None for a right half."""
         size = len(left)
         if size & (size - 1) or left.first % (2 * size):
             return None
@@ -67,7 +67,7 @@ class MergeTree:
         return end if self.n_shards is None else min(end, self.n_shards)
 
     def root(self) -> Part | None:
-        """The part that covers all shards, once there is one."""
+        """Return the part that covers all shards, once there is one."""
         part = self._parts.get(0)
         return part if part is not None and part.end == self.n_shards else None
 
@@ -76,12 +76,12 @@ class MergeTree:
         del self._parts[part.first]
 
     def parts(self) -> Iterable[Part]:
-        """All parts that wait."""
+        """Return all parts that wait."""
         return self._parts.values()
 
 
 def contiguous_parts(parts: Iterable[Part]) -> list[Part]:
-    """The parts that cover the corpus from its start without a gap."""
+    """Return the parts that cover the corpus from its start without a gap."""
     by_first = {part.first: part for part in parts}
     run: list[Part] = []
     while (part := by_first.get(run[-1].end if run else 0)) is not None:

@@ -1,7 +1,7 @@
-"""A model sent to another process: its class, configuration and weights, or the name it was opened by.
+"""Send a model to another process: its class, configuration and weights, or the name it was opened by.
 
-A live model is never pickled, so hooks and caches stay behind. The weights are sent as plain bytes: Ray's object store
-holds them once for each machine, and all workers of a machine read them in place.
+A live model is never pickled, so its hooks and caches are not sent. The weights are sent as plain bytes: Ray's object
+store holds them once for each machine, and all workers of a machine read them in place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SerializedModel:
 
 @dataclass(frozen=True)
 class ModelReference:
-    """Where to open a model again: one that is spread over devices or not entirely in memory."""
+    """Where to open a model again, if it is spread over devices or not entirely in memory."""
 
     where: str
     options: dict[str, Any]
@@ -45,7 +45,7 @@ class ModelReference:
 
 
 def serialize_model(lm: Decoder) -> SerializedModel | ModelReference:
-    """Everything that another process needs to open the model.
+    """Collect everything that another process needs to open the model.
 
     Raises:
         Unsupported: the model is spread over devices and was not opened by name or from a folder.
@@ -96,13 +96,13 @@ def deserialize_model(source: SerializedModel | ModelReference) -> Decoder:
 
 
 def _bytes(tensor: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
-    """Bytes and dtype separately, because NumPy has no bfloat16."""
+    """Return bytes and dtype separately, because NumPy has no bfloat16."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
 
 
 def _tensor(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """A view of bytes, which may be read-only (in an object store they are)."""
+    """Return a tensor that is a view of bytes, which may be read-only (in an object store they are)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(data).view(dtype).view(shape)

@@ -1,4 +1,4 @@
-"""Shards of a sweep: runs of neighbouring batches, reduced by any worker."""
+"""Cut a sweep into shards: sequences of neighbouring batches that any worker can process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ States = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Shard:
-    """Neighbouring batches."""
+    """A sequence of neighbouring batches."""
 
     number: int
     batches: tuple[Batch, ...]
@@ -42,12 +42,12 @@ class Coverage:
     share: float
 
     def then(self, later: Coverage) -> Coverage:
-        """The coverage of both, where `later` follows directly."""
+        """Return the coverage of both parts, where `later` directly follows this one."""
         return Coverage(self.batches + later.batches, self.tokens + later.tokens, later.share)
 
 
 def cut_shards(batches: Iterator[Batch], size: int, skip: int = 0) -> Iterator[Shard]:
-    """Runs of `size` batches, without the first `skip` runs."""
+    """Yield shards of `size` batches, leaving out the first `skip` shards."""
     number = 0
     while run := tuple(islice(batches, size)):
         if number >= skip:
@@ -56,7 +56,7 @@ def cut_shards(batches: Iterator[Batch], size: int, skip: int = 0) -> Iterator[S
 
 
 def start_reducers(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
-    """Started copies of reducers, which stay unstarted themselves."""
+    """Return started copies of the reducers, which themselves stay unstarted."""
     copies = deepcopy(list(reducers))
     for reducer in copies:
         reducer.start(lm)
@@ -76,7 +76,7 @@ def reduce_shard(
 
 
 def merge_states(lm: Decoder, reducers: Sequence[Reducer], earlier: States, later: States) -> States:
-    """The states after both of two neighbouring runs of shards."""
+    """Return the states after two neighbouring sequences of shards."""
     left, right = restore_reducers(lm, reducers, earlier), restore_reducers(lm, reducers, later)
     for one, other in zip(left, right, strict=True):
         one.merge(other)
@@ -84,7 +84,7 @@ def merge_states(lm: Decoder, reducers: Sequence[Reducer], earlier: States, late
 
 
 def restore_reducers(lm: Decoder, reducers: Sequence[Reducer], states: States) -> list[Reducer]:
-    """Copies of the reducers in these states."""
+    """Return copies of the reducers with these states."""
     started = start_reducers(lm, reducers)
     for reducer, state in zip(started, states, strict=True):
         reducer.load_state(state)
@@ -92,7 +92,7 @@ def restore_reducers(lm: Decoder, reducers: Sequence[Reducer], states: States) -
 
 
 def _states(reducers: Sequence[Reducer]) -> States:
-    """The states on the CPU, so that a process without the worker's device can hold them."""
+    """Return the states on the CPU, so that a process without the worker's device can hold them."""
     return tuple(
         {name: value.cpu() if isinstance(value, Tensor) else value for name, value in reducer.state().items()}
         for reducer in reducers

@@ -25,7 +25,7 @@ MAX_STARTUP_FAILURES = 5
 
 @dataclass(frozen=True)
 class Ray:
-    """How a sweep uses a Ray cluster: the one already connected to, else one that it starts on this machine.
+    """How a sweep uses a Ray cluster: one that is already connected, or else one started on this machine.
 
     Attributes:
         workers: the number of actors; as many as the cluster has room for when None.
@@ -65,7 +65,7 @@ class Worker:
         reducers: Sequence[Reducer],
         fast: Fast | None,
     ) -> bool:
-        """Open the model once."""
+        """Open the model; called once."""
         torch.set_num_threads(settings.cpus)
         disable_progress_bar()  # a progress bar for each worker would only clutter the terminal
         if settings.open_model is not None:
@@ -96,7 +96,7 @@ class ReadJob:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first shard, and the one after the last."""
+        """The first shard, and the one after the last shard."""
         return self.shard.number, self.shard.number + 1
 
 
@@ -109,7 +109,7 @@ class MergeJob:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first shard, and the one after the last."""
+        """The first shard, and the one after the last shard."""
         return self.earlier.first, self.later.end
 
 
@@ -133,12 +133,13 @@ class JobResult:
 
 
 class WorkerPool:
-    """The actors: idle, busy, or still starting."""
+    """The worker actors, each of which is idle, busy or still starting."""
 
     def __init__(self, ray: Any, settings: Ray, n: int, arguments: tuple[Any, ...]) -> None:
         """Request n actors; they start as the cluster finds room."""
         self._ray, self._arguments, self.n = ray, arguments, n
-        # A request without num_gpus would see every GPU, so 0 is passed too. Ray restarts nothing: the driver does.
+        # A request without num_gpus would see every GPU, so 0 is passed as well. Ray must not restart a worker, because
+        # the driver does that.
         self._actor_class = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(Worker)
         self.idle: deque[Any] = deque()
         self._starting: dict[Any, Any] = {}
@@ -149,11 +150,11 @@ class WorkerPool:
 
     def _start_worker(self) -> None:
         actor = self._actor_class.options(scheduling_strategy="SPREAD").remote()
-        # Opened by a separate call: an error in a constructor looks like a dead machine.
+        # The worker loads its model in a separate call, because an error in a constructor looks like a dead machine.
         self._starting[actor.open.remote(*self._arguments)] = actor
 
     def running_jobs(self) -> list[Job]:
-        """Jobs without a result so far."""
+        """Return the jobs that have no result yet."""
         return [job for _, job, _ in self._busy.values()]
 
     def submit(self, job: Job) -> None:
@@ -167,7 +168,7 @@ class WorkerPool:
         self._busy[done] = actor, job, states
 
     def poll(self, seconds: float) -> list[JobResult]:
-        """Results of jobs that end within a number of seconds.
+        """Return the results of jobs that end within `seconds`.
 
         Raises:
             Exception: what a reducer, or opening the model, raised in a worker.
@@ -211,21 +212,21 @@ class WorkerPool:
             self.idle.append(actor)
 
     def _get(self, ref: Any) -> Any:
-        """The object behind a reference; an error raised inside a worker is raised here unchanged."""
+        """Return the object behind a reference; an error raised inside a worker is raised here unchanged."""
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from error
 
     def fetch(self, part: Part) -> States | None:
-        """The states of a part; None where they are lost."""
+        """Return the states of a part; None if they are lost."""
         try:
             return self._ray.get(part.ref)
         except self._ray.exceptions.RayError:
             return None
 
     def store(self, states: States) -> Any:
-        """A new reference to states that this process holds."""
+        """Return a new reference to states that this process holds."""
         return self._ray.put(states)
 
     def shutdown(self) -> None:
@@ -235,7 +236,7 @@ class WorkerPool:
 
 
 def import_ray() -> Any:
-    """The `ray` module, with its telemetry off.
+    """Import and return the `ray` module with its telemetry turned off.
 
     Raises:
         ExtraMissing: it is not installed.

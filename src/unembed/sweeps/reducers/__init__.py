@@ -1,1 +1,1 @@
-"""Running statistics that a sweep feeds batch by batch; each can be merged, saved and resumed."""
+"""Define running statistics, which a sweep feeds batch by batch; each can be merged, saved and resumed."""

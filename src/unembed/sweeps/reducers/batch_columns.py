@@ -1,4 +1,4 @@
-"""A batch flattened for a scan: one column for each position, which of them are counted, and their groups."""
+"""Flatten a batch for a scan: one column for each position, with its group and whether it counts."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class BatchColumns:
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
     def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"] | None]:
-        """The columns of positions (batch and position flattened) that may become triggers, and their numbers.
+        """Select the columns that may become triggers, and return them with their positions in the corpus.
 
-        The second is None where all may.
+        The second value is None where all columns may.
         """
         if self._selected is None:
             column = position
@@ -76,14 +76,14 @@ class BatchColumns:
         return (column, None) if len(rows) == len(column) else (column[rows], rows)
 
     def of(self, tensor: Float[Tensor, "batch pos key"]) -> Float[Tensor, "column key"]:
-        """The activations as columns; a view where no copy is needed."""
+        """Return the activations as columns, as a view where no copy is needed."""
         return tensor.reshape(-1, tensor.shape[-1]) if self._selected is None else tensor[self._selected]
 
 
 def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-    """A 64-bit hash of every prefix of every row; two different prefixes collide with probability about 2^-63.
+    """Return a 64-bit hash of every prefix of every row; two prefixes collide with probability about 2^-63.
 
-    A sum of mixed tokens times powers of an odd number, modulo 2^64.
+    The hash is a sum of mixed tokens times powers of an odd number, modulo 2^64.
     """
     mixed = (tokens + 1) * -7046029254386353131
     mixed = (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) * -4658895280553007687
@@ -93,7 +93,7 @@ def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
 
 
 def _earliest(groups: Tensor, positions: Tensor, counted: Tensor) -> Bool[Tensor, "batch pos"]:
-    """The earliest counted column of each group."""
+    """Mark the earliest counted column of each group."""
     _, group = torch.unique(groups, return_inverse=True)
     candidates = torch.where(counted, positions, torch.iinfo(torch.int64).max)
     earliest = torch.full((int(group.max()) + 1,), torch.iinfo(torch.int64).max)

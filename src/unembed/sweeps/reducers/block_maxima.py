@@ -1,4 +1,4 @@
-"""Maxima over blocks of activations, and the entries of a block whose maximum is known."""
+"""Compute maxima over blocks of activations, and find the entries of a block from its maximum."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ STEP = 8
 
 
 def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]:
-    """The maximum of `sign * x` over blocks of `STEP` rows that are a stride apart; left-over rows form the last block.
+    """Return the maximum of `sign * x` over blocks of `STEP` rows; left-over rows form the last block.
 
-    Rows a stride apart are read as `STEP` parallel streams, about twice as fast as neighbouring rows.
+    The rows of a block are a stride apart, so that they are read as `STEP` parallel streams, about twice as fast as
+    neighbouring rows.
     """
     n, keys = x.shape
     stride = n // STEP
@@ -29,7 +30,7 @@ def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]
 
 
 def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"], Bool[Tensor, "cell step"]]:
-    """The rows (of `n`) in the block of each maximum, and which of the entries are rows at all."""
+    """Return the rows (of `n`) in the block of each maximum, and a mask of those that exist."""
     stride = n // STEP
     step = torch.arange(STEP, device=row.device)
     found = torch.where((row < stride)[:, None], row[:, None] + stride * step, stride * STEP + step)
@@ -39,7 +40,7 @@ def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"]
 def rows_above(
     row: Int[Tensor, " cell"], key: Int[Tensor, " cell"], x: Tensor, threshold: Tensor, sign: int
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
-    """The rows of `x`, in the blocks of some maxima, that reach the threshold of their key."""
+    """Find the rows of `x` that reach the threshold of their key, within the blocks of some maxima."""
     rows, inside = members(row, len(x))
     cell, entry = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
     return rows[cell, entry], key[cell]
@@ -48,9 +49,9 @@ def rows_above(
 def entries(
     x: Float[Tensor, "row key"], rows: Int[Tensor, "cell step"], key: Int[Tensor, " cell"]
 ) -> Float[Tensor, "cell step"]:
-    """The entries of `x` at several rows of one key for each cell."""
+    """Return the entries of `x` at several rows of one key for each cell."""
     if not x.is_contiguous():
         return x[rows, key[:, None]]
-    # One list of flat offsets: torch gathers by it more than twice as fast as by two indices.
+    # torch gathers by one list of flat offsets more than twice as fast as by two indices.
     offsets = rows * x.shape[1] + key[:, None]
     return x.view(-1).index_select(0, offsets.flatten()).view(offsets.shape)

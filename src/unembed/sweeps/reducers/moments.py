@@ -1,4 +1,4 @@
-"""Mean and variance of every unit, and how often a unit is active."""
+"""Compute the mean and variance of every unit, and how often each unit is active."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Moments:
 
 
 class MeanVariance(Pointwise):
-    """Mean, variance, least and largest value of every unit; parts merged as in Chan, Golub and LeVeque 1979.
+    """Mean, variance, minimum and maximum of every unit, merged as in Chan, Golub and LeVeque 1979.
 
     Memory: 32 bytes a unit.
     """
 
     def start(self, lm: Decoder) -> None:
-        """No positions."""
+        """Start without any positions."""
         super().start(lm)
         self._sums: dict[int, dict[str, Tensor]] = {}
         self._n: dict[int, int] = dict.fromkeys(self._layers, 0)
@@ -54,7 +54,7 @@ class MeanVariance(Pointwise):
         self._add(layer, len(x), {name: t.double().cpu() for name, t in part.items()})
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Add the positions of a layer of experts; where an expert was not chosen its coefficients are 0."""
+        """Add the positions of a layer of experts; coefficients of an expert that was not chosen count as 0."""
         n, counted = batch.n_counted, batch.counted.flatten().to(routed.position.device)
         if n == 0:
             return
@@ -96,7 +96,7 @@ class MeanVariance(Pointwise):
             self._add(layer, other._n[layer], part)
 
     def result(self) -> Moments:
-        """Moments of every unit; empty where nothing was counted."""
+        """Return the moments of every unit; empty where nothing was counted."""
         found = [layer for layer in self._layers if layer in self._sums]
 
         def column(name: str) -> tuple[Tensor, ...]:
@@ -107,7 +107,7 @@ class MeanVariance(Pointwise):
         return Moments(tuple(found), count, column("mean"), variance, column("least"), column("largest"))
 
     def state(self) -> dict[str, Any]:
-        """Counts and float64 sums."""
+        """Return the counts and float64 sums."""
         state: dict[str, Any] = {f"n.{layer}": n for layer, n in self._n.items()}
         for layer, part in self._sums.items():
             state |= {f"{name}.{layer}": t for name, t in part.items()}
@@ -121,7 +121,7 @@ class MeanVariance(Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class ActiveShare:
-    """How often each unit was active, and how many were active at once."""
+    """How often each unit was active, and how many units were active at once."""
 
     layers: tuple[int, ...]
     count: int
@@ -129,11 +129,11 @@ class ActiveShare:
     """The number of positions at which each unit was active."""
 
     def share(self, layer: int) -> Float[Tensor, " width"]:
-        """Share of the positions at which each unit of a layer was active."""
+        """Return the share of positions at which each unit of a layer was active."""
         return self.active[self.layers.index(layer)].double() / max(self.count, 1)
 
     def by_layer(self) -> Float[Tensor, " layer"]:
-        """Mean share of a layer's units that are active at a position (Geva et al. 2021, figure 7)."""
+        """Return for each layer the mean share of units that are active at a position (Geva et al. 2021, figure 7)."""
         return torch.stack([self.share(layer).mean() for layer in self.layers])
 
 
@@ -156,7 +156,7 @@ class ActiveFraction(Summed, Pointwise):
         self.threshold, self.magnitude = threshold, magnitude
 
     def start(self, lm: Decoder) -> None:
-        """No positions."""
+        """Start without any positions."""
         super().start(lm)
         gated = {layer: lm.feed_forward(layer).is_gated for layer in self._layers}
         self._magnitude = {layer: gated[layer] if self.magnitude is None else self.magnitude for layer in self._layers}
@@ -184,7 +184,7 @@ class ActiveFraction(Summed, Pointwise):
         self._sums["count"] += batch.n_counted
 
     def result(self) -> ActiveShare:
-        """All counts."""
+        """Return all counts."""
         return ActiveShare(
             self._layers, int(self._sums["count"]), tuple(self._sums[str(layer)].clone() for layer in self._layers)
         )

@@ -1,4 +1,4 @@
-"""The common part of statistics over one capture point, layer by layer."""
+"""A base class for statistics over one capture point, layer by layer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Pointwise(Reducer):
 
 
 def counted_columns(tensor: Tensor, batch: Batch) -> Float[Tensor, "n width"]:
-    """The counted positions, one row each; heads are concatenated."""
+    """Return the counted positions as rows; heads are concatenated."""
     flat = tensor.reshape(-1, tensor[0, 0].numel())
     if batch.n_counted == len(flat):
         return flat
@@ -51,5 +51,5 @@ def counted_columns(tensor: Tensor, batch: Batch) -> Float[Tensor, "n width"]:
 
 
 def key_counts(which: Tensor) -> Int[Tensor, " width"]:
-    """How many rows are True in each column, on the CPU."""
+    """Count the rows that are True in each column; the result is on the CPU."""
     return torch.count_nonzero(which, dim=0).cpu()

@@ -35,7 +35,7 @@ class Reducer(ABC):
     @property
     @abstractmethod
     def needs(self) -> Collection[Need]:
-        """The tensors it needs, known after `start`."""
+        """Return the tensors it needs; known after `start`."""
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:  # noqa: B027 - some reducers need no tensor
         """Receive one needed tensor of the batch, live: (batch, pos, width) on the model's device.
@@ -59,24 +59,24 @@ class Reducer(ABC):
 
     @abstractmethod
     def result(self) -> Any:
-        """The statistic, a frozen value that shares no memory with this reducer."""
+        """Return the statistic as a frozen value that shares no memory with this reducer."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values that `load_state` understands."""
+        """Return tensors and plain values that `load_state` understands."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state; call after `start`."""
 
     def settings(self) -> str:
-        """What must be equal for two states to be merged: by default the class and its public attributes."""
+        """Return what must be equal for two states to be merged: by default the class and its public attributes."""
         plain = {k: v for k, v in sorted(vars(self).items()) if not k.startswith("_")}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in plain.items())})"
 
 
 class Summed(Reducer):
-    """A reducer whose whole state is named tensors that add up; `start` may leave out those that are 0."""
+    """A reducer whose whole state is named tensors that are summed; `start` may leave out tensors of zeros."""
 
     _sums: dict[str, Tensor]
 
@@ -86,7 +86,7 @@ class Summed(Reducer):
             self._sums[name] = self._sums[name] + theirs if name in self._sums else theirs.clone()
 
     def state(self) -> dict[str, Any]:
-        """The sums."""
+        """Return the sums."""
         return dict(self._sums)
 
     def load_state(self, state: Mapping[str, Any]) -> None:

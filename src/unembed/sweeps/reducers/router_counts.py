@@ -1,4 +1,4 @@
-"""Which expert reads how much of a corpus, and which tokens."""
+"""Count how much of a corpus each expert reads, and which tokens."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Routing:
     all_tokens: Int[Tensor, " d_vocab"] | None
 
     def share(self, layer: int) -> Float[Tensor, " expert"]:
-        """Share of the positions at which each expert of a layer was chosen."""
+        """Return the share of positions at which each expert of a layer was chosen."""
         return self.chosen[self._row(layer)].double() / max(self.count, 1)
 
     def top_tokens(self, layer: int, expert: int, top: int = 10, *, least: int = 5) -> list[tuple[int, int, float]]:
-        """The tokens that go to an expert most often for their frequency.
+        """Return the tokens that go to an expert most often, relative to their frequency.
 
         Args:
             layer: one that was counted.
@@ -73,7 +73,7 @@ class RoutedShare(Summed, Pointwise):
         super().__init__("coefficients", layers)
 
     def start(self, lm: Decoder) -> None:
-        """No positions.
+        """Start without any positions.
 
         Raises:
             InvalidInput: a chosen layer has no experts.
@@ -81,7 +81,7 @@ class RoutedShare(Summed, Pointwise):
         super().start(lm)
         experts = {n: lm.experts_of(n) for n in self._layers}
         if self.layers is not None and None in experts.values():
-            raise InvalidInput("routing", why=f"not every one of layers {list(self._layers)} has experts")
+            raise InvalidInput("routing", why=f"some of the layers {list(self._layers)} have no experts")
         sizes = {n: e[0] for n, e in experts.items() if e is not None}
         self._layers = tuple(sizes)
         vocabulary = lm.d_vocab if self.counts_tokens else 0
@@ -92,7 +92,7 @@ class RoutedShare(Summed, Pointwise):
                 self._sums[f"tokens.{n}"] = torch.zeros(size, vocabulary, dtype=torch.int32)
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Count the pairs of a layer."""
+        """Count how often each expert of a layer was chosen."""
         position, expert = routed.position.cpu(), routed.expert.cpu()
         counted = batch.counted.flatten()[position]
         position, expert = position[counted], expert[counted]
@@ -111,7 +111,7 @@ class RoutedShare(Summed, Pointwise):
             self._sums["all"] += torch.bincount(batch.tokens[batch.counted], minlength=len(self._sums["all"]))
 
     def result(self) -> Routing:
-        """All counts."""
+        """Return all counts."""
         chosen = tuple(self._sums[f"chosen.{n}"].clone() for n in self._layers)
         count, tokens, everywhere = int(self._sums["count"]), None, None
         if self.counts_tokens:
@@ -121,7 +121,10 @@ class RoutedShare(Summed, Pointwise):
 
 
 class RoutedTokens(RoutedShare):
-    """The share of positions that each routed expert reads, and the tokens it reads.
+    """The share of positions that each routed expert reads, and the tokens that it reads.
+
+    Memory: 4 bytes for each token of the vocabulary and each expert of the chosen layers. In a large model, choose a
+    few layers.
 
     Memory: 4 bytes for each token of the vocabulary and expert of the chosen layers; name layers of a large model.
     """

@@ -1,4 +1,4 @@
-"""Rows of (value, position, group) by falling value, equal values by rising position."""
+"""Sort rows of (value, position, group) by decreasing value, and equal values by increasing position."""
 
 from __future__ import annotations
 
@@ -12,50 +12,53 @@ EMPTY = torch.iinfo(torch.int64).max
 
 
 def nth_largest(x: Float[Tensor, "column key"], n: int, sign: int) -> Float[Tensor, " key"]:
-    """The n-th largest of `sign * x` over columns."""
+    """Return the n-th largest of `sign * x` over columns."""
     if n == 1:
         return x.amax(dim=0) if sign > 0 else -x.amin(dim=0)
     return sign * nth_of_rows(x.T.contiguous(), n, largest=sign > 0)
 
 
 def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True) -> Float[Tensor, " key"]:
-    """The n-th largest, or smallest, of every row."""
+    """Return the n-th largest, or smallest, entry of every row."""
     if x.device.type != "cpu":
         return x.topk(n, dim=1, largest=largest).values[:, -1]
-    # In short rows numpy selects several times faster than torch; it has no bfloat16.
+    # On short rows NumPy selects several times faster than torch. NumPy has no bfloat16, hence the conversion.
     rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
     at = rows.shape[1] - n if largest else n - 1
     return torch.from_numpy(np.partition(rows, at, axis=1)[:, at])
 
 
 def at_least(x: Float[Tensor, "row key"], bound: Float[Tensor, " key"], sign: int) -> Bool[Tensor, "row key"]:
-    """Where `sign * x` reaches the bound of its key."""
+    """Mark where `sign * x` reaches the bound of its key."""
     if x.device.type != "cpu":
         return x >= bound if sign > 0 else x <= -bound
-    # numpy compares several times faster than torch; it has no bfloat16.
+    # NumPy compares several times faster than torch. NumPy has no bfloat16, hence the conversion.
     rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
     return torch.from_numpy(rows >= bound.numpy() if sign > 0 else rows <= -bound.numpy())
 
 
 def flat_nonzero(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " found"]:
-    """The places of the true entries in the flattened mask."""
+    """Return the places of the true entries in the flattened mask."""
     if mask.device.type != "cpu":
         return mask.flatten().nonzero()[:, 0]
     return torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 
 def sort_stable(x: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """Numbers from 0 to 2^31 - 1, sorted, and the place of each before, in int64; equal ones keep their order."""
+    """Sort numbers from 0 to 2^31 - 1; return them with the place that each had before.
+
+    Equal numbers keep their order.
+    """
     if x.device.type != "cpu":
         values, order = x.long().sort(stable=True)
         return values, order
-    # Sorting number and place as one integer is several times faster than a stable sort of numbers with places.
+    # Packing each number and its position into one integer sorts several times faster than a stable sort.
     both = np.sort((x.long() << 32 | torch.arange(len(x))).numpy())
     return torch.from_numpy(both >> 32), torch.from_numpy(both & 0xFFFFFFFF)
 
 
 def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The first `n` of each row by falling value, equal values by rising position, in no order."""
+    """Return, unsorted, the `n` best entries of each row: larger values first, then earlier positions."""
     nth = nth_of_rows(v, n)
     chosen = v >= nth[:, None]
     at = flat_nonzero(chosen)
@@ -72,7 +75,7 @@ def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows by falling value, equal values by rising position."""
+    """Sort each row by decreasing value, and equal values by increasing position."""
     v, order = v.sort(dim=1, descending=True)
     p = p.gather(1, order)
     g = None if g is None else g.gather(1, order)
@@ -88,7 +91,7 @@ def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def limit_per_group(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted rows without the entries that have `at_most` better ones of the same group before them."""
+    """Remove from sorted rows the entries that have `at_most` better ones of the same group before them."""
     v, p, g = v.clone(), p.clone(), g.clone()
     width = v.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)

@@ -1,9 +1,9 @@
-"""The t largest values of every key in a stream of activations, exactly, at about the cost of reading them once.
+"""Keep the t largest values of every key in a stream of activations, exactly, for little more than reading them once.
 
-A batch must beat each key's t-th value so far. Maxima over blocks of eight columns, and over eight such blocks, show
-which blocks contain a candidate; only those are scanned, and candidates are buffered until a merge pays. After N
-positions, a batch of T leaves about t T / N candidates a key, so the cost of merging vanishes and one read remains.
-A list is sorted when it is read.
+To enter a list, a value must exceed the key's current t-th value. Maxima over blocks of eight columns, and over eight
+such blocks, show which blocks can contain such a value. Only those are scanned, and what is found is buffered until a
+merge pays. After N positions, a batch of T leaves about t T / N candidates for each key, so merging becomes negligible
+and reading once is all that remains. A list is sorted when it is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SMALL_BUFFER = 1 << 17
 
 
 class TopLists:
-    """For every key the largest positive values so far, largest first, equal values by earlier position.
+    """For every key the largest positive values so far, in decreasing order, equal values by earlier position.
 
     Args:
         keys: how many lists.
@@ -68,7 +68,7 @@ class TopLists:
         self._least = torch.nextafter(torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)).item()
 
     def offer(self, x: Float[Tensor, "column key"], sign: int, columns: BatchColumns) -> None:
-        """Add to the lists those of `sign * x` that belong in them.
+        """Add to the lists the entries of `sign * x` that belong in them.
 
         Raises:
             NotFinite: an activation is NaN or infinite.
@@ -96,7 +96,7 @@ class TopLists:
         column: Int[Tensor, " row"],
         columns: BatchColumns,
     ) -> None:
-        """Add to the lists what belongs in them of `sign * x`, whose rows hold neighbouring keys.
+        """Add entries of `sign * x` to the lists, where the rows of x are neighbouring keys.
 
         Check `x` with `require_finite` first, and call `offered` when all rows of the batch have been offered.
 
@@ -131,7 +131,7 @@ class TopLists:
             self.flush()
 
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
-        """The smallest value that may enter: the t-th, or just above it where no earlier position can follow."""
+        """Return the smallest value that may enter, which is just above the t-th if no earlier position can follow."""
         if self._last is None:
             smallest = self.values.amin(dim=1)
             is_open = smallest == -torch.inf
@@ -146,14 +146,14 @@ class TopLists:
         return torch.where(self._latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
-        """While the lists are filling: a value that t allowed columns of this batch reach."""
+        """Return a value that t allowed columns of this batch reach; used while the lists are filling."""
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
             return self.values.new_full((x.shape[1],), -torch.inf)
         return nth_largest(allowed, self.top, sign).to(self.values.dtype)
 
     def _bounds_in_groups(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, "column key"]:
-        """While the lists are filling: the threshold for a column to be among the best of its group so far."""
+        """Return the threshold for a column to be among the best of its group; used while the lists are filling."""
         assert columns.within is not None and self.groups is not None and self.per_group is not None
         bounds = x.new_full(x.shape, -torch.inf, dtype=self.values.dtype)
         for group, members_of_group in columns.within:
@@ -173,7 +173,7 @@ class TopLists:
         threshold: Tensor,
         group_bounds: Tensor | None,
     ) -> None:
-        """Scan cells (row of the finer maxima, key) and buffer the candidates in them."""
+        """Scan cells, each a key and a row of the finer maxima, and buffer the candidates in them."""
         row, key = cells
         column, inside = members(row, len(x))
         values = entries(x, column, key) * sign
@@ -207,16 +207,16 @@ class TopLists:
         self.flush()
 
     def empty_copy(self) -> TopLists:
-        """Empty lists of the same sizes."""
+        """Return empty lists of the same sizes."""
         return TopLists(len(self.values), self.top, self.values.dtype, self.values.device, self.per_group)
 
     def result(self) -> tuple[Float[Tensor, "key t"], Int[Tensor, "key t"]]:
-        """Copies of values and positions on the CPU; -inf and -1 in empty slots."""
+        """Return copies of values and positions on the CPU, with -inf and -1 in empty slots."""
         self._order()
         return self.values.to("cpu", copy=True), torch.where(self.positions == EMPTY, -1, self.positions).cpu()
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, merged."""
+        """Return the whole state, after merging the buffer."""
         self._order()
         state = {"values": self.values, "positions": self.positions, "offered": torch.tensor(self._offered)}
         return state if self.groups is None else state | {"groups": self.groups}
@@ -238,9 +238,9 @@ class TopLists:
         self.values, self.positions, self.groups = sort_rows(self.values, self.positions, self.groups)
 
     def _set_filling(self) -> None:
-        """Whether lists are still filling.
+        """Record whether lists are still filling.
 
-        Keys that fire so rarely that their lists stay open cost little, unless groups limit them.
+        A key that fires so rarely that its list stays open costs little, unless groups limit it.
         """
         self._filling = bool((self.values.amin(dim=1) == -torch.inf).float().mean() > 0.05) and (
             self._offered < 64 * self.top or self.per_group is not None
@@ -264,7 +264,7 @@ class TopLists:
         are_empty, self._latest = self._latest < 0, max(self._latest, int(positions.max()))
         keys, order = sort_stable(keys)
         touched, counts = keys.unique_consecutive(return_counts=True)
-        # Keys with about as many candidates are merged together: a table is as wide as its longest row.
+        # Keys with similar numbers of candidates are merged together, because a table is as wide as its longest row.
         counts, by_count = sort_stable(counts)
         touched, starts = touched.index_select(0, by_count), _starts(counts, by_count)
         for some, of_each, start in zip(touched.split(KEYS), counts.split(KEYS), starts.split(KEYS), strict=True):
@@ -281,7 +281,7 @@ class TopLists:
     def _merge_keys(
         self, touched: Tensor, at: tuple[Tensor, Tensor], values: Tensor, positions: Tensor, groups: Tensor | None
     ) -> None:
-        """Widen the lists of some keys by candidates, whose rows and columns are in `at`, and cut them."""
+        """Add candidates, whose rows and columns are in `at`, to the lists of some keys, and cut the lists to size."""
         row, column = at
         width = int(column.max()) + 1
         v = self.values.new_full((len(touched), width), -torch.inf)
@@ -303,7 +303,7 @@ class TopLists:
 
 
 def _starts(counts: Tensor, order: Tensor) -> Tensor:
-    """Where each run begins, of runs whose lengths are given in another order."""
+    """Return where each run begins, for runs whose lengths are given in another order."""
     lengths = torch.empty_like(counts).scatter_(0, order, counts)
     return (lengths.cumsum(0) - lengths).index_select(0, order)
 

@@ -1,4 +1,4 @@
-"""The top-t prefixes of every key of every layer at once, exactly, in (keys, t) values and positions.
+"""Find the top-t prefixes of every key of every layer at once, exactly, storing (keys, t) values and positions.
 
 Geva et al. 2021, section 3: for each key the prefixes of a corpus with the highest memory coefficient.
 """
@@ -27,8 +27,8 @@ from unembed.validation import one_of, positive_int
 class TopTriggers(Reducer):
     """The top-t prefixes of all keys of all layers, exactly as sorting all coefficients would give them.
 
-    The positive pole holds coefficients above 0, the negative one those below; a coefficient of exactly 0 adds
-    nothing to the stream and is not a trigger, as in the papers' code.
+    The positive pole holds coefficients above 0, the negative pole those below. A coefficient of exactly 0 adds nothing
+    to the stream and is no trigger, as in the papers' code.
 
     Args:
         top: triggers for each key.
@@ -78,7 +78,7 @@ class TopTriggers(Reducer):
         self.per_document, self.distinct = per_document, distinct
 
     def start(self, lm: Decoder) -> None:
-        """Empty lists for every key."""
+        """Start with empty lists for every key."""
         every = lm.memory_layers or range(lm.n_layers)
         self._layers = tuple(every) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
         self._lists: dict[tuple[int, int], TopLists] = {}
@@ -100,7 +100,7 @@ class TopTriggers(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """The coefficients, or gates, of every chosen layer."""
+        """Return the coefficients (or gates) of every chosen layer."""
         return [("coefficients" if self.by == "product" else "gate", layer) for layer in self._layers]
 
     def _columns_of(self, batch: Batch, device: torch.device) -> BatchColumns:
@@ -112,7 +112,8 @@ class TopTriggers(Reducer):
                 device,
                 per_document=self.per_document is not None,
                 distinct=self.distinct,
-                # Column 0 may hold values so large that every block would seem to contain a candidate.
+                # Values at the first position may be so large that every block would seem to contain a candidate, so
+                # they are excluded here.
                 copies=self.skip_first or self.min_prefix > 1,
             )
         return columns
@@ -140,7 +141,7 @@ class TopTriggers(Reducer):
                 lists.offer(x, sign, columns)
 
     def _lists_of(self, layer: int) -> list[tuple[int, TopLists]]:
-        """The lists of a layer, with the sign of each pole."""
+        """Return the lists of a layer, with the sign of each pole."""
         return [(sign, self._lists[layer, sign]) for sign in (1, -1) if (layer, sign) in self._lists]
 
     def update(self, batch: Batch) -> None:
@@ -149,20 +150,20 @@ class TopTriggers(Reducer):
         self._columns = None
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch pos"]:
-        """The positions that may become triggers."""
+        """Mark the positions that may become triggers."""
         counted = batch.counted
         if self.min_prefix > 0:
             counted = counted & (batch.prefix_lengths >= self.min_prefix)
         return counted & (batch.columns > 0) if self.skip_first else counted
 
     def merge(self, other: TopTriggers) -> None:
-        """Merge two parts; no position may be in both."""
+        """Merge two parts, which must not share a position."""
         for at, theirs in other._lists.items():
             self._lists[at].merge(theirs)
         self._seen += other._seen
 
     def result(self) -> Triggers:
-        """All lists."""
+        """Return all lists."""
 
         def lists(sign: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             tops = [(self._lists.get((n, sign)) or self._lists[n, 1].empty_copy()).result() for n in self._layers]
@@ -172,7 +173,7 @@ class TopTriggers(Reducer):
         return Triggers(self._layers, *lists(1), *negative, self._seen)
 
     def state(self) -> dict[str, Any]:
-        """The lists, per layer and sign."""
+        """Return the lists for each layer and sign."""
         state: dict[str, Any] = {"seen": self._seen}
         for (layer, sign), lists in self._lists.items():
             state |= {f"{layer}.{sign}.{name}": tensor for name, tensor in lists.state().items()}

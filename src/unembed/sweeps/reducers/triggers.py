@@ -1,4 +1,4 @@
-"""The result of a sweep for triggers: coefficients and positions of every key."""
+"""The result of a sweep for triggers: the coefficients and positions of every key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Triggers:
     tokens_seen: int
 
     def of(self, layer: int, index: int, pole: str = "positive") -> list[tuple[float, int]]:
-        """(coefficient, position) of one key's triggers, best first.
+        """Return the triggers of one key as (coefficient, position), best first.
 
         Raises:
             OutOfRange: the layer was not swept, or has no such key.

@@ -28,7 +28,7 @@ def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str
     """
     outputs, norms = _inside(mixing)
     no_values = facts_of(mixing.probe.config.model_type).no_values
-    # The difference of two similar softmaxes has larger rounding errors than either.
+    # Differential attention subtracts two similar softmaxes, which makes the rounding error larger than that of either.
     tolerance = mixing.probe.tolerance * (1 if mixing.differential is None else 4)
     values = find_values(mixing, outputs, norms, tolerance)
     if values is None:

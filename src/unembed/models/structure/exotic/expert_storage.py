@@ -38,7 +38,8 @@ class EveryPosition(Stacked):
             activation = current.note(up * module.act_fn(gate))
             return torch.bmm(activation, module.down_proj).view(-1, module.down_proj.shape[2])
 
-        # accelerate replaces a module's forward, loads its weights there, and calls this one.
+        # accelerate replaces `forward` by a wrapper that loads the weights and then calls `_old_forward`, so that one
+        # is replaced here.
         stack.enter_context(replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:

@@ -126,7 +126,8 @@ class HyperConnections(Streams):
             return (gate * ratio / self.count).unflatten(-1, (self.count, -1)).reshape(*shape, self.count, -1)
         flat = given.flatten(2).float()
         weight, base, scale = (own(head, name).to(given.device).float() for name in ("hc_fn", "hc_base", "hc_scale"))
-        # DeepSeek-V4 normalises before the projection; HY-V4's norm returns the factor and is applied behind it.
+        # DeepSeek-V4 normalises the input of the projection. The norm of HY-V4 returns a factor instead, by which the
+        # projection's output is multiplied.
         normed = _called(head.input_norm, flat)
         mixed = normed @ weight.T if normed.shape == flat.shape else (flat @ weight.T) * normed
         pre = torch.sigmoid(mixed * scale + base) + head.eps
@@ -219,7 +220,8 @@ class AltUp(Streams):
         predicted[..., a, :] += (half - 1) * ffn
         active = altup.compute_router_modalities(entering[..., a, :])
         mixing = _called(altup.prediction_coefs, active).reshape(*active.shape[:-1], n, n).transpose(-1, -2).to(dtype)
-        # Attention and laurel are captured with the factor r, so their direction is that of the FFN.
+        # The captured outputs of attention and laurel already contain the factor r, so they use the same direction as
+        # the FFN.
         return Pulled(ffn, ffn, (ffn, leaving[..., 1:, :].sum(dim=-2)), predicted + mixing @ predicted)
 
 

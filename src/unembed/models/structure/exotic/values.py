@@ -60,7 +60,8 @@ def _ungated(
     assert z is not None
     alike = [(g.reshape(z.shape), out.reshape(z.shape)) for g, out in norms if g.numel() == out.numel() == z.numel()]
     goals = [(g, "norm") for g, out in alike if relative(factor_of(out, z) * out, z) <= tolerance / 10]
-    # The plain one last: where a norm's scale varies little, its output is nearly proportional to its input.
+    # z itself is tried last: where a norm's scale varies little, its output is nearly proportional to its input, so z
+    # would be accepted by mistake.
     for goal, normed in (*goals, (z, "")):
         for source, total in mixed:
             factor = factor_of(total, goal)
@@ -77,7 +78,8 @@ def _gated(
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
     for source, total in mixed:
-        # A factor per head and position (a sink's share) is one number for d_head channels, so it can be checked.
+        # A factor that is one number for each head and position, such as the share an attention sink leaves, must agree
+        # on all d_head channels, so it can be checked.
         by_head, goal = (t.double().view(-1, n_heads, d_head) for t in (total, z))
         per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
         if relative(per_head * by_head, goal) <= tolerance:

@@ -70,7 +70,7 @@ def match(m: Measurements) -> Numbers:
     """When the residual has the final prediction first: by layer, from a layer on for good, and how the share grows."""
     e, n_layers, upper, seed = m.examples, m.n_layers, m.upper, m.seed
     equal = e["residual"] == e["output"][-1]  # layer example
-    # Settled: from this layer on every residual predicts what the model predicts.
+    # An example has settled at a layer if the residual predicts the model's own token from this layer to the last.
     settled = np.logical_and.accumulate(equal[::-1], axis=0)[::-1]
     matches, bottom = _shares(equal), max(1, round(n_layers / 4)) if n_layers > 1 else 0
     steps = np.diff(equal.astype(float), axis=0)  # growth into the next layer, layer-1 example

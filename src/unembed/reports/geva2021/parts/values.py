@@ -194,7 +194,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             f"{n.medians[-1]:,.0f} in the last, of {n.d_vocab:,} tokens; the rank correlation with the layer is "
             f"{format_interval(n.trend)} over keys.",
             below(n.trend, 0),
-            # A drift that leaves the rank as it was on a logarithmic scale is not an improvement.
+            # The median rank must at least halve; a smaller change is drift, not improvement.
             bool(n.medians[-1] < n.medians[0] / 2),
         ),
         origins=(

@@ -46,7 +46,8 @@ def judge_rule(n: Numbers) -> Judgement:
         f"{n.rule_saved_layers:.2f} ± {n.rule_saved_layers_std:.2f} of {n.n_layers} layers (an oracle: "
         f"{n.oracle:.2f}); the classifier leaves {n.classifier_accuracy:.1f} ± {n.classifier_accuracy_std:.1f} % and "
         f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}.",
-        # An oracle that saves less than a tenth of the layers leaves no room to agree or to differ.
+        # If even an oracle saves less than a tenth of the layers, the methods cannot differ visibly, so there is no
+        # verdict.
         None if n.oracle < 0.1 * n.n_layers else accurate and saves,
     )
 

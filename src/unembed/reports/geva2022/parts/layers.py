@@ -41,7 +41,7 @@ def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
     """
     numbers, counts = np.unique(clusters_of_rows, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    # Up to the first cluster with which the sum reaches the share.
+    # Count clusters from the most frequent until their sum reaches the share.
     n = int(np.searchsorted(np.cumsum(counts[order]), FREQUENT * len(clusters_of_rows) - 1e-9)) + 1
     return np.isin(clusters_of_rows, numbers[order[:n]])
 
@@ -136,7 +136,7 @@ def judge_peaks(n: Numbers) -> Judgement:
 def judge_strongly_down(n: Numbers) -> Judgement:
     """Minima of the last layers compared with those of the others."""
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
-    # An example is the drawn unit: its layers are averaged first.
+    # The examples are what was drawn at random, so the layers of each example are averaged first.
     top, rest = n.minima[below_top:].mean(axis=0), n.minima[:below_top].mean(axis=0)
     ratio, size = ratio_of(top, rest, seed=n.seed), mean_of(top, seed=n.seed)
     return judged(
