@@ -1,6 +1,6 @@
-"""Opening a decoder and describing it: loading, family table and resolver, weights as views, norms as frozen maps.
+"""Open a decoder and describe it: loading, family table and resolver, weights as views, norms as linear maps.
 
-The room describes the structure of a model on its live modules. It leaves running and watching the model to
+The package describes the structure of a model on its live modules. Running and watching the model is left to
 `unembed.stream`.
 """
 

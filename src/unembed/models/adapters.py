@@ -17,9 +17,9 @@ ADAPTER = "adapter_config.json"
 
 
 def check_adapter(folder: Path) -> None:
-    """Refuse a folder with an adapter that cannot be applied, and say so where one is applied.
+    """Refuse a folder whose adapter cannot be applied, and say so where one is applied.
 
-    transformers opens a model without its adapter, in silence, where peft is not installed.
+    Without peft, transformers silently opens a model without its adapter.
 
     Raises:
         ExtraMissing: peft is not installed.

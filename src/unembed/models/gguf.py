@@ -1,7 +1,7 @@
-"""GGUF files (of llama.cpp): weights, configuration and tokenizer in one file, read by transformers.
+"""Read GGUF files (of llama.cpp), which hold weights, configuration and tokenizer, with transformers.
 
 Quantised weights are dequantised: the model then holds, in floating point, exactly the numbers that the file's blocks
-stand for. They are not the numbers of the model before it was quantised, so results say how it was.
+represent. They differ from the model's numbers before it was quantised, so results state the quantisation.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FLOATS = ("F16", "F32", "F64", "BF16")
 
 @dataclass(frozen=True, eq=False)
 class GgufModel:
-    """What a GGUF file holds."""
+    """The contents of a GGUF file."""
 
     hf: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
 
 def gguf_file(path: Path) -> Path | None:
-    """The GGUF file that a path names: the file itself, or the only one in a folder without another model.
+    """Return the GGUF file that a path names: the file itself, or the only one in a folder without another model.
 
     Raises:
         ModelUnavailable: the folder holds several, and nothing says which is meant.
@@ -54,7 +54,7 @@ def gguf_file(path: Path) -> Path | None:
 
 
 def check_gguf_extra(what: str) -> None:
-    """Refuse what needs the packages that read GGUF files, where they are not installed.
+    """Refuse to go on if the packages that read GGUF files are not installed.
 
     Raises:
         ExtraMissing: one is not.
@@ -69,7 +69,7 @@ def check_gguf_extra(what: str) -> None:
 
 
 def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
-    """The model and tokenizer of a GGUF file; the configuration has the field `QUANTISED` where weights were packed.
+    """Read model and tokenizer from a GGUF file; if weights were packed, the config gets the field `QUANTISED`.
 
     Raises:
         ExtraMissing: gguf or accelerate is not installed.
@@ -95,7 +95,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
 
 
 def _unpacked() -> dict[str, Any]:
-    """The argument that keeps transformers from leaving weights packed, where its version can."""
+    """Return the argument that keeps transformers from leaving weights packed, if this version has one."""
     import transformers
 
     config = getattr(transformers, "GgufConfig", None)
@@ -104,7 +104,7 @@ def _unpacked() -> dict[str, Any]:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """Read without the progress bar of transformers' reader, which its own switch does not turn off."""
+    """A context without the progress bar of transformers' reader, which its own switch does not turn off."""
     from transformers import modeling_gguf_pytorch_utils
 
     reader: Any = modeling_gguf_pytorch_utils
@@ -117,7 +117,7 @@ def _without_bar() -> Iterator[None]:
 
 
 def _reader(path: Path) -> Any:
-    """What reads the file's fields and tensors."""
+    """Return a reader of the file's fields and tensors."""
     from gguf import GGUFReader
 
     try:
@@ -129,7 +129,7 @@ def _reader(path: Path) -> Any:
 
 
 def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:
-    """The model as one of floating-point weights, which it is after they were dequantised: it can be saved."""
+    """Mark the dequantised model as one with floating-point weights, so that it can be saved."""
     model: Any = hf
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         if name in vars(model):

@@ -1,7 +1,7 @@
-"""What a GGUF file says of its model and transformers does not read: refused where it changes numbers, else said.
+"""Find what transformers ignores in a GGUF file: refuse it if it changes numbers, otherwise warn.
 
-transformers reads the fields and tensors that it knows and drops the others in silence. Llama 3's tensor of rotary
-factors (`rope_freqs.weight`) is such a one.
+transformers reads the fields and tensors that it knows and silently drops the others. Llama 3's tensor of rotary
+factors (`rope_freqs.weight`) is an example.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEUTRAL = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scali
 
 
 def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig) -> None:
-    """Refuse fields that change numbers and that the configuration does not have; warn of the others.
+    """Refuse fields that change numbers and are missing in the configuration; warn about other missing fields.
 
     Args:
         name: of the file, for the message.
@@ -66,7 +66,7 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
 
 
 def _fields_read(architecture: str) -> set[str] | None:
-    """The fields that transformers reads of an architecture; None where it has a reader of its own for it."""
+    """Return the fields that transformers reads for an architecture; None if it has a special reader for it."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     def plain(word: str) -> str:
@@ -77,7 +77,7 @@ def _fields_read(architecture: str) -> set[str] | None:
 
 
 def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
-    """Whether the configuration says the same, although the field was not read."""
+    """Tell whether the configuration has the value of the field, although the field was not read."""
     last = field.rpartition(".")[2]
     inner = config.get_text_config()
     values = [getattr(inner, known, None) for known in (last, *_ALSO_CALLED.get(last, ()))]
@@ -87,7 +87,7 @@ def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
 
 
 def check_tensors(name: str, sizes: Mapping[str, int], hf: PreTrainedModel) -> None:
-    """Refuse rotary factors that the model has no place for; warn of other tensors without one.
+    """Refuse rotary factors that the model has no place for; warn about other such tensors.
 
     Args:
         name: of the file, for the message.

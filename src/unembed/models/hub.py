@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be reached, found out in one request and without torch.
+"""Find out with one request, and without torch, whether the Hugging Face hub can be reached.
 
 `transformers` repeats each request five times, for half a minute in all, before it reports that there is no network.
 """
@@ -13,7 +13,7 @@ TIMEOUT = 2.0
 
 
 def is_local_only(name: str, revision: str | None = None) -> bool:
-    """Whether a model of the hub has to be read from the local cache because the hub cannot be reached.
+    """Tell whether a hub model must be read from the local cache because the hub cannot be reached.
 
     Args:
         name: the model's id.
@@ -34,7 +34,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 
 def _unreachable() -> str | None:
-    """Why the hub cannot be reached; None if it answers at all."""
+    """Return why the hub cannot be reached; None if it answers at all."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

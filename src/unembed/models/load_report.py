@@ -1,4 +1,4 @@
-"""What transformers reports while it loads a model: what changes numbers is refused, the rest becomes a warning."""
+"""Check what transformers reports while loading: whatever changes numbers is refused, the rest is a warning."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WRAPPERS = ("_orig_mod.", "module.")
 
 
 class Heard(logging.Handler):
-    """The messages of a logger, each once."""
+    """Collects the messages of a logger, each once."""
 
     def __init__(self, name: str) -> None:
-        """Hear nothing yet of the model or tokenizer of this name."""
+        """Start without messages; `name` is the model or tokenizer that is being loaded."""
         super().__init__(logging.WARNING)
         self.of, self.messages = name, dict[str, None]()
 
@@ -32,14 +32,14 @@ class Heard(logging.Handler):
             self.messages[" ".join(record.getMessage().split())] = None
 
     def pass_on(self) -> None:
-        """Warn of each message, in one line."""
+        """Warn about each message, in one line."""
         for message in self.messages:
             warnings.warn(f"transformers says of {self.of}: {message}", UnembedWarning, stacklevel=2)
 
 
 @contextmanager
 def heard(name: str) -> Iterator[Heard]:
-    """Load without progress bars, and keep what transformers logs meanwhile; pass it on when all went well.
+    """A context that hides progress bars and collects what transformers logs, passed on when loading succeeded.
 
     Args:
         name: of the model or tokenizer, for the messages.

@@ -1,4 +1,4 @@
-"""Opening a model: shipped by name, from the hub, from a folder, or already in memory."""
+"""Open a model: shipped ones by name, from the hub, from a folder, or already in memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A model in memory, before anything is known of its structure."""
+    """A model in memory before its structure is known."""
 
     hf: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -59,7 +59,7 @@ class Opened:
 
     @property
     def quantised(self) -> str:
-        """From which packed types the weights were dequantised when they were read; empty where from none."""
+        """Name the packed types from which the weights were dequantised; empty if there were none."""
         return getattr(self.hf.config, QUANTISED, "")
 
 
@@ -138,7 +138,7 @@ def _open(
 
 
 def _unwrapped(model: Any) -> Any:
-    """The transformers model inside a compiled one (`torch.compile(model)`) or a PEFT model, merged or not."""
+    """Return the transformers model inside a compiled one (`torch.compile(model)`) or a PEFT model, merged or not."""
     while not isinstance(model, PreTrainedModel):
         if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -204,7 +204,7 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
 
 
 def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
-    """The occurrences of each token in the training text, which training writes next to the weights."""
+    """Return how often each token occurred in the training text, if training wrote that next to the weights."""
     path = folder / TOKEN_COUNTS
     if not path.exists():
         return None
@@ -219,7 +219,7 @@ def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
 
 
 def _needs_loops(hf: PreTrainedModel) -> bool:
-    """Whether experts cannot run as they are configured: as grouped products in float64."""
+    """Tell whether the experts cannot run as configured, which is the case for grouped products in float64."""
     grouped = getattr(hf.config.get_text_config(), "_experts_implementation", None) == "grouped_mm"
     return grouped and hf.dtype == torch.float64 and hf._can_set_experts_implementation()
 
@@ -231,7 +231,7 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 
 
 def _path(name: str) -> Path:
-    """The name as a path, there or not.
+    """Return the name as a path, whether it exists or not.
 
     Raises:
         ModelUnavailable: the system takes it for none: too long, of an unknown user, not to be read.
@@ -311,7 +311,7 @@ def _pretrained(
 
 
 def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:
-    """The model of a GGUF file, with its own tokenizer unless another is given."""
+    """Open the model in a GGUF file, with the file's tokenizer unless another is given."""
     read = read_gguf(path, _dtype(dtype))
     _check_is_decoder(read.hf)
     given, _ = (read.tokenizer, "") if tokenizer is None else _given_or_read(tokenizer, str(tokenizer), {})
@@ -319,7 +319,7 @@ def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
-    """WikiLM from fairseq's own files; a tokenizer given with them has no use."""
+    """Open a WikiLM from fairseq's own files; a tokenizer given with them is not used."""
     opened = open_fairseq(checkpoint, dictionary)
     chosen = torch.float32 if dtype is None else _dtype(dtype)
     hf = opened.model if chosen == "auto" else opened.model.to(chosen)  # type: ignore[arg-type]
@@ -332,7 +332,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*.model", "*.tiktoke
 def _given_or_read(
     given: PreTrainedTokenizerBase | str | None, where: str, common: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """The tokenizer of a model, or None and what is wrong with it.
+    """Return the tokenizer of a model; or None, with what is wrong with it.
 
     Raises:
         ModelUnavailable: the tokenizer that the caller names cannot be opened.
@@ -349,9 +349,9 @@ def _given_or_read(
 
 
 def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """The tokenizer of a folder or hub model; or None, and what is wrong where its files are there.
+    """Return the tokenizer of a folder or hub model; or None, with what is wrong if its files are there.
 
-    Without a tokenizer, token ids still work; the first request for text is refused.
+    Without a tokenizer, token ids still work; only requests for text are refused.
     """
     folder = Path(where)
     has_files = folder.is_dir() and any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
@@ -370,7 +370,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
 
 
 def _no_decoder(where: str) -> str:
-    """The kind of a model that transformers does not open as a decoder."""
+    """Name the kind of a model that transformers does not open as a decoder."""
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):
@@ -388,7 +388,7 @@ def _no_decoder(where: str) -> str:
 
 
 def _check_is_decoder(hf: PreTrainedModel) -> None:
-    """Refuse an encoder that transformers loads with a head for generation (BERT): its positions see later ones.
+    """Refuse an encoder that transformers loads with a head for generation (BERT), because it sees later positions.
 
     Raises:
         ModelNotUnderstood: it is one.
@@ -402,7 +402,7 @@ def _check_is_decoder(hf: PreTrainedModel) -> None:
 
 
 def _folder_fault(folder: Path, error: Exception) -> UnembedError:
-    """Why transformers opens no model from a folder with a `config.json`."""
+    """Explain why transformers cannot open a model from a folder with a `config.json`."""
     try:
         json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as fault:

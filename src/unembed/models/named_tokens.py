@@ -1,4 +1,4 @@
-"""Tokens with their texts, as every surface names them: of a prompt, likely next ones, and scored ones."""
+"""Tokens with their texts, in the form that all outputs use: tokens of a prompt, candidates, and scored tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One token of a reading, best first."""
+    """One candidate for the next token, in a list from the best."""
 
     id: int
     token: str
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Scored:
-    """A token and its score under a value or a head's circuit alone: the vector times W_U, final norm left out."""
+    """A token and its score under a value or a head's circuit alone: the vector times W_U, without the final norm."""
 
     id: int
     token: str
@@ -44,7 +44,7 @@ class Scored:
 
 
 def candidates(lm: Decoder, logits: Float[Tensor, " d_vocab"], ids: Sequence[int]) -> list[Candidate]:
-    """Next tokens with their probabilities and logits."""
+    """Return next tokens with their probabilities and logits."""
     logits = logits.float()
     probabilities = logits.softmax(-1)
     texts = lm.token_strings(ids)
@@ -52,10 +52,10 @@ def candidates(lm: Decoder, logits: Float[Tensor, " d_vocab"], ids: Sequence[int
 
 
 def most_likely(lm: Decoder, logits: Float[Tensor, " d_vocab"], top: int) -> list[Candidate]:
-    """The `top` most likely next tokens."""
+    """Return the `top` most likely next tokens."""
     return candidates(lm, logits, numbers(logits.topk(min(top, lm.d_vocab)).indices))
 
 
 def scored(lm: Decoder, ids: Int[Tensor, " k"], scores: Float[Tensor, " k"]) -> list[Scored]:
-    """Tokens with their scores."""
+    """Return tokens with their scores."""
     return [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(scores), strict=True)]

@@ -1,9 +1,9 @@
-"""A norm as a linear map once its scale is known.
+"""Treat a norm as a linear map with a known scale.
 
-LayerNorm and RMSNorm both divide by a number that depends on the position, then multiply by a gain per channel and
-perhaps add a bias. With that number taken from a run ("frozen") the norm is linear, and what it does to a sum is the
-sum of what it does to the parts. Gain, bias and centring are measured on the module itself, never read off its class
-name: Gemma's gain is 1 + w, OLMo has none, and a wrong guess gives plausible numbers.
+LayerNorm and RMSNorm both divide by a number that depends on the position, then multiply by a gain for each channel and
+perhaps add a bias. If that number is taken from a run ("frozen"), the norm is linear, so its output on a sum is the sum
+of its outputs on the parts. Gain, bias and centring are measured on the module itself instead of being inferred from
+its class name: Gemma's gain is 1 + w, OLMo has none, and a wrong guess would give plausible numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Norm:
 
     @cached_property
     def eps(self) -> float:
-        """Epsilon, added to the mean square before the root."""
+        """Epsilon, which is added to the mean square before the root is taken."""
         for name in _EPS_NAMES:
             value = getattr(self.module, name, None)
             if isinstance(value, float):
@@ -61,14 +61,14 @@ class Norm:
 
     @cached_property
     def gain(self) -> Float[Tensor, " d_model"]:
-        """What each channel is multiplied by."""
+        """The gain: the factor of each channel."""
         signs, plus, minus, _ = self._responses
         shrink = (_PROBE**2 / (_PROBE**2 + self.eps)) ** 0.5
         return (plus - minus) / 2 * signs / shrink
 
     @cached_property
     def bias(self) -> Float[Tensor, " d_model"] | None:
-        """Shift of each channel, or None without one."""
+        """The bias added to each channel, or None."""
         if getattr(self.module, "bias", None) is None:
             return None
         _, plus, minus, _ = self._responses
@@ -76,13 +76,13 @@ class Norm:
 
     @cached_property
     def centred(self) -> bool:
-        """True where the mean over channels is taken away first (LayerNorm), False for RMSNorm."""
+        """True if the mean over channels is subtracted first (LayerNorm), False for RMSNorm."""
         _, plus, _, shifted = self._responses
         return bool(torch.allclose(plus.float(), shifted.float(), rtol=2e-2, atol=1e-3))
 
     @cached_property
     def computes_in(self) -> torch.dtype:
-        """The dtype of its arithmetic: most RMSNorms of transformers go through float32 in a float64 model."""
+        """The dtype in which it computes: most RMSNorms of transformers use float32 even in a float64 model."""
         parameter = next(self.module.parameters(), None)
         if parameter is None or parameter.dtype != torch.float64:
             return torch.float32 if parameter is None else parameter.dtype
@@ -94,22 +94,23 @@ class Norm:
         return torch.float64 if float(missed) < 1e-11 else torch.float32
 
     def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
-        """The number each position is divided by: the root mean square of the (centred) vector, eps included."""
+        """Return the divisor at each position: the root mean square of the (centred) vector, eps included."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.centred:
             x = x - x.mean(dim=-1, keepdim=True)
         return (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
 
     def normed(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """What the module itself returns, on the device of its input."""
+        """Return the output of the module itself, on the device of its input."""
         return self.module(x).to(x.device)
 
     def frozen(
         self, v: Float[Tensor, "*pos d_model"], scale: Float[Tensor, "*scale 1"]
     ) -> Float[Tensor, "*out d_model"]:
-        """The norm applied to a part of the vector, with the scale of the whole fixed; the bias is left out.
+        """Apply the norm to a part of the vector, with the scale of the whole vector; the bias is left out.
 
-        Linear in `v`: over parts that add up to x, the results add up to `module(x) - bias` when `scale` is x's own.
+        This is linear in `v`: for parts that add up to x, and x's own `scale`, the results add up to `module(x) -
+        bias`.
         """
         if self.centred:
             v = v - v.mean(dim=-1, keepdim=True)
@@ -118,19 +119,19 @@ class Norm:
     def pulled_back(
         self, direction: Float[Tensor, "*any d_model"], scale: Float[Tensor, "*scale 1"]
     ) -> Float[Tensor, "*out d_model"]:
-        """The direction before the norm whose dot product with v equals `frozen(v, scale) . direction`."""
+        """Return the direction before the norm: its dot product with v is `frozen(v, scale) . direction`."""
         direction = direction * self.gain / scale
         if self.centred:
             direction = direction - direction.mean(dim=-1, keepdim=True)
         return direction
 
     def folded(self, W: Float[Tensor, "d_model out"]) -> Float[Tensor, "d_model out"]:
-        """A reading matrix with this norm's gain (and centring) folded in; a new tensor, the model is unchanged."""
+        """Fold this norm's gain (and centring) into a copy of a reading matrix; the model is unchanged."""
         W = self.gain[:, None].to(W.dtype) * W
         return W - W.mean(dim=0, keepdim=True) if self.centred else W
 
     def check(self, x: Float[Tensor, "*pos d_model"], y: Float[Tensor, "*pos d_model"], tolerance: float) -> None:
-        """Refuse a norm whose output on real input differs from its description.
+        """Refuse a norm whose output on a real input differs from what its description gives.
 
         Raises:
             ModelNotUnderstood: the module is neither LayerNorm nor RMSNorm up to gain and bias.
@@ -149,7 +150,7 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class ChannelGain(Norm):
-    """A gain and a shift per channel between a branch and the stream (ZAYA): a norm that divides by nothing.
+    """A gain and a shift for each channel between a branch and the stream (ZAYA): a norm without a division.
 
     It is not the parameter of a separate module; `module` is the one whose output it is applied to.
     """
@@ -159,31 +160,31 @@ class ChannelGain(Norm):
 
     @property
     def gain(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
-        """What each channel is multiplied by."""
+        """The factor of each channel."""
         return self.gains
 
     @property
     def bias(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
-        """Shift of each channel."""
+        """The shift of each channel."""
         return self.shift
 
     @property
     def centred(self) -> bool:  # type: ignore[override]
-        """False: nothing is taken away."""
+        """False, because no mean is subtracted."""
         return False
 
     def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
-        """1 at every position."""
+        """Return 1 at every position."""
         return torch.ones_like(x[..., :1], dtype=torch.promote_types(x.dtype, torch.float32))
 
     def applied(self, t: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """The branch's output as it enters the stream."""
+        """Return the branch's output as it enters the stream."""
         return t * self.gains.to(t) + self.shift.to(t)
 
 
 @dataclass(frozen=True, eq=False)
 class OpaqueNorm(Norm):
-    """A module before a projection that normalises the stream but is not linear at a frozen scale (a gated norm).
+    """A normalising module that is not linear even at a frozen scale (a gated norm).
 
     Captures and sums work without it; analyses that need it (circuits, folded weights) are refused.
     """
@@ -199,7 +200,7 @@ class OpaqueNorm(Norm):
 
     @property
     def gain(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
-        """Refused.
+        """Refuse: this norm has no fixed gain.
 
         Raises:
             Unsupported: always.
@@ -208,7 +209,7 @@ class OpaqueNorm(Norm):
 
     @property
     def bias(self) -> Float[Tensor, " d_model"] | None:  # type: ignore[override]
-        """Refused.
+        """Refuse: this norm has no fixed bias.
 
         Raises:
             Unsupported: always.
@@ -217,7 +218,7 @@ class OpaqueNorm(Norm):
 
     @property
     def centred(self) -> bool:  # type: ignore[override]
-        """Refused.
+        """Refuse: this norm is not linear.
 
         Raises:
             Unsupported: always.

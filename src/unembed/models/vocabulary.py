@@ -1,4 +1,4 @@
-"""Tokens and text: the text of a token, which text is one token, which tokens were never learned."""
+"""Convert between tokens and text, and find tokens that were never learned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _OUTLYING = 5.0
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE's spelling of bytes as printable characters: the printable ones represent themselves."""
+    """Return the printable characters by which byte-level BPE represents bytes.
+
+    Printable bytes represent themselves.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(other)}
@@ -48,7 +51,7 @@ class Vocabulary:
         self._roles: dict[tuple[int, ...], tuple[str | None, ...]] = {}
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """The tokens of a text.
+        """Convert a text to tokens.
 
         Raises:
             InvalidInput: it is empty, holds no token, or is no Unicode text.
@@ -99,10 +102,10 @@ class Vocabulary:
         return str(self._tokenizer.decode([first])) if first in self._tokenizer.all_special_ids else ""
 
     def _as_meant(self, text: str, ids: list[int]) -> list[int]:
-        """The tokens of a text that the model continues: not closed by an end token, not begun twice.
+        """Return a text's tokens as the model should continue them: without an end token, with one begin token.
 
-        A tokenizer that closes every text (BERT's, T5's) would make the model predict what follows the end; a text of a
-        chat template holds its begin token already.
+        A tokenizer that closes every text (BERT's, T5's) would make the model predict what follows the end. The text of
+        a chat template already contains its begin token.
         """
         plain = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         closing = self._closing
@@ -120,7 +123,7 @@ class Vocabulary:
 
     @cached_property
     def _closing(self) -> list[int]:
-        """The special tokens with which the tokenizer closes every text."""
+        """Return the special tokens with which the tokenizer closes every text."""
         plain: list[int] = self._tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
         whole: list[int] = self._tokenizer("a", verbose=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
         starts = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
@@ -128,13 +131,13 @@ class Vocabulary:
         return closing if set(closing) <= set(self._tokenizer.all_special_ids) else []
 
     def _say_once(self, message: str) -> None:
-        """Warn, the first time that a message applies."""
+        """Warn, but only the first time."""
         if message not in self._said:
             self._said.add(message)
             warnings.warn(message, UnembedWarning, stacklevel=5)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
-        """The tokens of many texts, as `encode` gives them one by one; empty where a text has none."""
+        """Convert many texts to tokens, as `encode` does one by one; empty for a text without tokens."""
         if not texts:
             return []
         encoded = self._tokenizer(list(texts), add_special_tokens=self._adds, verbose=False)["input_ids"]
@@ -142,13 +145,13 @@ class Vocabulary:
         return [torch.tensor(ids[:-n] if n and ids[-n:] == self._closing else ids, dtype=torch.long) for ids in encoded]
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
-        """The text of tokens."""
+        """Convert tokens to text."""
         return str(self._tokenizer.decode(self._checked(ids)))
 
     def continuations(self, ids: Int[Tensor, "row pos"], start: int) -> list[str]:
-        """The text of each row from column `start` on, as it continues the text of the columns before.
+        """Return the text of each row from column `start` on, as it continues the text before that column.
 
-        Special tokens are left out, but for an unknown word.
+        Special tokens are left out, except for an unknown word.
         """
         texts = []
         for row in ids.tolist():
@@ -161,7 +164,7 @@ class Vocabulary:
 
     @cached_property
     def _silent(self) -> set[int]:
-        """Tokens that represent no text: where it begins and ends, and padding."""
+        """Return the tokens that represent no text: begin, end and padding."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer, "unk_token_id", None)
         marks = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
@@ -174,7 +177,7 @@ class Vocabulary:
 
     @cached_property
     def _pieces(self) -> list[str | None]:
-        """What the tokenizer calls each id; None where it has no such token. Its ids may have gaps."""
+        """Return what the tokenizer calls each id; None for ids without a token, since ids may have gaps."""
         pieces: list[str | None] = [None] * self._d_vocab
         for piece, i in self._tokenizer.get_vocab().items():
             if 0 <= i < self._d_vocab:
@@ -183,7 +186,7 @@ class Vocabulary:
 
     @cached_property
     def has_text(self) -> Bool[Tensor, " d_vocab"]:
-        """Ids that the tokenizer has a token for."""
+        """Mark the ids for which the tokenizer has a token."""
         return torch.tensor([piece is not None for piece in self._pieces])
 
     def _text(self, i: int, piece: str | None) -> str:
@@ -204,11 +207,11 @@ class Vocabulary:
 
     @cached_property
     def fragments(self) -> Bool[Tensor, " d_vocab"]:
-        """Tokens that are bytes of a longer character, and so no text on their own."""
+        """Mark the tokens that are bytes of a longer character, and therefore no text on their own."""
         return torch.tensor([_FRAGMENT.fullmatch(text) is not None for text in self._strings])
 
     def strings(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Each token's own text."""
+        """Return each token's own text."""
         return [self._strings[i] for i in self._checked(ids)]
 
     def _checked(self, ids: Tensor | Sequence[int]) -> list[int]:
@@ -226,7 +229,7 @@ class Vocabulary:
         return {s: i for i, s in reversed(list(enumerate(self._strings)))}
 
     def single(self, text: str) -> int:
-        """The id of a text that is one token: of several with this text, the one that the tokenizer uses."""
+        """Return the id of a text that is one token; if several have this text, the one that the tokenizer uses."""
         check_unicode(text, "{} is not one token", NotOneToken)
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         if len(ids) == 1 and self.strings(ids) == [text]:
@@ -255,7 +258,7 @@ class Vocabulary:
 
 
 def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Tensor, " d_vocab"]:
-    """Tokens that occurred fewer than `RARE` times in the training text."""
+    """Mark the tokens that occurred fewer than `RARE` times in the training text."""
     rare = torch.ones(d_vocab, dtype=torch.bool)
     n = min(d_vocab, counts.shape[0])
     rare[:n] = counts[:n] < RARE
@@ -265,10 +268,10 @@ def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Ten
 def unlearned_by_embedding(
     rows: Float[Tensor, "d_vocab d_model"], known: Bool[Tensor, " d_vocab"] | None = None
 ) -> Bool[Tensor, " d_vocab"]:
-    """Tokens whose unembedding never left its start: rows much shorter, around the mean, than the rest.
+    """Mark the tokens whose unembedding was not trained: rows much closer to the mean row than the rest.
 
-    A row counts when the logarithm of its distance from the mean row lies more than 5 robust standard deviations below
-    the median. Ids that the tokenizer has no token for (False in `known`) always count.
+    A row is marked if the logarithm of its distance from the mean row lies more than 5 robust standard deviations below
+    the median. Ids that the tokenizer has no token for (False in `known`) are always marked.
     """
     known = torch.ones(len(rows), dtype=torch.bool) if known is None else known
     of_tokens = known.to(rows.device)
@@ -279,7 +282,7 @@ def unlearned_by_embedding(
 
 
 def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = InvalidInput) -> None:
-    """Refuse text that no tokenizer can read: bytes that are no UTF-8, and halves of characters.
+    """Refuse text that no tokenizer can read: bytes that are not UTF-8, and halves of characters.
 
     Args:
         text: what was given. U+DC80 to U+DCFF represent bytes that Python could not decode.

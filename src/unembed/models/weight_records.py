@@ -1,6 +1,6 @@
-"""Which weights a name opens, known without opening them: by the size and time of the files that they were read from.
+"""Find out which weights a name opens without opening them, from the size and time of their files.
 
-A record in the cache folder, written when a model was opened with its default dtype, so that a question which an index
+A record in the cache folder is written when a model is opened with its default dtype. With it, a question that an index
 answers needs neither torch nor the weights.
 """
 
@@ -27,14 +27,14 @@ _SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model"}
 
 @dataclass(frozen=True)
 class KnownWeights:
-    """The fingerprints of a model's weights in the dtype in which they are saved."""
+    """The fingerprints of a model's weights, in the dtype in which they are saved."""
 
     weights: str
     sampled: str
 
 
 def known_weights(model: str, revision: str | None = None) -> KnownWeights | None:
-    """The weights behind a name; None where that was not recorded, or the files have changed since.
+    """Return the weights behind a name; None if they were not recorded, or the files have changed since.
 
     Args:
         model: an embedded name, a folder, or the id of a hub model in the local cache.
@@ -48,7 +48,7 @@ def known_weights(model: str, revision: str | None = None) -> KnownWeights | Non
 
 
 def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) -> None:
-    """Record the weights behind a name; nothing where its files cannot be found or the cache cannot be written to.
+    """Record the weights behind a name; do nothing if its files are not found or the cache cannot be written to.
 
     Args:
         model: the name.
@@ -69,7 +69,7 @@ def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) 
 
 
 def _records() -> dict[str, Any]:
-    """All records; none where the file is missing or damaged."""
+    """Return all records; none if the file is missing or damaged."""
     try:
         stored = json.loads((cache_folder() / _RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -95,6 +95,6 @@ def _folder(model: str, revision: str | None) -> Path | None:
 
 
 def _files(folder: Path) -> list[list[str | int]]:
-    """Name, size and time of change of each file that the model is read from."""
+    """Return name, size and modification time of each file that the model is read from."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file())
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]

@@ -1,10 +1,10 @@
-"""A model's weights in the field's orientation, as views on the live parameters.
+"""A model's weights in the orientation used in the field, as views on the live parameters.
 
 Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are four
-exceptions: queries of a grouped, fused projection, which cannot be one strided view, layers on another device than the
-embedding, whose matrices are copied to it, offloaded layers, whose matrices are fetched (`unembed.models.offload`), and
-projections that are packed (quantized) or wrapped (LoRA), whose matrix is dequantized or measured; all but the first at
-every reading, one projection at a time.
+exceptions: queries of a grouped, fused projection, which cannot be one strided view; layers on another device than the
+embedding, whose matrices are copied to that device; offloaded layers, whose matrices are fetched
+(`unembed.models.offload`); and projections that are packed (quantized) or wrapped (LoRA), whose matrix is dequantized
+or measured. All but the first are computed at every reading, one projection at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PerLayer(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, layer: slice) -> list[T]: ...
     def __getitem__(self, layer: int | slice) -> T | list[T]:
-        """The matrix of a layer (negative counts from the end), or a list of them for a slice."""
+        """Return the matrix of a layer (negative numbers count from the end), or a list of matrices for a slice."""
         if isinstance(layer, slice):
             return [self._read(i) for i in range(*layer.indices(self._n_layers))]
         if not -self._n_layers <= layer < self._n_layers:
@@ -87,7 +87,7 @@ class Weights:
         """How many rows W_out has, without fetching it."""
 
     def _near(self, t: Tensor | None) -> Any:
-        """A matrix or bias on the device of the embedding, where all tensors of an analysis are."""
+        """Move a matrix or bias to the device of the embedding, where all tensors of an analysis are."""
         device = device_of(self._structure.embedding)
         return t if t is None or device is None else t.to(device)
 
@@ -109,7 +109,7 @@ class Weights:
             )
 
     def projection(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """The matrix by which a projection of the structure multiplies, inputs as rows.
+        """Return the matrix by which a projection of the structure multiplies; its rows are inputs.
 
         Raises:
             Unsupported: it is not linear in its input, or packed in an unknown way.
@@ -117,11 +117,11 @@ class Weights:
         return self._near(self._matrix(module))
 
     def projection_bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
-        """The bias of a projection of the structure, or None."""
+        """Return the bias of a projection of the structure, or None."""
         return self._near(self._bias(module))
 
     def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """The matrix by which a projection multiplies, inputs as rows."""
+        """Return the matrix by which a projection multiplies; its rows are inputs."""
         self._checked(module)
         if module in self._structure.effective:
             return self._structure.effective[module].matrix(module)
@@ -136,7 +136,7 @@ class Weights:
         return own_bias(module)
 
     def values(self, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "memory d_model"]:
-        """Rows of W_out: the values of some memories of a layer. Of experts only these are fetched."""
+        """Return rows of W_out: the values of some memories of a layer. For experts only these are fetched."""
         site = self._feed_forward(layer)
         if site.experts is not None:
             return self._near(site.experts.values(rows))
@@ -147,7 +147,7 @@ class Weights:
         return self._n_rows(_required(site.down_proj)) if site.experts is None else site.experts.n_memories
 
     def _n_rows(self, module: nn.Module) -> int:
-        """How many inputs a projection has, known also where it is not linear in them."""
+        """Return how many inputs a projection has, also if it is not linear in them."""
         if module in self._structure.not_linear and isinstance(rows := getattr(module, "in_features", None), int):
             return rows
         self._checked(module)
@@ -212,7 +212,7 @@ class Weights:
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx d_model"] | None:
-        """Learned positions, one row each, or None. OPT has two unused rows in front; they are left out."""
+        """Learned positions, one row each, or None. OPT's two unused rows at the start are left out."""
         module = self._structure.position_embedding
         if module is None:
             module = self._structure.read_positions
@@ -221,7 +221,7 @@ class Weights:
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        """The unembedding: what the head multiplies by. The final norm is not folded in."""
+        """The unembedding matrix of the head; the final norm is not folded in."""
         own = getattr(self._structure.head, "W_U", None)
         return self._near(own if isinstance(own, Tensor) else self._matrix(self._structure.head))
 

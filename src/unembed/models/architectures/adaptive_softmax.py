@@ -1,13 +1,13 @@
-"""Adaptive input and softmax: words in bands of falling frequency, each band with narrower vectors.
+"""Adaptive input and softmax: words in bands of decreasing frequency, where rarer bands have narrower vectors.
 
-Words are sorted by falling count and cut into bands; band b has narrow vectors e_w and one projection P_b that widens
-them. The head gives LOG-PROBABILITIES of all words, normalised over the first band with one class for each other band,
-and within each of these. Two readings of a stream vector h follow:
+Words are sorted by decreasing count and cut into bands. Band b has narrow vectors e_w and one projection P_b that
+widens them. The head returns LOG-PROBABILITIES of all words: they are normalised over the first band plus one class for
+each other band, and then within each other band. A stream vector h can be read in two ways:
 
-- `band` (`AdaptiveSoftmax.band_scores`, and the columns of `AdaptiveSoftmax.W_U`): the linear score e_w . P_b^T h,
-  in the first band e_w . h. Exact for sub-updates, and comparable within a band only.
-- `adaptive` (`AdaptiveSoftmax.forward`): log p(w). Comparable everywhere, and not linear: what an update does to a
-  word is the difference of two log-probabilities. Scaling h can change its top word.
+- `band` (`AdaptiveSoftmax.band_scores`, and the columns of `AdaptiveSoftmax.W_U`): the linear score e_w . P_b^T h, in
+  the first band e_w . h. It is exact for sub-updates, but comparable only within a band.
+- `adaptive` (`AdaptiveSoftmax.forward`): log p(w). It is comparable everywhere, but not linear: the effect of an update
+  on a word is the difference of two log-probabilities. Scaling h can change its top word.
 
 Source: Baevski & Auli 2019, "Adaptive Input Representations for Neural Language Modeling".
 """
@@ -26,7 +26,7 @@ Span = tuple[int, int, int]
 
 
 class Band(nn.Module):
-    """The words of one band, and the projection that widens their vectors to the stream's width."""
+    """The words of one band, and the projection that widens their vectors to the width of the stream."""
 
     def __init__(self, n_words: int, width: int, d_model: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Band(nn.Module):
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Word ids to stream vectors: P_b e_w, the first band's projection included."""
+    """Maps word ids to stream vectors P_b e_w; the first band has a projection too."""
 
     def __init__(self, spans: list[Span], d_model: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class AdaptiveEmbedding(nn.Module):
         self.bands = nn.ModuleList(Band(end - start, width, d_model) for start, end, width in spans)
 
     def band(self, number: int) -> Band:
-        """One band."""
+        """Return one band."""
         band = self.bands[number]
         assert isinstance(band, Band)
         return band
@@ -62,19 +62,19 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
-        """The embedding of every word, a new tensor each time: d_vocab * d_model numbers."""
+        """Compute the embedding of every word as a new tensor of d_vocab * d_model numbers."""
         return torch.cat([_of(b.words) @ _of(b.projection).T for b in map(self.band, range(len(self.spans)))]).detach()
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Stream vectors to log-probabilities of all words; see the module's two readings.
+    """Maps stream vectors to log-probabilities of all words; the module's docstring explains its two readings.
 
-    The words are the embedding's own parameters, not copies: the embedding is a reference and not a submodule, so
-    that checkpoints hold each tensor once.
+    The words are the embedding's own parameters, not copies. The embedding is a reference and not a submodule, so that
+    checkpoints hold each tensor once.
     """
 
     def __init__(self, embedding: AdaptiveEmbedding, *, tied: bool) -> None:
-        """A score for each band but the first, and projections unless they are the embedding's (`tied`)."""
+        """Create the scores of the other bands, and projections unless they are those of the embedding (`tied`)."""
         super().__init__()
         self._shared = (embedding,)
         self.spans = embedding.spans
@@ -89,11 +89,11 @@ class AdaptiveSoftmax(nn.Module):
         return self._shared[0]
 
     def share(self, embedding: AdaptiveEmbedding) -> None:
-        """Read the words of another embedding."""
+        """Read the words of another embedding instead."""
         self._shared = (embedding,)
 
     def _narrowing(self, band: int) -> Float[Tensor, "width d_model"]:
-        """P_b^T: from the stream to the vectors of a band other than the first."""
+        """Return P_b^T, which maps the stream to the vectors of a band other than the first."""
         if len(self.projections):
             own = self.projections[band - 1]
             assert isinstance(own, nn.Linear)
@@ -101,21 +101,21 @@ class AdaptiveSoftmax(nn.Module):
         return _of(self.embedding.band(band).projection).T
 
     def _scores_in(self, band: int, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos word"]:
-        """Linear scores of a band's words."""
+        """Return the linear scores of a band's words."""
         words = _of(self.embedding.band(band).words)
         return x @ words.T if band == 0 else (x @ self._narrowing(band).T) @ words.T
 
     def band_scores(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-        """The `band` reading: linear scores, equal to x @ W_U without forming W_U."""
+        """Return the `band` reading: linear scores, equal to x @ W_U but without forming W_U."""
         return torch.cat([self._scores_in(b, x) for b in range(len(self.spans))], dim=-1)
 
     def _first(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos first"]:
-        """Log-probabilities of the first band's words, then of the other bands as classes."""
+        """Return log-probabilities of the first band's words, and then of the other bands as classes."""
         scores = torch.cat([self._scores_in(0, x), self.class_proj(x)], dim=-1)
         return scores.log_softmax(dim=-1, dtype=_precise(scores))
 
     def forward(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-        """The `adaptive` reading: log p of every word, in float32 or wider."""
+        """Return the `adaptive` reading: log p of every word, in float32 or wider."""
         first = self._first(x)
         n_first = self.spans[0][1]
         parts = [first[..., :n_first]]
@@ -126,7 +126,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def log_probability(self, x: Float[Tensor, "*pos d_model"], word: int) -> Float[Tensor, "*pos"]:
-        """Log p of one word: only the first band and the word's own are computed."""
+        """Return log p of one word, for which only the first band and the word's own band are computed."""
         first = self._first(x)
         band = self.band_of(word)
         if band == 0:
@@ -136,7 +136,7 @@ class AdaptiveSoftmax(nn.Module):
         return first[..., self.spans[0][1] + band - 1] + within
 
     def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-        """Log p of one word for each vector: bands that contain no word are not computed."""
+        """Return log p of one word for each vector; bands without any of the words are not computed."""
         first, n_first = self._first(x), self.spans[0][1]
         found = first.gather(1, words.clamp(max=n_first - 1)[:, None])[:, 0]
         for band in range(1, len(self.spans)):
@@ -149,7 +149,7 @@ class AdaptiveSoftmax(nn.Module):
         return found
 
     def band_of(self, word: int) -> int:
-        """The band of a word."""
+        """Return the band of a word."""
         for band, (start, end, _) in enumerate(self.spans):
             if start <= word < end:
                 return band
@@ -157,10 +157,10 @@ class AdaptiveSoftmax(nn.Module):
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        """The linear part of the readout, one column for each word: E_b = e P_b^T, transposed.
+        """Compute the linear part of the readout, one column for each word: E_b = e P_b^T, transposed.
 
-        Scores against it are the `band` reading: exact for sub-updates, comparable within a band. A new tensor each
-        time (d_model * d_vocab numbers); for scores of vectors use `band_scores`.
+        Scores against it are the `band` reading: exact for sub-updates, comparable within a band. It is a new tensor of
+        d_model * d_vocab numbers each time; for scores of vectors use `band_scores`.
         """
         blocks = [_of(self.embedding.band(0).words)]
         blocks += [_of(self.embedding.band(b).words) @ self._narrowing(b) for b in range(1, len(self.spans))]
@@ -168,7 +168,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _of(module: nn.Module) -> Tensor:
-    """A module's weight; the head reads those of the embedding, which may be offloaded while the head runs."""
+    """Return a module's weight, fetched if it is offloaded: the head reads the embedding's weights, which may be."""
     weight = parameter(module)
     assert weight is not None
     return weight

@@ -1,7 +1,7 @@
-"""Decoders of attention layers alone, without norms or biases: the toy models of Elhage et al. 2021.
+"""Decoders that consist only of attention layers, without norms or biases: the toy models of Elhage et al. 2021.
 
 A block adds what its heads write and nothing else, so every logit is a sum of paths through heads. Positions are
-learned and added only to what queries and keys read; values, and so the stream, carry token content alone.
+learned and added only to what queries and keys read. Values, and therefore the stream, hold token content only.
 
 Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
 
@@ -53,7 +53,7 @@ class AttentionOnlyConfig(PretrainedConfig):
 
 
 class AttentionOnlyAttention(Attention):
-    """Heads whose queries and keys read stream plus position, and whose values read the stream alone."""
+    """Heads whose queries and keys read the stream plus the position, and whose values read only the stream."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx, config.head_dim)
@@ -69,7 +69,7 @@ class AttentionOnlyAttention(Attention):
         position_embeddings: Float[Tensor, "#batch pos d_model"],
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
-        """The heads' output, and the pattern where the implementation returns one."""
+        """Return the heads' output, and the pattern if the implementation computes one."""
         z, pattern = self.mixed(hidden_states + position_embeddings, hidden_states, **kwargs)
         return self.o_proj(z), pattern
 
@@ -84,13 +84,13 @@ class AttentionOnlyLayer(nn.Module):
     def forward(
         self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The stream after this block."""
+        """Return the stream after this block."""
         written, _ = self.self_attn(hidden_states=hidden_states, **kwargs)
         return hidden_states + written
 
 
 class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
-    """What gives hidden states and patterns."""
+    """The settings with which transformers returns hidden states and patterns."""
 
     config: AttentionOnlyConfig
     config_class = AttentionOnlyConfig
@@ -103,7 +103,7 @@ class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
 
 
 class AttentionOnlyModel(Body, AttentionOnlyPreTrainedModel):
-    """Embedding and blocks; the last hidden state goes to the unembedding as it is, since there is no final norm."""
+    """Embedding and blocks; without a final norm, the unembedding reads the last hidden state directly."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
         super().__init__(config)
@@ -115,7 +115,7 @@ class AttentionOnlyModel(Body, AttentionOnlyPreTrainedModel):
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """The embedded tokens, and the positions that every block adds to what its queries and keys read."""
+        """Return the embedded tokens, and the positions that every block adds to what its queries and keys read."""
         return embedded, {"position_embeddings": self.embed_positions(position_ids)}
 
 

@@ -1,4 +1,4 @@
-"""Common code of this package's decoders: heads, the pass through the blocks, and its end in logits and a loss."""
+"""Code that this package's decoders share: heads, the pass through the blocks, and logits with a loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "batch dst head d_head"], Float[Tensor, "batch head dst src"]]:
-    """Attention spelled out, which also gives the pattern; the mask is added to the scores."""
+    """Compute attention in plain PyTorch, which also returns the pattern; the mask is added to the scores."""
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -38,7 +38,7 @@ def eager_attention_forward(
 
 
 class PreTrainedDecoder(PreTrainedModel):
-    """Class attributes that transformers needs for both architectures."""
+    """The class attributes that transformers needs for both architectures."""
 
     base_model_prefix = "model"
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -49,19 +49,22 @@ class PreTrainedDecoder(PreTrainedModel):
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
-        """True, as `Attention` shows; transformers looks for its interface in the source file of the subclass."""
+        """Return True, because `Attention` supports it.
+
+        Transformers would look only in the source file of the subclass.
+        """
         return True
 
 
 class Attention(nn.Module):
-    """Heads that mix values through `q_proj`, `k_proj` and `v_proj`, which the architecture adds."""
+    """Heads that mix values by their attention; the architecture adds `q_proj`, `k_proj` and `v_proj`."""
 
     q_proj: nn.Linear
     k_proj: nn.Linear
     v_proj: nn.Linear
 
     def __init__(self, config: PretrainedConfig, layer_idx: int, head_dim: int) -> None:
-        """Attributes that the attention functions of transformers read."""
+        """Set the attributes that the attention functions of transformers read."""
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -79,7 +82,7 @@ class Attention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "batch pos heads"], Tensor | None]:
-        """Each head's mixed values side by side, and the pattern where the implementation gives one.
+        """Return the heads' mixed values side by side, and the pattern if the implementation computes one.
 
         Cached keys already contain their position, so a cached prefix is used as it is.
 
@@ -104,7 +107,7 @@ class Attention(nn.Module):
 
 
 class Body:
-    """Embedding and blocks. It is named first among a class's bases, before Module."""
+    """Embedding and blocks; among the base classes it must come before Module."""
 
     config: Any
     layers: nn.ModuleList
@@ -112,11 +115,11 @@ class Body:
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """The stream that enters the first block, and what every block is given besides."""
+        """Return the stream that enters the first block, and the other arguments of every block."""
         raise NotImplementedError
 
     def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """What the unembedding reads of the stream after the last block."""
+        """Return what the unembedding reads: the stream after the last block, or after a final norm."""
         return stream
 
     @merge_with_config_defaults
@@ -131,10 +134,10 @@ class Body:
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """The last hidden state; a cache is made on request.
+        """Return the last hidden state; a cache is made on request.
 
-        Positions count from the cached length unless `position_ids` is given. `inputs_embeds` are what the embedding
-        returns.
+        Positions count from the cached length unless `position_ids` is given. `inputs_embeds` replace the output of the
+        embedding.
 
         Raises:
             ValueError: both or neither of ids and embeddings are given; the words are those of transformers.
@@ -161,9 +164,9 @@ class Body:
 
 
 class CausalReadout:
-    """`self.model`, then `self.lm_head`: logits and a loss. It is named first among a class's bases, before Module.
+    """`self.model` followed by `self.lm_head`, with logits and a loss; it must come before Module among the bases.
 
-    transformers looks for `GenerationMixin` among a class's own bases, so each class names that itself.
+    transformers looks for `GenerationMixin` among a class's own bases, so each class names it itself.
     """
 
     model: Any
@@ -184,7 +187,7 @@ class CausalReadout:
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """The logits of `lm_head` at every position, or at the last `logits_to_keep`."""
+        """Return the logits of `lm_head` at every position, or at the last `logits_to_keep`."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -1,7 +1,7 @@
-"""WikiLM as fairseq leaves it: `dict.txt` and a checkpoint, read without fairseq and without running code.
+"""Read a WikiLM in fairseq's own files (`dict.txt` and a checkpoint), without fairseq and without running code.
 
-A fairseq checkpoint is a pickle. It is read with torch's restricted unpickler, which builds tensors and plain
-containers only. The only other class allowed is `argparse.Namespace` (the training's arguments).
+A fairseq checkpoint is a pickle. It is read with torch's restricted unpickler, which builds only tensors and plain
+containers. The only other class allowed is `argparse.Namespace` (the arguments of the training).
 
 Source: fairseq's `transformer_lm_wiki103` and `Dictionary`; older checkpoints are treated as fairseq's upgrades do.
 """
@@ -32,7 +32,7 @@ _NOT_THIS = "Give a checkpoint of fairseq's transformer_lm_wiki103 (adaptive inp
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """fairseq's `dict.txt`: words in order of their ids, and how often each occurred in the training text."""
+    """The contents of fairseq's `dict.txt`: words in the order of their ids, with their counts in the training text."""
 
     words: tuple[str, ...]
     counts: Int[Tensor, " word"]
@@ -40,7 +40,7 @@ class Dictionary:
 
 
 def read_dictionary(path: str | Path) -> Dictionary:
-    """The vocabulary of a `dict.txt`: `<s> <pad> </s> <unk>`, then one word a line.
+    """Read the vocabulary from a `dict.txt`: `<s> <pad> </s> <unk>`, then one word on each line.
 
     Raises:
         ModelUnavailable: there is no such file, or it is no UTF-8 text.
@@ -89,7 +89,7 @@ class FairseqModel:
 
 
 def find_checkpoint(path: str | Path) -> tuple[Path, Path] | None:
-    """The checkpoint and dictionary that a path refers to: a `.pt` file next to its `dict.txt`, or their folder.
+    """Find the checkpoint and dictionary that a path refers to: a `.pt` file next to its `dict.txt`, or their folder.
 
     Returns:
         None where the path is neither.
@@ -115,7 +115,7 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Path] | None:
 
 
 def open_fairseq(checkpoint: str | Path, dictionary: str | Path) -> FairseqModel:
-    """WikiLM from a fairseq checkpoint and its dictionary, in evaluation mode and float32.
+    """Open a WikiLM from a fairseq checkpoint and its dictionary, in evaluation mode and float32.
 
     Raises:
         ModelUnavailable: a file is missing or cannot be read, or the pickle holds more than data.
@@ -139,7 +139,7 @@ def open_fairseq(checkpoint: str | Path, dictionary: str | Path) -> FairseqModel
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a checkpoint by fairseq's names, and the arguments it was trained with (empty if not saved).
+    """Return the tensors of a checkpoint under fairseq's names, and its training arguments (empty if not saved).
 
     Raises:
         ModelUnavailable: no such file, no checkpoint, or a pickle that holds more than data.
@@ -169,7 +169,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
 def converted(
     state: Mapping[str, Tensor], arguments: Mapping[str, Any], name: str = "the checkpoint"
 ) -> tuple[WikiLMConfig, dict[str, Tensor]]:
-    """Config and tensors of a WikiLM from fairseq's tensors; nothing is left over, nothing is made up.
+    """Convert fairseq's tensors to the config and tensors of a WikiLM; none may be left over or missing.
 
     Raises:
         ModelNotUnderstood: a tensor is missing, unknown or of the wrong shape, or a tie that must hold does not.
@@ -234,13 +234,13 @@ def converted(
 
 @dataclass
 class _Reading:
-    """The tensors of a checkpoint that were not read yet, so that unused ones can be reported."""
+    """The tensors of a checkpoint that have not been read yet, so that unused ones can be reported."""
 
     left: dict[str, Tensor]
     name: str
 
     def refusal(self, why: str) -> ModelNotUnderstood:
-        """An error that names the checkpoint."""
+        """Return an error that names the checkpoint."""
         return ModelNotUnderstood(self.name, why=why, instead=_NOT_THIS)
 
     def take(self, key: str) -> Tensor:
@@ -249,12 +249,12 @@ class _Reading:
         return self.left.pop(key)
 
     def take_equal(self, key: str, other: Tensor) -> None:
-        """A tensor that must repeat another one."""
+        """Check that a tensor repeats another one, and mark it as read."""
         if not torch.equal(self.take(key), other):
             raise self.refusal(f"{key} should repeat the embedding (tied weights) and does not")
 
     def count(self, pattern: str) -> int:
-        """How many tensors are numbered this way, from 0 without a gap."""
+        """Count the tensors that are numbered this way, from 0 without a gap."""
         numbers = sorted(int(m.group(1)) for key in self.left if (m := re.fullmatch(pattern, key)))
         if numbers != list(range(len(numbers))):
             raise self.refusal(f"its parts are numbered {numbers}")
@@ -262,7 +262,7 @@ class _Reading:
 
 
 def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
-    """Check that the readout repeats the embedding's words; whether it shares the projections too."""
+    """Check that the readout repeats the embedding's words, and return whether it also shares the projections."""
     softmax = "decoder.adaptive_softmax"
     reading.take_equal(f"{softmax}.head.word_proj.weight", out["model.embed_tokens.bands.0.words.weight"])
     out["lm_head.class_proj.weight"] = reading.take(f"{softmax}.head.class_proj.weight")
@@ -284,7 +284,7 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
 
 
 def _current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under today's names: stacked q, k, v split, numbered norms named."""
+    """Rename the tensors as fairseq does today: stacked q, k, v are split, numbered norms get names."""
     out: dict[str, Tensor] = {}
     for key, tensor in state.items():
         key = re.sub(r"\.layer_norms\.0\.", ".self_attn_layer_norm.", key)

@@ -1,8 +1,8 @@
 """WikiLM, the decoder of Geva et al. 2021 and 2022, as a transformers architecture.
 
-Baevski & Auli's language model: adaptive input, sinusoidal positions, pre-norm blocks with ReLU memories, no norm after
-the last block, and an adaptive softmax: `unembed.models.architectures.adaptive_softmax` has its ends and what they
-mean for readings.
+Baevski & Auli's language model has adaptive input, sinusoidal positions, pre-norm blocks with ReLU FFNs, no norm after
+the last block, and an adaptive softmax. `unembed.models.architectures.adaptive_softmax` holds its two ends and explains
+what they mean for readings.
 
 Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
 
@@ -101,23 +101,23 @@ class WikiLMConfig(PretrainedConfig):
 
     @property
     def bands(self) -> list[Span]:
-        """For each band: its first word, the word after its last, and the width of its vectors."""
+        """For each band: its first word, the word after its last one, and the width of its vectors."""
         bounds = [0, *self.cutoffs, self.vocab_size]
         widths = [self.hidden_size // self.adaptive_factor**b for b in range(len(bounds) - 1)]
         return list(zip(bounds, bounds[1:], widths, strict=False))
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed positions: sines, then cosines, of the position's number at falling frequencies."""
+    """Fixed position vectors: sines, then cosines, of the position's number at decreasing frequencies."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.d_model = d_model
 
     def forward(self, position_ids: Int[Tensor, "batch pos"], like: Tensor) -> Float[Tensor, "batch pos d_model"]:
-        """The vectors of positions counted from 0, in the dtype of `like`.
+        """Return the vectors of positions counted from 0, in the dtype of `like`.
 
-        Computed in float32 as fairseq does, whatever the model's dtype (but in float64 for float64).
+        They are computed in float32 as in fairseq, whatever the model's dtype (but in float64 for float64).
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         half = self.d_model // 2
@@ -128,7 +128,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class WikiLMAttention(Attention):
-    """Heads with biases everywhere."""
+    """Attention heads with biases in all projections."""
 
     def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
         d_model = config.hidden_size
@@ -141,16 +141,16 @@ class WikiLMAttention(Attention):
     def forward(
         self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
-        """The heads' output, and the pattern where the implementation returns one."""
+        """Return the heads' output, and the pattern if the implementation computes one."""
         z, pattern = self.mixed(hidden_states, hidden_states, **kwargs)
         return self.out_proj(z), pattern
 
 
 class WikiLMLayer(nn.Module):
-    """One block: attention, then memories, each with its own LayerNorm."""
+    """One block: attention, then the FFN, each with its own LayerNorm."""
 
     def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
-        """The names are fairseq's; `final_layer_norm` is the norm BEFORE the memories."""
+        """Create the parts under fairseq's names; there, `final_layer_norm` is the norm BEFORE the FFN."""
         super().__init__()
         d_model, eps = config.hidden_size, config.layer_norm_eps
         self.self_attn = WikiLMAttention(config, layer_idx)
@@ -163,14 +163,14 @@ class WikiLMLayer(nn.Module):
     def forward(
         self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The stream after this block."""
+        """Return the stream after this block."""
         written, _ = self.self_attn(hidden_states=self.self_attn_layer_norm(hidden_states), **kwargs)
         hidden_states = hidden_states + written
         return hidden_states + self.fc2(self.activation_fn(self.fc1(self.final_layer_norm(hidden_states))))
 
 
 class WikiLMPreTrainedModel(PreTrainedDecoder):
-    """What gives hidden states and patterns."""
+    """The settings with which transformers returns hidden states and patterns."""
 
     config: WikiLMConfig
     config_class = WikiLMConfig
@@ -192,16 +192,16 @@ class WikiLMModel(Body, WikiLMPreTrainedModel):
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """The embedded words times sqrt(d_model), plus their positions."""
+        """Return the embedded words times sqrt(d_model), plus their positions."""
         return embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded), {}
 
     def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The stream through the last norm, if the model has one."""
+        """Return the stream after the last norm, if the model has one."""
         return stream if self.norm is None else self.norm(stream)
 
 
 class WikiLMForCausalLM(CausalReadout, WikiLMPreTrainedModel, GenerationMixin):
-    """WikiLM with its adaptive softmax. Its logits are log-probabilities."""
+    """A WikiLM with its adaptive softmax. Its logits are log-probabilities."""
 
     model: WikiLMModel
     lm_head: AdaptiveSoftmax

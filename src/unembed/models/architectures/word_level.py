@@ -1,7 +1,7 @@
-"""WikiText's tokenisation: whitespace splits words, and a dictionary numbers them.
+"""WikiText's tokenisation: whitespace separates words, and a dictionary numbers them.
 
-The papers' released code ran sacremoses over text that is already tokenised, which breaks 4 % of its words; this does
-not.
+The papers' released code ran sacremoses over text that is already tokenised, which splits 4 % of its words wrongly.
+This module does not.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SPECIALS = (BOS, PAD, END, UNKNOWN)
 
 
 def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of whole words.
+    """Build a tokenizer of whole words.
 
-    A text starts with `</s>`, as the end of a line before it would read. A line end inside a text is `</s>` too. Words
-    that are not in the vocabulary become `<unk>`.
+    A text starts with `</s>`, as if the end of a line preceded it. A line end inside a text is `</s>` too. Words that
+    are not in the vocabulary become `<unk>`.
 
     Args:
         words: the vocabulary in order of ids, `SPECIALS` first.

@@ -1,4 +1,4 @@
-"""The token mixer of one block: its attention, or another module that mixes positions, found on a dry run's tensors."""
+"""Find the token mixer of a block (attention or another module that mixes positions) in a dry run's tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_WEIGHTS = (
 
 
 def mixer_site(writer: BlockWriter, block: str, constant: Tensor | None) -> AttentionSite:
-    """A block's mixer, with its heads, values and scores where they are found.
+    """Return a block's mixer, with its heads, values and scores as far as they are found.
 
     Args:
         writer: the mixer as one writer of the block.
@@ -45,7 +45,7 @@ def mixer_site(writer: BlockWriter, block: str, constant: Tensor | None) -> Atte
 
 
 def _mixing(writer: BlockWriter, block: str) -> Mixing:
-    """What the dry run shows of the mixer."""
+    """Collect what the dry run shows of the mixer."""
     probe = writer.probe
     attention_path = _attention_path(probe, block, writer.source)
     module = probe.hf.get_submodule(attention_path)
@@ -70,7 +70,7 @@ def _mixing(writer: BlockWriter, block: str) -> Mixing:
 
 
 def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None) -> AttentionSite:
-    """The mixer as one writer, with the heads' inputs to its out-projection if it has one; values come later."""
+    """Describe the mixer as one writer, and the heads' inputs to its out-projection if it has one."""
     facts, n_heads = facts_of(mixing.probe.config.model_type), mixing.n_heads
     is_attention = mixing.pattern is not None or (n_heads > 0 and _computes_weights(mixing.probe, mixing.module))
     kind = type(mixing.module).__name__
@@ -99,7 +99,7 @@ def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None)
 def _with_layout(
     mixing: Mixing, site: AttentionSite, projected: Projected, projections: dict[str, Projection]
 ) -> AttentionSite:
-    """The site with its queries, keys and values, and how the pattern follows from them."""
+    """Add queries, keys and values to the site, and the rule by which the pattern follows from them."""
     layout = projected.layout
     value_input = next(p.given for p in projections.values() if p.module is layout.v)[None]
     query_input = next(p.given for p in projections.values() if p.module is layout.q)[None]
@@ -126,15 +126,15 @@ def _with_layout(
 
 
 def _pre_norm(mixing: Mixing, entered: Tensor | None) -> Norm | None:
-    """The norm in the block that returned what the mixer reads, if there is one."""
+    """Return the norm in the block that returned what the mixer reads, or None."""
     path = mixing.probe.norm_returning(entered, mixing.block + ".")
     return mixing.probe.entry_norm(path) if path else None
 
 
 def _computes_weights(probe: Probe, module: nn.Module) -> bool:
-    """Whether a module that returned no weights computes some all the same: attention in a model where none did.
+    """Tell whether a module computes attention weights although it returned none.
 
-    Where attention of another layer returned its weights, a module that does not is a linear or recurrent mixer.
+    If attention of another layer returned its weights, a module that does not is a linear or recurrent mixer.
     """
     name = type(module).__name__.lower()
     if "attention" not in name or re.search("linear|lightning|delta|mamba|rwkv|retention", name):
@@ -143,7 +143,7 @@ def _computes_weights(probe: Probe, module: nn.Module) -> bool:
 
 
 def _attention_path(probe: Probe, path: str, source: str) -> str:
-    """The innermost module around or inside `source` that returned attention weights, else the mixer's own module."""
+    """Find the innermost module around or inside `source` that returned attention weights, else the mixer's module."""
     around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
     inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
     # GPT-Neo wraps its attention module in another one; the innermost module is the one that computes the pattern.
@@ -155,7 +155,7 @@ def _attention_path(probe: Probe, path: str, source: str) -> str:
 
 
 def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> tuple[str | None, nn.Module | None]:
-    """The projection inside the mixer that returned its output."""
+    """Find the projection inside the mixer that returned its output."""
     for name, part in reversed(called_linears(probe, path, module)):
         returned = probe.recording.returned(name)
         if same(returned, raw) or (returned is not None and same(returned.view(1, -1, returned.shape[-1]), raw)):
@@ -164,7 +164,7 @@ def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> 
 
 
 def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tensor | None) -> int:
-    """How many heads share the input of the out-projection; 0 where they do not."""
+    """Count the heads that share the input of the out-projection; 0 if it is not split by heads."""
     if z is None:
         return 0
     if weights is not None:

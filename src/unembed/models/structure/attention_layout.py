@@ -1,7 +1,7 @@
-"""Where queries, keys and values of an attention's heads lie, found by rebuilding what its out-projection received.
+"""Find where an attention's queries, keys and values lie, by rebuilding what its out-projection received.
 
-Candidates are judged by z = pattern @ V on the tensors of a dry run: a wrong split returns plausible numbers, so
-nothing is taken from a name.
+Candidates are judged by z = pattern @ V on the tensors of a dry run. Names are never trusted, because a wrong split
+returns plausible numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Heads = Float[Tensor, "head pos d_head"]
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    """One token mixer in the dry run: the pattern by which it mixed positions, and what came out for each head."""
+    """One token mixer in the dry run: the pattern by which it mixed positions, and the result for each head."""
 
     probe: Probe
     block: str
@@ -44,17 +44,17 @@ class Mixing:
 
     @property
     def d_head(self) -> int:
-        """The channels of each head in z."""
+        """The number of channels of each head in z."""
         return self.z.shape[-1] // self.n_heads if self.z is not None and self.n_heads else 0
 
     def clamped(self, t: Tensor) -> Tensor:
-        """A projection's output as the module uses it."""
+        """Return a projection's output as the module uses it, clamped if the module does so."""
         return t.clamp(-self.clip, self.clip) if self.clip else t
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A projection inside an attention that reads the stream, with its input and output (pos, width) in the dry run."""
+    """A projection in the attention that reads the stream, with its input and output (pos, width) in the dry run."""
 
     module: nn.Module
     given: Tensor
@@ -63,7 +63,7 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """Queries, keys and values as one layout reads them off the projections' outputs, each (pos, heads * d_head)."""
+    """Queries, keys and values as one layout takes them from the projections, each (pos, heads * d_head)."""
 
     layout: HeadLayout
     q: Tensor
@@ -73,12 +73,12 @@ class Projected:
 
 
 def heads_of(t: Tensor, n: int) -> Heads:
-    """(pos, n * d_head) as (n, pos, d_head)."""
+    """Reshape (pos, n * d_head) to (n, pos, d_head)."""
     return t.reshape(t.shape[0], n, -1).transpose(0, 1)
 
 
 def projections_of(mixing: Mixing) -> dict[str, Projection]:
-    """The projections inside an attention module that read a vector of the stream's width, by the module's own name."""
+    """Return the projections in an attention module that read a vector of the stream's width, by name."""
     found, recording = {}, mixing.probe.recording
     for name, part in mixing.module.named_modules():
         if not name or part is mixing.out_projection or not is_linear(part):
@@ -90,7 +90,7 @@ def projections_of(mixing: Mixing) -> dict[str, Projection]:
 
 
 def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projected | None:
-    """The layout under which pattern @ V gives z best; None if none gives it within the tolerance."""
+    """Find the layout under which pattern @ V is closest to z; None if none is within the tolerance."""
     assert mixing.pattern is not None and mixing.z is not None
     goal, tolerance = heads_of(mixing.z, mixing.n_heads), mixing.probe.tolerance
     errors: dict[Projected, float] = {}
@@ -110,7 +110,7 @@ def _candidates(projections: Mapping[str, Projection], n_heads: int, d_head: int
 
 
 def _separate(projections: Mapping[str, Projection], n_heads: int, d_head: int) -> Iterator[Projected]:
-    """Three projections whose names begin with q, k and v."""
+    """Yield layouts of three projections whose names begin with q, k and v."""
     named = [_starting_with(projections, letter) for letter in "qkv"]
     if len(projections) < 3 or any(p is None for p in named):
         return
@@ -126,7 +126,7 @@ def _starting_with(projections: Mapping[str, Projection], letter: str) -> Projec
 
 
 def _fused(projection: Projection, n_heads: int, d_head: int) -> Iterator[Projected]:
-    """One projection that holds all three, one after another or by groups."""
+    """Yield layouts of one projection that holds all three, one after another or by groups."""
     module, fused = projection.module, projection.returned
     n_kv = (fused.shape[-1] // d_head - n_heads) // 2
     if n_kv < 1 or (n_heads + 2 * n_kv) * d_head != fused.shape[-1] or n_heads % n_kv:

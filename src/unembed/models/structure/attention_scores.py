@@ -1,4 +1,4 @@
-"""How a pattern follows from queries and keys, found by rebuilding the pattern of a dry run.
+"""Find how a pattern follows from queries and keys, by rebuilding the pattern of a dry run.
 
 Scales, rotations, caps, position biases and windows are tried, and judged by softmax(score) = pattern.
 """
@@ -29,9 +29,9 @@ def score_rule(
     n_kv_heads: int,
     missing: str,
 ) -> ScoreRule:
-    """How the dry run's pattern follows from queries and keys as projected.
+    """Find how the dry run's pattern follows from the queries and keys that the projections returned.
 
-    The window that the config states is not always in use, so others are tried where it does not give the pattern.
+    The window that the config states is not always in use, so others are tried if it does not give the pattern.
 
     Args:
         missing: why there is no rule, where none is found.
@@ -59,9 +59,9 @@ def score_rule(
 def _fitting(
     mixing: Mixing, q: Heads, k: Float[Tensor, "kv_head pos d_head"], rotaries: list[Rotary], window: int | None
 ) -> ScoreRule | None:
-    """The formula that reproduces the pattern within a window; None if no known one does.
+    """Find the formula that reproduces the pattern within a window; None if no known one does.
 
-    A sink takes a share of every row, so that its weights add up to less than 1: scores are those of the rest.
+    An attention sink takes a share of every row, so that the weights add up to less than 1; then the rest is compared.
     """
     assert mixing.pattern is not None
     pattern = mixing.pattern
@@ -91,7 +91,7 @@ def _fitting(
 def _unbiased(
     q: Heads, k: Heads, rotaries: list[Rotary], scales: Sequence[float], softcap: float | None
 ) -> Iterator[tuple[ScoreRule, Float[Tensor, "head dst src"]]]:
-    """Every rule without a position bias, with its scores; those with a rotation come first."""
+    """Yield every rule without a position bias, with its scores; rules with a rotation come first."""
     where = torch.arange(q.shape[1], device=q.device)
     for rotary in [*rotaries, None]:
         rotated_q, rotated_k = (t if rotary is None else rotary.rotate(t, where) for t in (q, k))
@@ -110,7 +110,7 @@ def _with_alibi(
     mask: Float[Tensor, "dst src"],
     tolerance: float,
 ) -> tuple[float, Float[Tensor, " head"]] | None:
-    """The scale under which scores lack the same amount from each source to the next, and that amount (ALiBi)."""
+    """Find a scale under which scores lack a constant amount from one source to the next, and that amount (ALiBi)."""
     where = torch.arange(q.shape[1], device=q.device)
     for scale in scales:
         scores = scale * q @ k.transpose(-1, -2)
@@ -126,9 +126,9 @@ def _with_alibi(
 def _score_error(
     scores: Float[Tensor, "head dst src"], pattern: Float[Tensor, "head dst src"], mask: Float[Tensor, "dst src"]
 ) -> float:
-    """How far scores miss the logarithm of a pattern, each row above its mean, in units of the latter's size.
+    """Compare scores with the logarithm of a pattern, both minus their row means, relative to the latter's size.
 
-    Patterns of weak attention are all nearly uniform; their logarithms still differ as the scores do.
+    Patterns of weak attention are all nearly uniform, but their logarithms still differ as the scores do.
     """
     visible = ((mask == 0) & (pattern > 1e-4)).to(scores.dtype)
     n = visible.sum(dim=-1, keepdim=True).clamp_min(1)
@@ -140,9 +140,9 @@ def _score_error(
 
 
 def _best(rules: list[tuple[float, ScoreRule]]) -> ScoreRule:
-    """The first rule with at most twice the error of the best one.
+    """Return the first rule whose error is at most twice that of the best one.
 
-    Where another rotation, or none, fits as well, the rotation is marked as uncertain.
+    If another rotation, or none, fits as well, the rotation is marked as uncertain.
     """
     least = min(error for error, _ in rules)
     close = [rule for error, rule in rules if error <= 2 * least + 1e-9]
@@ -153,7 +153,7 @@ def _best(rules: list[tuple[float, ScoreRule]]) -> ScoreRule:
 
 
 def _scales(module: nn.Module, d_head: int) -> list[float]:
-    """The factors of q . k to try: the module's own, the usual one, none, and GPT-2's by layer."""
+    """Return the factors of q . k to try: the module's own, the usual one, none, and GPT-2's by layer."""
     number = getattr(module, "layer_idx", None)
     by_layer = d_head**-0.5 / (1 if number is None else number + 1)
     named = (getattr(module, name, None) for name in ("scaling", "softmax_scale"))
@@ -161,7 +161,7 @@ def _scales(module: nn.Module, d_head: int) -> list[float]:
 
 
 def _rotaries(mixing: Mixing) -> list[Rotary]:
-    """The rotations to try, from the angles that the module was given, computed itself or keeps in a buffer."""
+    """Return the rotations to try, from angles that the module was given, computed itself or keeps in a buffer."""
     config, calls = mixing.probe.config, mixing.probe.recording.calls
     in_buffer = facts_of(config.model_type).rotary_in_buffer
     own = calls.get(f"{mixing.path}.rotary_emb")  # RecurrentGemma's attention computes its angles itself
@@ -174,7 +174,7 @@ def _rotaries(mixing: Mixing) -> list[Rotary]:
 
 
 def _window(mixing: Mixing) -> int | None:
-    """The window that the config or the module states for this layer."""
+    """Return the window that the config or the module states for this layer."""
     number, config = int(mixing.block.rsplit(".", 1)[-1]), mixing.probe.config
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
@@ -190,13 +190,13 @@ def _window(mixing: Mixing) -> int | None:
 
 
 def _windows(mixing: Mixing, stated: int | None) -> list[int | None]:
-    """The windows to try: the stated one, the config's own, none."""
+    """Return the windows to try: the stated one, the config's own, none."""
     named = getattr(mixing.probe.config, "sliding_window", None)
     return list(dict.fromkeys((stated, named if isinstance(named, int) else None, None)))
 
 
 def _qk_norms(mixing: Mixing) -> tuple[str, str] | None:
-    """The names of the norms of queries and keys, where the module called them."""
+    """Return the names of the norms of queries and keys, if the module called them."""
 
     def called(name: str) -> bool:
         part = getattr(mixing.module, name)
@@ -207,7 +207,7 @@ def _qk_norms(mixing: Mixing) -> tuple[str, str] | None:
 
 
 def _normed(mixing: Mixing, name: str, n_heads: int) -> Heads | None:
-    """What a norm of queries or keys returned, by head; None where its axes are not understood."""
+    """Return the output of a norm of queries or keys, by head; None if its axes are not understood."""
     call = mixing.probe.recording.calls.get(f"{mixing.path}.{name}")
     if call is None or call.returned is None:
         return None
@@ -221,7 +221,7 @@ def _normed(mixing: Mixing, name: str, n_heads: int) -> Heads | None:
 
 
 def _rotation_before_norm(mixing: Mixing, name: str, q: Heads, rotaries: list[Rotary]) -> Rotary | None:
-    """The rotation of the queries that their norm was given, which leaves none to do after it; None if it was not."""
+    """Return the rotation already applied to the queries that their norm was given; None if there is none."""
     given, plain = mixing.probe.recording.calls[f"{mixing.path}.{name}"].given, q.double()
     if given is None or given.shape[1:] != q.shape or relative(plain, given[0]) <= mixing.probe.tolerance:
         return None

@@ -1,4 +1,4 @@
-"""One block of a model with one stream: its two sums, its mixer and its FFN, checked on a dry run's tensors."""
+"""Resolve one block of a model with one stream: its two sums, its mixer and its FFN, checked on a dry run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unembed.models.structure.structure import Block
 
 
 def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
-    """One block, from the stream that entered it, and the stream that leaves it."""
+    """Resolve a block from the stream that entered it; return it with the stream that leaves it."""
     y = probe.recording.returned(path)
     if y is None or y.shape != x.shape:
         raise probe.fail(f"block {path}", "it does not return hidden states of the stream's shape")
@@ -60,7 +60,7 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """The sums by which a block gets from the stream that enters it to the one that leaves it."""
+    """The sums that lead from the stream that enters a block to the stream that leaves it."""
 
     early: BlockSum | None
     """What is written before the FFN reads the stream; None where everything is written in one step."""
@@ -70,12 +70,12 @@ class _Steps:
 
     @property
     def exit_gain(self) -> float:
-        """The factor of the whole output, where the last step has a number as its gain."""
+        """The factor of the whole output, if the gain of the last step is a number."""
         return 1.0 if isinstance(self.late.gain, Tensor) else float(self.late.gain)
 
     @property
     def middle_gain(self) -> float | Tensor:
-        """The factor of each channel of the stream before the last step; 1 where there is none."""
+        """The factor of each channel of the stream before the last step, or 1."""
         return self.late.gain if isinstance(self.late.gain, Tensor) else 1.0
 
 
@@ -95,7 +95,7 @@ def _stream_norm(probe: Probe, step: BlockSum) -> Norm | None:
 
 
 def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
-    """The stream that the FFN reads, before its norm."""
+    """Return the stream that the FFN reads, before its norm."""
     read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
     if read is None:
         return None
@@ -105,7 +105,7 @@ def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
 
 
 def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str]) -> BlockSum:
-    """The writers between two states of the stream: direct children of the block if they suffice, else any module."""
+    """Find the writers between two states of the stream: children of the block if they suffice, else any module."""
     children = [p for p in called if p.count(".") == path.count(".") + 1]
     best = None
     norms = [p for p in probe.norms if p.startswith(path + ".") and same(probe.recording.given(p), base)]

@@ -1,8 +1,8 @@
-"""Which modules write to the stream inside a block, found by solving for the sum.
+"""Find out which modules write to the stream inside a block, by solving for the sum.
 
-Inside a block the stream goes from one tensor (the base) to another (the target). The writers are the fewest modules
-whose outputs, each times one number, give the difference. A module that contributes nothing to the difference is not
-part of it, regardless of its name.
+Inside a block the stream changes from one tensor (the base) to another (the target). The writers are the smallest set
+of modules whose outputs, each times one number, give the difference. A module that contributes nothing to the
+difference is not a writer, regardless of its name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENOUGH = 3.0
 
 @dataclass(frozen=True, eq=False)
 class BlockSum:
-    """target = gain * norm(base) + sum of multiplier * output + constant, and the relative error of that."""
+    """target = gain * norm(base) + sum of multiplier * output + constant, with the relative error of this equation."""
 
     paths: tuple[str, ...]
     multipliers: tuple[float, ...]
@@ -37,7 +37,7 @@ class BlockSum:
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
-    """The fewest writers among `paths` that lead from `base` to `target`, or the closest attempt.
+    """Find the smallest set of writers among `paths` that leads from `base` to `target`, or the closest attempt.
 
     Returns:
         The sum with the smallest error; None where there is no candidate. The caller compares the error with its
@@ -82,7 +82,7 @@ def _plain(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[st
 
 
 def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], float]:
-    """Indices of the smallest set of vectors (the first always among them) that gives the goal, and its numbers."""
+    """Find the smallest set of vectors (with the first) that gives the goal; return indices and factors."""
     gram, against, size = vectors @ vectors.T, vectors @ goal, float(goal @ goal)
     best: tuple[list[int], list[float], float] = ([], [1.0], float("inf"))
     for count in range(_MOST_WRITERS + 1):
@@ -111,7 +111,7 @@ def _error(numbers: Sequence[float], rows: Tensor, goal: Tensor) -> float:
 
 
 def _scalars(probe: Probe, path: str) -> list[float]:
-    """The single numbers among the weights of the block at or above a path (Gemma 4's layer scalar)."""
+    """Return the single numbers among the weights of the block at or above a path (Gemma 4's layer scalar)."""
     parts = path.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     block = probe.hf.get_submodule(".".join(parts[: at + 1]))
@@ -122,9 +122,9 @@ def _scalars(probe: Probe, path: str) -> list[float]:
 def _snapped(
     probe: Probe, numbers: Sequence[float], rows: Tensor, goal: Tensor, scalars: Sequence[float]
 ) -> list[float]:
-    """Fitted numbers replaced by 1, a configured multiplier or a weight of the block where they are a rounding of it.
+    """Replace fitted numbers by 1, a configured multiplier or a weight of the block, if they round to it.
 
-    A number is such a rounding if the sum is as good with the exact one; in half precision nearness proves little.
+    A number is replaced if the sum is as good with the exact one; in half precision nearness proves little.
     """
     names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
     configured = [getattr(probe.config, name, None) for name in names]
@@ -142,7 +142,7 @@ def _snapped(
 
 
 def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """The same with a vector added that does not depend on the position."""
+    """Find a sum that also adds a vector which does not depend on the position."""
     centred = [(p, t - t.mean(dim=1, keepdim=True)) for p, t in candidates]
     found = _plain(probe, base - base.mean(dim=1, keepdim=True), target - target.mean(dim=1, keepdim=True), centred)
     by_path = dict(candidates)
@@ -155,7 +155,7 @@ def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[
 
 
 def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """One writer, and the base multiplied by a number per channel (Doge)."""
+    """Find a sum of one writer and the base times a number for each channel (Doge)."""
     best = None
     for path, t in candidates:
         left, x = (target - t).double()[0], base.double()[0]
@@ -167,9 +167,9 @@ def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tup
 
 
 def _with_channels(base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """One writer, and base and writer each multiplied by a number per channel, with a shift (ZAYA).
+    """Find a sum of one writer and the base, each times a number for each channel, with a shift (ZAYA).
 
-    Six positions fit three unknowns of a channel, so a sum that is not of this form leaves an error.
+    Six positions determine three unknowns of a channel, so a sum of another form leaves an error.
     """
     best = None
     goal = target.double()[0].T[..., None]  # (channel, pos, 1)

@@ -1,4 +1,4 @@
-"""What writes to the stream between two of its states, each writer followed back to the module that computed it."""
+"""Find what writes to the stream between two of its states, and trace each writer to the module that computed it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unembed.models.structure.structure import Writer
 
 @dataclass(frozen=True, eq=False)
 class BlockWriter:
-    """One writer of a block in the dry run: the module whose output is added, and the one that computed it."""
+    """One writer of a block in the dry run: the module whose output is added, and the module that computed it."""
 
     probe: Probe
     output: str
@@ -39,23 +39,23 @@ class BlockWriter:
 
     @property
     def norm(self) -> Norm | None:
-        """The norm or gain per channel that follows the branch, before the stream."""
+        """The norm (or gain for each channel) between the branch and the stream."""
         if self.channels is None:
             return self.probe.norm(self.norm_path) if self.norm_path else None
         gains, shift = self.channels
         return ChannelGain(self.module, self.output, self.probe.d_model, gains=gains, shift=shift)
 
     def is_part_of(self, path: str) -> bool:
-        """Whether the module at a path computed it, or holds the one that did."""
+        """Tell whether the module at a path computed it or contains the one that did."""
         return _is_within(self.source, path)
 
     def named(self, block: str) -> Writer:
-        """The writer as part of a block's description."""
+        """Return the writer in the form that a block's description uses."""
         return Writer(self.source.removeprefix(block + ".").split(".")[0], self.module, self.multiplier)
 
 
 def writers_of(probe: Probe, found: BlockSum, scale: float) -> list[BlockWriter]:
-    """The writers of a sum, each followed back through a norm on its branch.
+    """Return the writers of a sum, each traced back through a norm on its branch.
 
     Args:
         scale: what the whole sum is multiplied by.
@@ -82,7 +82,7 @@ def _followed_back(probe: Probe, output: str, multiplier: float, channels: tuple
 
 
 def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
-    """The module beside a norm that returned what the norm was given."""
+    """Return the module beside a norm that returned the norm's input."""
     beside = (p for p in probe.recording.calls if p.startswith(norm.rsplit(".", 1)[0] + ".") and p != norm)
     source = next((p for p in beside if _same_numbers(probe.recording.returned(p), given)), None)
     if source is None:
@@ -91,7 +91,7 @@ def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
 
 
 def _norm_at_its_end(probe: Probe, output: str) -> str | None:
-    """The norm inside a module whose output the module returns as its own (AXK1)."""
+    """Return the norm inside a module whose output the module returns as its own (AXK1)."""
     returned = probe.recording.returned(output)
     inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
     return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)
@@ -106,7 +106,7 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def mixer_among(writers: list[BlockWriter]) -> BlockWriter | None:
-    """The writer that is the block's mixer: the one with attention weights where there are several."""
+    """Return the writer that is the block's mixer: with several, the one that has attention weights."""
 
     def weighted(writer: BlockWriter) -> bool:
         calls, source = writer.probe.recording.calls, writer.source

@@ -1,7 +1,7 @@
-"""One forward pass over a few random tokens with every module's input and output noted.
+"""Run a model once over a few random tokens, and record every module's input and output.
 
-The roles of modules are then found by comparing tensors, not names: the norm whose output the MLP reads is the pre-MLP
-norm, regardless of its name.
+Comparing these tensors then shows what each module does: the norm whose output the MLP reads is the pre-MLP norm,
+whatever its name.
 """
 
 from __future__ import annotations
@@ -46,39 +46,39 @@ class Recording:
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def given(self, path: str) -> Tensor | None:
-        """The first tensor that the module at `path` received, as (1, pos, width)."""
+        """Return the first tensor that the module at `path` received, as (1, pos, width)."""
         call = self.calls.get(path)
         return None if call is None else _with_positions(call.given)
 
     def returned(self, path: str) -> Tensor | None:
-        """The first tensor that the module at `path` returned, as (1, pos, width)."""
+        """Return the first tensor that the module at `path` returned, as (1, pos, width)."""
         call = self.calls.get(path)
         return None if call is None else _with_positions(call.returned)
 
 
 class PassFailed(Exception):
-    """The model's own forward failed; the cause is the exception that it raised."""
+    """Raised when the model's own forward failed; its cause is the exception that the model raised."""
 
     def __init__(self, within: str) -> None:
-        """`within`: the path of the innermost module that was running, "" for the model itself."""
+        """Keep `within`: the path of the innermost module that was running, "" for the model itself."""
         super().__init__(within)
         self.within = within
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The tensor itself, or the first one of a tuple or list."""
+    """Return the tensor itself, or the first one in a tuple or list."""
     return next(iter(tensors_in(value)), None)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensor itself, or all those of a tuple or list."""
+    """Return the tensor itself, or all tensors in a tuple or list."""
     if isinstance(value, Tensor):
         return [value]
     return [v for v in value if isinstance(v, Tensor)] if isinstance(value, (tuple, list)) else []
 
 
 def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The tensor a module works on, wherever the caller put it."""
+    """Return the tensor that a module works on, wherever the caller put it."""
     found = first_tensor(args)
     if found is not None:
         return found
@@ -92,10 +92,10 @@ def _with_positions(t: Tensor | None) -> Tensor | None:
 
 @contextmanager
 def eager(hf: PreTrainedModel) -> Iterator[None]:
-    """The model with attention that returns its weights; the implementation is put back afterwards.
+    """A context in which the model's attention returns its weights; the implementation is restored afterwards.
 
-    Written straight into the configs: Falcon turns `set_attn_implementation("eager")` back into sdpa silently, and
-    then returns weights made with the wrong kind of mask.
+    It is written directly into the configs, because Falcon silently turns `set_attn_implementation("eager")` back into
+    sdpa, and then returns weights made with the wrong kind of mask.
     """
     configs = {id(c): c for c in (hf.config, hf.config.get_text_config())}.values()
     before = [c._attn_implementation_internal for c in configs]
@@ -109,9 +109,9 @@ def eager(hf: PreTrainedModel) -> Iterator[None]:
 
 
 def vocabulary_size(hf: PreTrainedModel) -> int:
-    """How many tokens go in and come out: rows of the embedding table, or of the unembedding where they are fewer.
+    """Return how many tokens go in and come out: the rows of the embedding or, if fewer, the unembedding.
 
-    Mllama's table has rows for images. The config's number where there is no single table.
+    Mllama's table has extra rows for images. Without a single table, the number is the config's.
     """
     weight = getattr(hf.get_input_embeddings(), "weight", None)
     if not isinstance(weight, Tensor):

@@ -1,4 +1,4 @@
-"""The matrix by which a packed or wrapped projection multiplies, dequantized or measured on unit vectors."""
+"""Find the matrix by which a packed or wrapped projection multiplies: dequantize it, or measure it on unit vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _measuring: ContextVar[bool] = ContextVar("_measuring", default=False)
 
 @dataclass(frozen=True, eq=False)
 class EffectiveMatrix:
-    """How the matrix of a packed or wrapped projection is read, since its `weight` is not it."""
+    """How to read the matrix of a packed or wrapped projection, whose `weight` is something else."""
 
     layout: Layout | None
     """How its packed numbers are dequantized; None where it is measured on unit vectors."""
@@ -31,13 +31,16 @@ class EffectiveMatrix:
     device: torch.device
 
     def matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """The matrix that the module multiplies by. Memory: the result, and a block of unit vectors if measured."""
+        """Return the matrix that the module multiplies by.
+
+        Memory: the result, and a block of unit vectors if measured.
+        """
         if self.layout is not None:
             return self.layout(module).to(self.dtype)
         return measured_matrix(module, self.d_in, self.dtype, self.device)
 
     def bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
-        """The bias of the module, or None."""
+        """Return the bias of the module, or None."""
         if self.layout is not None:
             return own_bias(module)
         bias = measured_bias(module, self.d_in, self.dtype, self.device)
@@ -45,7 +48,7 @@ class EffectiveMatrix:
 
 
 def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
-    """A projection's bias, which modules of `quantize_dynamic` return from a method."""
+    """Return a projection's bias, which modules of `quantize_dynamic` return from a method."""
     bias: Any = getattr(module, "bias", None)
     bias = bias() if callable(bias) and not isinstance(bias, Tensor) else parameter(module, "bias")
     return None if bias is None else bias.detach()
@@ -55,7 +58,7 @@ def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
 def measured_matrix(
     module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "d_in d_out"]:
-    """The matrix of an affine module, from its outputs on unit vectors.
+    """Measure the matrix of an affine module by its outputs on unit vectors.
 
     Memory: the result, plus 1,024 unit vectors and their outputs.
     """
@@ -71,12 +74,12 @@ def measured_matrix(
 
 @torch.no_grad()
 def measured_bias(module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " d_out"]:
-    """The output of an affine module for a zero vector."""
+    """Measure the bias of an affine module by its output for a zero vector."""
     return _output(module, torch.zeros(1, d_in, dtype=dtype, device=device))[0]
 
 
 def is_measuring() -> bool:
-    """Whether a projection is being called on unit vectors, which the hooks of a run under way ignore."""
+    """Tell whether a projection is being called on unit vectors; hooks of a running pass ignore such calls."""
     return _measuring.get()
 
 

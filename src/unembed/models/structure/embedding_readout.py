@@ -1,4 +1,4 @@
-"""The two ends of a decoder: how tokens enter the stream, and how the last stream becomes logits."""
+"""Resolve the two ends of a decoder: how tokens enter the stream, and how the last stream becomes logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unembed.models.structure.probe import Probe, relative, same
 def embedding_of(
     probe: Probe, embedding: nn.Module, blocks_path: str, x: Tensor
 ) -> tuple[nn.Module | None, float | None]:
-    """The module that adds positions to the stream, and what W_E is multiplied by."""
+    """Return the module that adds positions to the stream, and the factor of W_E."""
     paths = {id(m): p for p, m in probe.hf.named_modules()}
     table = parameter(embedding)
     plain = table is not None and table.shape[-1] == x.shape[-1]
@@ -53,13 +53,13 @@ def _embedding_scales(probe: Probe) -> list[float]:
 
 
 def _snapped(value: float, exact: list[float], tolerance: float) -> float:
-    """The exact number that a fitted one is a rounding of (the nearest within the tolerance), or the fitted one."""
+    """Return the nearest exact number within the tolerance of a fitted one, or else the fitted one."""
     nearest = min(exact, key=lambda e: abs(e - value) / abs(e))
     return nearest if abs(nearest - value) <= 10 * tolerance * abs(nearest) else value
 
 
 def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tuple[Norm, float] | None:
-    """The final norm and the number by which its output is multiplied before the head (MiniCPM 3), if that is so."""
+    """Return the final norm and the factor between it and the head (MiniCPM 3); None if there is no such factor."""
     if parameter(head, "bias") is not None:
         return None
     for path in probe.norms:
@@ -74,7 +74,7 @@ def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tu
 
 
 def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None, float, float | None]:
-    """The final norm, the factor of the head's output, and its soft cap."""
+    """Return the final norm, the factor of the head's output, and its soft cap."""
     head_path = next(p for p, m in probe.hf.named_modules() if m is head)
     entered, out = probe.recording.given(head_path), probe.recording.returned(head_path)
     assert entered is not None and out is not None

@@ -1,4 +1,4 @@
-"""The coefficients of experts, read out of the FFN's own forward pass."""
+"""Read the coefficients of experts from the FFN's own forward pass."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from unembed.models.structure.experts import Experts, RoutedCoefficients
 def observed(
     experts: Experts, ffn: nn.Module, see: Callable[[RoutedCoefficients, Tensor], Tensor | None]
 ) -> Iterator[None]:
-    """While inside, `see` is called after every pass of the experts with their coefficients and outputs.
+    """A context in which `see` receives the coefficients and outputs of every pass of the experts.
 
-    The model's own forward runs. What the experts write is the FFN's output, or what a norm inside it is given.
+    The model's own forward runs. What the experts write is the FFN's output, or the input of a norm inside it.
 
     Args:
         experts: of the FFN.

@@ -1,4 +1,4 @@
-"""How one module holds the weights of all its routed experts, and how a pass through it shows their activations."""
+"""Describe how one module stores the weights of its routed experts, and how their activations can be recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pairs = tuple[Int[Tensor, " pair"], Int[Tensor, " pair"], Float[Tensor, " pair"]
 
 @dataclass
 class ExpertPass:
-    """Results of one pass through the experts so far."""
+    """What one pass through the experts has shown so far."""
 
     chosen: Tensor | None = None
     weights: Tensor | None = None
@@ -31,21 +31,21 @@ class ExpertPass:
     shared_gate: Tensor | None = None
 
     def begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A pre-hook of the experts' module: note which experts were chosen, with which weights."""
+        """Record, before the experts run, which experts were chosen with which weights."""
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
         self.activations.clear()
         self.chosen = next((t for t in tensors[1:] if not t.is_floating_point()), None)
         self.weights = next((t for t in tensors[1:] if t.is_floating_point()), None)
 
     def note(self, activation: Tensor) -> Tensor:
-        """Remember what a down-projection is about to receive, and return it."""
+        """Record and return what a down-projection is about to receive."""
         self.activations.append(activation)
         return activation
 
 
 @dataclass(frozen=True, eq=False)
 class ExpertStorage(ABC):
-    """The routed experts of one FFN as their module holds them."""
+    """The routed experts of one FFN, as their module stores them."""
 
     module: nn.Module
     n_experts: int
@@ -53,37 +53,37 @@ class ExpertStorage(ABC):
 
     @property
     def is_gated(self) -> bool:
-        """True where the activation is act(gate) * up."""
+        """True if the activation is act(gate) * up."""
         return True
 
     @property
     def has_bias(self) -> bool:
-        """True where the down-projection has a bias."""
+        """True if the down-projection has a bias."""
         return False
 
     @abstractmethod
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """The values; a view where nothing is offloaded."""
+        """Return the values; a view if nothing is offloaded."""
 
     def value_biases(self) -> Float[Tensor, "expert d_model"] | None:
-        """The biases of the down-projections."""
+        """Return the biases of the down-projections."""
         return None
 
     @abstractmethod
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """The keys ("up") or gates ("gate")."""
+        """Return the keys ("up") or gates ("gate")."""
 
     def key_biases(self, which: str) -> Float[Tensor, "expert d_expert"] | None:
-        """The biases of the keys or gates."""
+        """Return the biases of the keys or gates."""
         return None
 
     @abstractmethod
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Note activations and routing in `current` in every pass, until the stack closes."""
+        """Record activations and routing in `current` in every pass, until the stack closes."""
 
     @abstractmethod
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each."""
+        """Return the pairs (position, expert) of the last pass, with the activations of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,35 +99,35 @@ class Stacked(ExpertStorage):
 
     @property
     def is_gated(self) -> bool:
-        """True where the activation is act(gate) * up."""
+        """True if the activation is act(gate) * up."""
         return isinstance(getattr(self.module, "gate_up_proj", None), Tensor)
 
     @property
     def has_bias(self) -> bool:
-        """True where the down-projection has a bias."""
+        """True if the down-projection has a bias."""
         return isinstance(getattr(self.module, "down_proj_bias", None), Tensor)
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """The values; a view where nothing is offloaded."""
+        """Return the values; a view if nothing is offloaded."""
         down = own(self.module, "down_proj")
         return down if self.is_transposed else down.transpose(1, 2)
 
     def value_biases(self) -> Float[Tensor, "expert d_model"] | None:
-        """The biases of the down-projections."""
+        """Return the biases of the down-projections."""
         return own(self.module, "down_proj_bias") if self.has_bias else None
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """The keys ("up") or gates ("gate")."""
+        """Return the keys ("up") or gates ("gate")."""
         both = own(self.module, "gate_up_proj" if self.is_gated else "up_proj")
         return self._half(both.transpose(1, 2) if self.is_transposed else both, which)
 
     def key_biases(self, which: str) -> Float[Tensor, "expert d_expert"] | None:
-        """The biases of the keys or gates."""
+        """Return the biases of the keys or gates."""
         name = "gate_up_proj_bias" if self.is_gated else "up_proj_bias"
         return self._half(own(self.module, name), which) if self.has_bias else None
 
     def _half(self, both: Tensor, which: str) -> Tensor:
-        """The gate's or the up branch's part of a stacked weight whose second axis runs over keys."""
+        """Return the gate's or the up branch's part of a stacked weight whose second axis runs over keys."""
         if not self.is_gated:
             return both
         at = 0 if which == "gate" else 1
@@ -136,10 +136,10 @@ class Stacked(ExpertStorage):
         return both.index_select(1, torch.arange(at, both.shape[1], 2, device=both.device))
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Read between activation and down-projection.
+        """Record activations between the activation function and the down-projection.
 
-        Experts whose implementation leaves no such place ("eager" and fused kernels) run as grouped products meanwhile
-        (in float64 as batched ones).
+        Implementations of the experts that offer no such place ("eager" and fused kernels) are replaced by grouped
+        products meanwhile (in float64 by batched ones).
         """
         module: Any = self.module
         stack.callback(module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
@@ -151,7 +151,7 @@ class Stacked(ExpertStorage):
         stack.enter_context(_grouped(module))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each."""
+        """Return the pairs (position, expert) of the last pass, with the activations of each."""
         assert current.chosen is not None and current.weights is not None
         activation = torch.cat(current.activations) if len(current.activations) > 1 else current.activations[0]
         k = current.chosen.shape[-1]
@@ -166,13 +166,13 @@ class Stacked(ExpertStorage):
 
 
 def stack_of(weight: Any) -> Tensor | None:
-    """The weight, if it is a stack of matrices."""
+    """Return the weight if it is a stack of matrices, else None."""
     return weight if isinstance(weight, Tensor) and weight.dim() == 3 and weight.is_floating_point() else None
 
 
 @contextmanager
 def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """The method of one instance replaced."""
+    """A context in which a method of one instance is replaced."""
     before = vars(module).get(name)
     setattr(module, name, function)
     try:
@@ -186,7 +186,7 @@ def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[N
 
 @contextmanager
 def _grouped(module: Any) -> Iterator[None]:
-    """An implementation of the experts whose activations can be read."""
+    """A context in which the experts use an implementation whose activations can be read."""
     config = getattr(module, "config", None)
     before = getattr(config, "_experts_implementation", None)
     if config is None or before in (None, "grouped_mm", "batched_mm"):
@@ -201,7 +201,7 @@ def _grouped(module: Any) -> Iterator[None]:
 
 
 def _repeats(chosen: Int[Tensor, "position k"]) -> bool:
-    """Whether an expert is chosen twice at one position; for the few slots there are, cheaper than sorting them."""
+    """Tell whether an expert is chosen twice at one position; comparing the few slots is faster than sorting."""
     slots = chosen.T.contiguous()
     return any(bool((slots[n + 1 :] == slots[n]).any()) for n in range(len(slots) - 1))
 
@@ -212,7 +212,7 @@ def _merged(
     weight: Float[Tensor, " pair"],
     activation: Float[Tensor, "pair width"],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pairs of the same position and expert as one, with the sum of their gate weights."""
+    """Merge pairs of the same position and expert into one, with the sum of their gate weights."""
     keys = expert * (int(position.max()) + 1) + position
     _, inverse = keys.unique(return_inverse=True)
     order = torch.arange(len(keys), device=keys.device)
@@ -222,10 +222,10 @@ def _merged(
 
 
 def ordered(chosen: Int[Tensor, "position k"], order: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The expert, position and slot of each row of activations.
+    """Return the expert, position and slot of each row of activations.
 
     "sorted": as `torch.sort` orders the experts of all pairs (transformers' grouped products). "pairs": position by
-    position (its batched products). "slots": by expert, within it first choices before second ones (loops over
+    position (its batched products). "slots": by expert, and within it first choices before second ones (loops over
     experts).
     """
     n, k = chosen.shape

@@ -1,9 +1,9 @@
-"""A mixture of experts as memories: which numbers multiply which values.
+"""Treat a mixture of experts as memories: which coefficients multiply which values.
 
-A routed expert adds `gate weight * down(activation)`, so the coefficient of its memory is gate weight times activation,
-and 0 where the router did not choose the expert. A shared expert adds `down(activation)`, times its own gate where it
-has one. The memories of a layer are numbered through: expert 0, expert 1, ..., then the shared expert's. Where an
-expert's down-projection has a bias, the bias is the expert's last memory: its coefficient is the gate weight.
+A routed expert adds `gate weight * down(activation)`, so the coefficient of its memory is the gate weight times the
+activation, and 0 where the router did not choose the expert. A shared expert adds `down(activation)`, times its own
+gate if it has one. The memories of a layer are numbered consecutively: expert 0, expert 1, ..., then the shared expert.
+If an expert's down-projection has a bias, the bias is the expert's last memory, whose coefficient is the gate weight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RoutedCoefficients:
     """Coefficients of the shared expert."""
 
     def to(self, device: torch.device) -> RoutedCoefficients:
-        """The same on a device; itself where it is there."""
+        """Return the same on another device; itself if it is already there."""
         if self.activation.device == device:
             return self
         return replace(
@@ -51,12 +51,12 @@ class RoutedCoefficients:
 
     @cached_property
     def routed(self) -> Float[Tensor, "pair memory"]:
-        """Gate weight times activation, and the gate weight itself where experts have a bias."""
+        """Gate weight times activation, and the gate weight itself if experts have a bias."""
         m = self.activation * self.weight[:, None]
         return torch.cat([m, self.weight[:, None]], dim=1) if self.experts.has_bias else m
 
     def parts(self) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, " row"], Float[Tensor, "row memory"]]]:
-        """The routed experts, then the shared one: each row's first memory, position and coefficients.
+        """Yield the routed experts, then the shared one: each row's first memory, position and coefficients.
 
         Rows are in the order of the experts.
         """
@@ -70,14 +70,14 @@ class RoutedCoefficients:
             yield torch.full_like(everywhere, self.experts.n_routed), everywhere, self.shared
 
     def by_expert(self) -> Iterator[tuple[int, Int[Tensor, " some"], Float[Tensor, "some memory"]]]:
-        """For each expert that was chosen, and the shared one: its first memory, the positions, the coefficients."""
+        """Yield for each chosen expert, and the shared one: its first memory, the positions, the coefficients."""
         for first, position, m in self.parts():
             starts, counts = first.unique_consecutive(return_counts=True)
             sizes = counts.tolist()
             yield from zip(starts.tolist(), position.split(sizes), m.split(sizes), strict=True)
 
     def dense(self) -> Float[Tensor, "position memory"]:
-        """All memories of the layer, 0 where an expert was not chosen.
+        """Return the coefficients of all memories of the layer, 0 where an expert was not chosen.
 
         Memory: positions times memories.
         """
@@ -90,7 +90,7 @@ class RoutedCoefficients:
         return m
 
     def columns(self, numbers: Sequence[int]) -> Float[Tensor, "position some"]:
-        """Some memories of the layer, by their numbers in it."""
+        """Return the coefficients of some memories, given by their numbers in the layer."""
         experts = self.experts
         m = self.activation.new_zeros(self.n_positions, len(numbers))
         for column, number in enumerate(numbers):
@@ -107,7 +107,7 @@ class RoutedCoefficients:
         return m
 
     def gate_weights(self) -> Float[Tensor, "position expert"]:
-        """The gate weight of every routed expert, 0 where it was not chosen."""
+        """Return the gate weight of every routed expert, 0 where it was not chosen."""
         weights = self.weight.new_zeros(self.n_positions, self.experts.n_experts)
         weights[self.position, self.expert] = self.weight
         return weights
@@ -129,7 +129,7 @@ class SharedExpert:
     width: int
 
     def keys(self, which: str) -> Float[Tensor, "d_model memory"]:
-        """The keys ("up") or gates ("gate"), as columns.
+        """Return the keys ("up") or gates ("gate") as columns.
 
         Raises:
             Unsupported: there is no formula for the coefficients.
@@ -166,42 +166,42 @@ class Experts:
 
     @property
     def n_experts(self) -> int:
-        """Routed experts."""
+        """The number of routed experts."""
         return self.storage.n_experts
 
     @property
     def d_expert(self) -> int:
-        """Activations of one routed expert."""
+        """The number of activations of one routed expert."""
         return self.storage.d_expert
 
     @property
     def has_bias(self) -> bool:
-        """True where experts have a bias, which is the last memory of each."""
+        """True if experts have a bias, which counts as the last memory of each."""
         return self.storage.has_bias
 
     @property
     def is_gated(self) -> bool:
-        """True where the activation is act(gate) * up."""
+        """True if the activation is act(gate) * up."""
         return self.storage.is_gated
 
     @property
     def width(self) -> int:
-        """Memories of one routed expert: its activations, and its bias where it has one."""
+        """The number of memories of one routed expert: its activations, and its bias if it has one."""
         return self.d_expert + self.has_bias
 
     @property
     def n_routed(self) -> int:
-        """Memories of all routed experts."""
+        """The number of memories of all routed experts."""
         return self.n_experts * self.width
 
     @property
     def n_memories(self) -> int:
-        """Memories of the layer."""
+        """The number of memories of the layer."""
         return self.n_routed + (0 if self.shared is None else self.shared.width)
 
     @torch.no_grad()
     def values(self, rows: slice | Tensor = slice(None)) -> Float[Tensor, "memory d_model"]:
-        """The values of memories, by their numbers in the layer; copies. Memory: the result."""
+        """Return copies of the values of memories, given by their numbers in the layer. Memory: the result."""
         by_memory, bias = self.storage.values(), self.storage.value_biases()
         if isinstance(rows, slice) and rows == slice(None):
             parts = [by_memory] if bias is None else [by_memory, bias[:, None]]
@@ -222,7 +222,7 @@ class Experts:
 
     @torch.no_grad()
     def keys(self, which: str) -> Float[Tensor, "d_model memory"]:
-        """The keys ("up") or gates ("gate") of all memories, as columns; those of biases are 0. Copies."""
+        """Return copies of the keys ("up") or gates ("gate") of all memories as columns; those of biases are 0."""
         keys = self.storage.keys(which)  # (expert, key, d_model)
         if self.has_bias:
             keys = torch.cat([keys, torch.zeros_like(keys[:, :1])], dim=1)
@@ -233,7 +233,7 @@ class Experts:
 
     @torch.no_grad()
     def key_biases(self, which: str) -> Float[Tensor, " memory"] | None:
-        """The biases of the keys or gates; None where experts have none."""
+        """Return the biases of the keys or gates; None if experts have none."""
         biases = self.storage.key_biases(which)
         if biases is None:
             return None
@@ -245,9 +245,9 @@ class Experts:
         return own(self.shared.down_proj).T
 
     def number(self, expert: int | None, index: int) -> int:
-        """The number in the layer of a memory of an expert, or of the shared one (None)."""
+        """Return the number in the layer of a memory of an expert, or of the shared expert (None)."""
         return self.n_routed + index if expert is None else expert * self.width + index
 
     def expert_of(self, number: int) -> tuple[int | None, int]:
-        """The expert (None: the shared one) and the index in it of a memory's number in the layer."""
+        """Return the expert (None: the shared one) of a memory and its index there, from its number in the layer."""
         return (None, number - self.n_routed) if number >= self.n_routed else divmod(number, self.width)

@@ -1,12 +1,12 @@
-"""The table of family facts: what the module tree and one dry run do not show.
+"""The table of facts about families that neither the module tree nor a dry run shows.
 
-Structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
+The structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
 found by `unembed.models.structure.resolver` on the live model, so most families need no row here at all. A row contains
 only facts that the module tree does not show, and why.
 
-Adding a family: try it first. If it is refused, the message names the part that was not recognised; when the fact is
-one of the fields below, add a row keyed by the config's `model_type`, a tiny config in `tests/families.py`, and a
-changelog line.
+To add a family, try to open it first. If it is refused, the message names the part that was not recognised. If the
+missing fact is one of the fields below, add a row with the config's `model_type` as its key, a tiny config in
+`tests/families.py`, and a line in the changelog.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FamilyFacts:
-    """What must be known about one `model_type` beforehand."""
+    """What must be known in advance about one `model_type`."""
 
     rotary_in_buffer: bool = False
     """Rotary angles come from a buffer indexed by position, not from a `position_embeddings` argument: interleaved
@@ -118,5 +118,5 @@ _NO_FACTS = FamilyFacts()
 
 
 def facts_of(model_type: str) -> FamilyFacts:
-    """The row of a family, or the empty row: an unlisted family of the usual shape needs none."""
+    """Return the row of a family; an unlisted family of the usual shape gets an empty row."""
     return FAMILIES.get(model_type, _NO_FACTS)

@@ -1,4 +1,4 @@
-"""The FFN of one block, found on the tensors of a dry run: keys, gates, values, and norms and factors around them."""
+"""Find the FFN of one block in a dry run's tensors: keys, gates, values, and norms and factors around them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLASSES = re.compile(r"(mlp|moe|ffn|feedforward|experts|moeblock|sparseblock)$"
 
 
 def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
-    """The path of a block's FFN: a module, the block itself (OPT), or None where there is no FFN."""
+    """Return the path of a block's FFN: a module, the block itself (OPT), or None if there is no FFN."""
     children = {
         name: child
         for name, child in module.named_children()
@@ -39,7 +39,7 @@ def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
 def feed_forward_site(
     writer: BlockWriter, block: str, path: str, x: Tensor, middle: Tensor
 ) -> tuple[FeedForwardSite, bool]:
-    """A block's FFN, and whether it reads the block's own input (parallel to attention).
+    """Return a block's FFN, and whether it reads the block's own input (parallel to attention).
 
     Args:
         writer: the FFN as one writer of the block.
@@ -81,7 +81,7 @@ def feed_forward_site(
 
 
 def _projections(probe: Probe, block: str, path: str) -> dict[str, nn.Module]:
-    """The projections of an FFN that were called, by path; the parts of a wrapped one are not among them."""
+    """Return the projections of an FFN that were called, by path; parts of a wrapped projection are left out."""
     inside = {
         f"{path}.{n}": m
         for n, m in probe.hf.get_submodule(path).named_modules()
@@ -94,7 +94,7 @@ def _projections(probe: Probe, block: str, path: str) -> dict[str, nn.Module]:
 
 
 def _with_experts(writer: BlockWriter, path: str, site: FeedForwardSite) -> FeedForwardSite:
-    """The site of an FFN without one down-projection: a mixture of experts, or one that is not understood."""
+    """Describe an FFN without a single down-projection: a mixture of experts, or one that is not understood."""
     probe, norm = writer.probe, writer.norm_path
     inner_norm = probe.norms[norm] if norm is not None and norm.startswith(f"{path}.") else None
     found = find_experts(probe, path, writer.raw, _coefficient_formula, inner_norm)
@@ -106,7 +106,7 @@ def _with_experts(writer: BlockWriter, path: str, site: FeedForwardSite) -> Feed
 def _with_keys(
     probe: Probe, block: str, site: FeedForwardSite, inside: dict[str, nn.Module], down_path: str, read: Tensor
 ) -> FeedForwardSite:
-    """The site with its down-projection, and the projections whose outputs make the coefficient."""
+    """Add to the site its down-projection, and the projections whose outputs make the coefficient."""
     m = flat(probe.recording.given(down_path))
     assert m is not None
     readers = {
@@ -121,7 +121,7 @@ def _with_keys(
 
 
 def _gated_per_channel(probe: Probe, inside: dict[str, nn.Module], raw: Tensor) -> tuple[str, str] | None:
-    """The projections whose product sigmoid(second) * first is what the FFN computed (RWKV), if there are such."""
+    """Find two projections with sigmoid(second) * first equal to the FFN's output (RWKV), or None."""
     whole = raw.reshape(-1, raw.shape[-1])
     returned = [(p, flat(probe.recording.returned(p))) for p in inside]
     same_width = [(p, t) for p, t in returned if t is not None and t.shape == whole.shape]
@@ -146,9 +146,9 @@ def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:
 def _coefficient_formula(
     probe: Probe, path: str, readers: dict[str, tuple[nn.Module, Tensor | None]], m: Tensor
 ) -> tuple[nn.Module | None, nn.Module | None, bool, str]:
-    """Which readers make the coefficient, in which order, through which activation; None where no formula fits.
+    """Find which readers make the coefficient, in which order and with which activation; None if no formula fits.
 
-    Values and coefficients do not need the formula: the coefficient is what the down-projection receives.
+    Values and coefficients do not need the formula, because the coefficient is what the down-projection receives.
     """
     width = m.shape[-1]
     forms: list[tuple[nn.Module, nn.Module | None, bool, Tensor, Tensor | None]] = []

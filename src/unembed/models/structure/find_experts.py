@@ -1,4 +1,4 @@
-"""Finding the experts of an FFN on a dry run, checked by coefficients times values against what the FFN returned."""
+"""Find the experts of an FFN in a dry run, and check coefficients times values against the FFN's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Formula = Callable[
 def find_experts(
     probe: Probe, ffn_path: str, raw: Tensor, formula: Formula, inner_norm: nn.Module | None
 ) -> Experts | str:
-    """The experts of an FFN, or why their memories cannot be given.
+    """Return the experts of an FFN, or the reason why their memories cannot be read.
 
     Args:
         probe: the model and its dry run.
@@ -73,7 +73,7 @@ def find_experts(
 
 
 def _storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:
-    """The modules in an FFN that hold experts: the path inside it ("" for itself), and how their weights may lie."""
+    """Yield the modules of an FFN that hold experts: their path in it ("" for itself), and possible storages."""
     for path, module in ffn.named_modules():
         down = stack_of(getattr(module, "down_proj", None))
         if down is None:
@@ -99,7 +99,7 @@ def _router(ffn: nn.Module, n_experts: int, d_model: int) -> nn.Module | None:
 def _shared_expert(
     probe: Probe, ffn_path: str, experts_path: str, target: Tensor, routed: Tensor, formula: Formula
 ) -> tuple[SharedExpert | None, float]:
-    """The expert that reads every position, if there is one, and the factor of the routed experts' sum."""
+    """Find the expert that reads every position, if there is one, and the factor of the routed experts' sum."""
     ffn = probe.hf.get_submodule(ffn_path)
     linear = {
         n: m for n, m in ffn.named_modules() if n and is_linear(m) and not f"{ffn_path}.{n}".startswith(experts_path)
@@ -140,7 +140,7 @@ def _shared_expert(
 
 
 def _snapped(probe: Probe, number: float) -> float:
-    """A fitted number replaced by 1 or a configured factor where it is a rounding of it."""
+    """Replace a fitted number by 1 or a configured factor, if it rounds to it."""
     configured = [getattr(probe.config, name, None) for name in _FACTORS]
     known = [1.0, *(float(v) for v in configured if isinstance(v, int | float))]
     closest = min(known, key=lambda k: abs(k - number))
@@ -150,7 +150,7 @@ def _snapped(probe: Probe, number: float) -> float:
 def _error(
     experts: Experts, ffn: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], target: Tensor
 ) -> float:
-    """The error of coefficients times values against the FFN's output, called again as in the dry run."""
+    """Return the error of coefficients times values against the FFN's output, called again as in the dry run."""
     found: list[Tensor] = []
 
     def see(coefficients: RoutedCoefficients, _output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the token mixers of layers are called in the field."""
+"""Name the token mixers of layers by the terms of the field."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _KINDS = {
 
 
 def mixer_kind(site: AttentionSite) -> str:
-    """The kind of a mixer: "attention", "Mamba", or the name of its class where `_KINDS` has none."""
+    """Return the kind of a mixer: "attention", "Mamba", or the name of its class if `_KINDS` has none."""
     of_class = type(site.module).__name__
     return "attention" if site.is_attention else next((k for part, k in _KINDS.items() if part in of_class), of_class)
 
 
 def site_name(site: AttentionSite) -> str:
-    """A mixer in words: "attention", or its kind, such as "mixer (Mamba)"."""
+    """Name a mixer: "attention", or its kind, such as "mixer (Mamba)"."""
     return "attention" if site.is_attention else f"mixer ({mixer_kind(site)})"
 
 
 def mixer_name(block: Block) -> str:
-    """What writes before a block's FFN reads: "attention", "mixer (Mamba)", "attention and mamba"; empty if nothing."""
+    """Name what a block does before its FFN: "attention", "mixer (Mamba)", "attention and mamba"; empty if nothing."""
     own = [] if block.mixer is None else [site_name(block.mixer)]
     return " and ".join([*own, *(writer.label for writer in block.early_writers)])
 
 
 def heads_in_words(blocks: Sequence[Block]) -> str:
-    """The heads of a layer, such as "4 heads"; where layers differ, "4 attention heads, 8 Mamba-2 heads"."""
+    """Write the heads of a layer, such as "4 heads"; "4 attention heads, 8 Mamba-2 heads" if layers differ."""
     by_kind: dict[str, set[int]] = {}
     for site in (block.mixer for block in blocks if block.mixer is not None):
         by_kind.setdefault(mixer_kind(site), set())

@@ -1,8 +1,8 @@
-"""Whether each projection multiplies by the matrix that `Weights` returns, checked on the dry run.
+"""Check on the dry run that each projection multiplies by the matrix that `Weights` returns.
 
-A projection may be wrapped (unmerged LoRA, DoRA) or packed (quantized): then its `weight` is not the matrix it
-multiplies by. A known packed layout is dequantized; what else is still affine is measured on unit vectors; if it is
-not, questions about its weights are refused with the reason.
+A projection may be wrapped (unmerged LoRA, DoRA) or packed (quantized); then its `weight` is not the matrix it
+multiplies by. A known packed layout is dequantized. Anything else that is still affine is measured on unit vectors. If
+it is not affine, questions about its weights are refused with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Projections:
 
 
 def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) -> Projections:
-    """How the matrix of each projection is read, where its `weight` is not it."""
+    """Find how to read the matrix of each projection whose `weight` is not that matrix."""
     paths = {module: path for path, module in probe.hf.named_modules()}
     found = Projections()
     for module in dict.fromkeys(_projections(blocks, head)):
@@ -75,7 +75,7 @@ def _has_children(module: nn.Module) -> bool:
 
 
 def _plain_matches(module: nn.Module, x: Tensor, y: Tensor) -> bool:
-    """Whether the module's own weight and bias give its output, up to the rounding of the output's dtype."""
+    """Tell whether the module's own weight and bias give its output, up to rounding."""
     weight = parameter(module)
     if weight is None or is_packed(weight) or weight.dim() != 2 or not weight.is_floating_point():
         return False
@@ -83,7 +83,7 @@ def _plain_matches(module: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
-    """Whether x times a matrix, plus the module's bias, is what the module returned."""
+    """Tell whether x times a matrix, plus the module's bias, is what the module returned."""
     if matrix.shape != (x.shape[-1], y.shape[-1]):
         return False
     bias = own_bias(module)
@@ -94,12 +94,12 @@ def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _rounding(module: nn.Module, y: Tensor) -> float:
-    """The relative error to be expected of a product: of the coarsest dtype in its computation."""
+    """Return the relative error to expect of a product, from the coarsest dtype in its computation."""
     return max(2e-5, torch.finfo(computing_dtype(module, y)).eps)
 
 
 def _not_affine(module: nn.Module, x: Tensor, y: Tensor) -> str:
-    """Why a module is not x W + b on these inputs; empty when it is."""
+    """Explain why a module is not x W + b on these inputs; empty if it is."""
     with torch.no_grad():
         try:
             zero = module(torch.zeros_like(x[:1]))

@@ -30,7 +30,7 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
-    """The ways in which the packed numbers of a module may be read; empty where it has no packed numbers."""
+    """Return the ways in which the packed numbers of a module may be read; empty if it has none."""
     own: Any = module
     weight = getattr(own, "weight", None)
     packed = weight() if callable(weight) and not isinstance(weight, Tensor) else weight
@@ -53,7 +53,7 @@ def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
 
 
 def is_packed(weight: Tensor) -> bool:
-    """Whether a tensor has to be dequantized before its numbers can be read."""
+    """Tell whether a tensor must be dequantized before its numbers can be read."""
     is_subclass = type(weight.detach()) is not Tensor
     return weight.is_quantized or (is_subclass and callable(getattr(weight, "dequantize", None)))
 
@@ -90,7 +90,7 @@ def _gptq_v2(module: nn.Module) -> Matrix:
 
 
 def _gptq_matrix(module: nn.Module, offset: int) -> Matrix:
-    """Scale of the input's group, times the number less the group's zero (plus `offset`)."""
+    """Compute the scale of the input's group times (the number minus the group's zero, plus `offset`)."""
     own: Any = module
     d_in = int(own.in_features)
     bits = own.qweight.shape[0] * 32 // d_in
@@ -116,13 +116,13 @@ def _awq(module: nn.Module) -> Matrix:
 
 
 def _unpacked(t: Int[Tensor, "row word"], bits: int) -> Int[Tensor, "row number"]:
-    """The unsigned numbers of some bits in each row's 32-bit words, lowest bits first."""
+    """Unpack the unsigned numbers of `bits` bits in each row's 32-bit words, lowest bits first."""
     shifts = torch.arange(0, 32, bits, device=t.device)
     return ((t.long()[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
 
 
 def computing_dtype(module: nn.Module, output: Tensor) -> torch.dtype:
-    """The coarsest floating dtype in a projection's product, as far as its attributes show."""
+    """Return the coarsest floating dtype in a projection's product, as far as its attributes show."""
     own: Any = module
     state = getattr(getattr(own, "weight", None), "quant_state", None)
     stated = (output.dtype, getattr(own, "compute_dtype", None), getattr(state, "dtype", None))

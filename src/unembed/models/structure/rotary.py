@@ -1,7 +1,7 @@
-"""How a head rotates its queries and keys by position, with angles that do not depend on the weights' precision.
+"""Describe how heads rotate queries and keys by position, with angles independent of the weights' precision.
 
 Cosines and sines that a model passes to its attention are rounded to the dtype of the weights: in bfloat16 a frequency
-read off them is wrong by up to 0.4 %, which is four radians at position 1,000. Frequencies therefore come from the
+read from them is wrong by up to 0.4 %, which is four radians at position 1,000. Frequencies therefore come from the
 model's own buffers of inverse frequencies, which stay in float32, and angles are computed in float64.
 """
 
@@ -40,7 +40,7 @@ class Rotary:
     def rotate(
         self, x: Float[Tensor, "*any pos d_head"], positions: Int[Tensor, "*pos"]
     ) -> Float[Tensor, "*any pos d_head"]:
-        """Each row of `x` rotated to its position, in tokens from the start.
+        """Rotate each row of `x` to its position, counted in tokens from the start.
 
         Returns:
             Float32 where `x` is in half precision, its own dtype otherwise.
@@ -64,7 +64,7 @@ class Rotary:
 
 
 def rotary_candidates(hf: nn.Module, cos_sin: tuple[Tensor, Tensor] | None, buffer_dim: int | None) -> list[Rotary]:
-    """Every way in which a module could apply the angles it is given.
+    """Return every way in which a module could apply the angles it is given.
 
     Args:
         hf: the model, whose buffers hold inverse frequencies.
@@ -81,7 +81,7 @@ def rotary_candidates(hf: nn.Module, cos_sin: tuple[Tensor, Tensor] | None, buff
 
 
 def _matching(hf: nn.Module, cos_sin: tuple[Tensor, Tensor]) -> Rotary:
-    """The rotation whose cosines and sines these are."""
+    """Find the rotation that has these cosines and sines."""
     cos, sin = (t.double().reshape(-1, t.shape[-1]) for t in cos_sin)  # (pos, width)
     positions = torch.arange(len(cos), dtype=torch.float64, device=cos.device)
     best, error = None, 4 * max(torch.finfo(cos_sin[0].dtype).eps, torch.finfo(torch.float32).eps)
@@ -108,7 +108,7 @@ def _matching(hf: nn.Module, cos_sin: tuple[Tensor, Tensor]) -> Rotary:
 
 
 def _buffers(hf: nn.Module) -> Iterator[Rotary]:
-    """A rotation for every buffer of inverse frequencies; a module may hold one for each type of layer."""
+    """Yield a rotation for every buffer of inverse frequencies; a module may hold one for each type of layer."""
     for module in hf.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name.endswith(_NAME) and "original" not in name and buffer.dim() == 1 and not buffer.is_meta:
@@ -120,7 +120,7 @@ def _buffers(hf: nn.Module) -> Iterator[Rotary]:
 
 
 def _long_frequencies(module: nn.Module, layer_type: str | None) -> tuple[Float[Tensor, " half"] | None, int]:
-    """LongRoPE's frequencies for texts longer than the length it was first trained on, and that length."""
+    """Return LongRoPE's frequencies for long texts, and the length (of the first training) above which they apply."""
     kind, config = getattr(module, "rope_type", None), getattr(module, "config", None)
     kind = kind.get(layer_type) if isinstance(kind, dict) else kind
     if kind != "longrope" or config is None:
@@ -132,5 +132,5 @@ def _long_frequencies(module: nn.Module, layer_type: str | None) -> tuple[Float[
 
 
 def common_style(rotaries: list[Rotary | None]) -> Rotary | None:
-    """A rotation that some layer shows with certainty, or None: how angles are applied is the same in all layers."""
+    """Return a rotation that some layer shows with certainty, or None; all layers apply angles in the same way."""
     return next((r for r in rotaries if r is not None and r.certain), None)

@@ -1,4 +1,4 @@
-"""The structure of a decoder as data: where each part lies in the live module tree and what is done around it.
+"""The structure of a decoder as data: where each part lies in the module tree, and what is done around it.
 
 `unembed.models.structure.resolver` finds a `Structure`; it is never written by hand. Everything that differs between
 families is a field here, so code above reads fields and never checks a family's name.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HeadLayout:
-    """How a matrix of heads lies inside one weight: `rows` gives the rows of the (out, in) weight of each head.
+    """How a matrix of heads lies inside one weight: `rows` gives each head's rows of the (out, in) weight.
 
     `split`: q, k and v are separate modules. `stacked`: [Q | K | V]. `per_group`: for each key-value head its
     queries, then its key, then its value (with one query per group this is NeoX's and Bloom's per-head layout).
@@ -72,11 +72,11 @@ class ValueSource:
 
     @property
     def gated(self) -> bool:
-        """True where z is the mixed values times a gate or a norm's scale."""
+        """True if z is the mixed values times a gate or the scale of a norm."""
         return bool(self.gate)
 
     def split(self, t: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch kv_head pos d_head"]:
-        """The values in the module's output, clipped and scaled."""
+        """Return the values in the module's output, clipped and scaled."""
         n, kv, d = self.n_heads, self.n_kv_heads, self.d_head
         if self.form == "head_axis_first":
             values = t
@@ -105,7 +105,7 @@ class ValueSource:
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """A module that adds its output to the stream in addition to the mixer and the FFN of its block."""
+    """A module other than mixer and FFN that adds its output to the stream."""
 
     label: str
     module: nn.Module
@@ -117,7 +117,7 @@ class Writer:
 
 @dataclass(frozen=True, eq=False)
 class ScoreRule:
-    """How a pattern follows from queries and keys: the softmax of scale * q . k, after norms and a rotation of both."""
+    """How a pattern follows from queries and keys: softmax(scale * q . k), after norms and a rotation of both."""
 
     scale: float = float("nan")
     rotary: Rotary | None = None
@@ -132,7 +132,7 @@ class ScoreRule:
 
     @property
     def understood(self) -> bool:
-        """False where the pattern could not be rebuilt: QK questions are refused, all others hold."""
+        """False if the pattern could not be rebuilt; then questions about QK are refused, and all others work."""
         return not self.missing
 
 
@@ -140,8 +140,8 @@ class ScoreRule:
 class AttentionSite:
     """The token mixer of one block: attention, or another module that mixes positions (`is_attention` is False).
 
-    A mixer always writes to the stream as one component. What more can be computed depends on what was found: heads
-    need an out-projection over heads, sources need a pattern and the values that it mixes.
+    A mixer always writes to the stream as one component. What else can be computed depends on what was found: heads
+    need an out-projection that is split by heads, sources need a pattern and the values that it mixes.
     """
 
     path: str
@@ -178,18 +178,18 @@ class AttentionSite:
     """How patterns follow from two softmaxes for each head; None where a head has one."""
 
     def pattern(self, weights: Float[Tensor, "batch softmax dst src"]) -> Float[Tensor, "batch head dst src"]:
-        """The heads' patterns, from the attention weights that the module returns."""
+        """Return the heads' patterns, computed from the attention weights that the module returns."""
         return weights if self.differential is None else self.differential.combined(weights)
 
     @property
     def queries_per_kv(self) -> int:
-        """How many query heads share one key-value head."""
+        """The number of query heads that share one key-value head."""
         return self.n_heads // self.n_kv_heads
 
     def split_heads(self, t: Shaped[Tensor, "*axes width"], which: str) -> Shaped[Tensor, "*axes head d_head"]:
-        """The part of a projection's last axis that belongs to "q", "k" or "v", with an axis for heads.
+        """Take the part of a projection's last axis that belongs to "q", "k" or "v", with an axis for heads.
 
-        A view but where several query heads share a key-value head inside one fused projection: that is a copy.
+        The result is a view, except if several query heads share a key-value head inside one fused projection.
         """
         n, kv, d = self.n_heads, self.n_kv_heads, self.d_head
         if self.layout.kind == "stacked":
@@ -205,7 +205,7 @@ class AttentionSite:
 
     @property
     def heads_missing(self) -> str:
-        """Why the mixer's output is not a sum over heads; empty where it is."""
+        """Why the mixer's output is not a sum over heads; empty if it is one."""
         if self.no_heads:
             return self.no_heads
         return f"{type(self.module).__name__} does not end in a projection over heads"
@@ -227,7 +227,7 @@ class AttentionSite:
 
     @property
     def layout(self) -> HeadLayout:
-        """Where queries, keys and values lie.
+        """How queries, keys and values lie in their weights.
 
         Raises:
             Unsupported: they could not be found.
@@ -268,26 +268,26 @@ class FeedForwardSite:
 
     @property
     def reader(self) -> nn.Module:
-        """A module that has the same input as the FFN: the stream, after the norm where there is one."""
+        """A module with the same input as the FFN: the stream, or the output of the norm before the FFN."""
         return next((m for m in (self.gate_proj, self.up_proj) if m is not None), self.module)
 
     @property
     def memory_module(self) -> nn.Module | None:
-        """The module in which coefficients are: the down-projection, or the whole FFN with experts."""
+        """The module that holds the coefficients: the down-projection, or the whole FFN with experts."""
         return self.down_proj if self.experts is None else self.module
 
     @property
     def is_gated(self) -> bool:
-        """True where the coefficient is activation(gate) * up; in experts also a product with the gate weight."""
+        """True if the coefficient is activation(gate) * up; with experts it is also multiplied by the gate weight."""
         return self.gate_proj is not None or (self.experts is not None and self.experts.is_gated)
 
     @property
     def is_fused(self) -> bool:
-        """True where gate and up are two halves of one weight."""
+        """True if gate and up are two halves of one weight."""
         return self.gate_proj is not None and self.gate_proj is self.up_proj
 
     def half(self, t: Shaped[Tensor, "*axes width"], which: str) -> Shaped[Tensor, "*axes d_mlp"]:
-        """The "gate" or "up" half of the last axis of a fused projection; the whole tensor where it is not fused."""
+        """Return the "gate" or "up" half of a fused projection's last axis; the whole tensor if it is not fused."""
         if not self.is_fused:
             return t
         first, second = t.chunk(2, dim=-1)
@@ -341,7 +341,7 @@ class Block:
 
     @property
     def is_sequential(self) -> bool:
-        """True where the mixer writes before the FFN reads: then there is a resid_mid."""
+        """True if the mixer writes before the FFN reads, so that there is a resid_mid."""
         return self.mixer is not None and self.feed_forward is not None and not self.parallel
 
     @property
@@ -388,17 +388,17 @@ class Structure:
 
     @property
     def streams(self) -> Streams | None:
-        """How several streams are mixed, for a model that has more than one."""
+        """How several streams are mixed; None for a model with one stream."""
         return self.blocks[0].streams if self.blocks else None
 
     @property
     def has_stream_norms(self) -> bool:
-        """True where some block normalises the stream itself."""
+        """True if some block normalises the stream itself."""
         return any(b.entry_norm is not None or b.middle_norm is not None for b in self.blocks)
 
     @property
     def has_gains(self) -> bool:
-        """True where some block rescales the stream itself."""
+        """True if some block rescales the stream itself."""
         return any(
             isinstance(g, Tensor) or g != 1.0
             for b in self.blocks
@@ -406,7 +406,7 @@ class Structure:
         )
 
     def capped(self, logits: Float[Tensor, "*pos d_vocab"]) -> Float[Tensor, "*pos d_vocab"]:
-        """The head's output as the model returns it: scaled, then soft-capped."""
+        """Scale and soft-cap the head's output, as the model does before it returns the logits."""
         if self.logit_scale != 1.0:
             logits = logits * self.logit_scale
         if self.logit_softcap is not None:

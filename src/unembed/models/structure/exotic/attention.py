@@ -1,4 +1,4 @@
-"""What can be captured and read of an attention whose queries, keys and values lie in no known layout."""
+"""Describe what can be captured and read of an attention whose queries, keys and values have no known layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO_SOFTMAXES = "its pattern is the difference of two softmaxes, so that a head 
 
 
 def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str, Projection]) -> AttentionSite:
-    """The site with the values that its pattern mixes, what its heads read, and its scores, as far as they are found.
+    """Add to the site, as far as they are found, the mixed values, what its heads read, and its scores.
 
     Args:
         mixing: the attention, which has a pattern and an out-projection over heads.
@@ -49,7 +49,7 @@ def _not_found(projections: Mapping[str, Projection]) -> str:
 
 
 def _inside(mixing: Mixing) -> tuple[list[Output], list[tuple[Tensor, Tensor]]]:
-    """What the modules inside an attention returned, and what its norms were given and returned."""
+    """Return the outputs of the modules inside an attention, and the inputs and outputs of its norms."""
     outputs: list[Output] = []
     norms: list[tuple[Tensor, Tensor]] = []
     for name, part in mixing.module.named_modules():
@@ -69,7 +69,7 @@ def _with_batch(t: Tensor) -> Tensor:
 def _with_values_of_another_layer(
     mixing: Mixing, site: AttentionSite, norms: list[tuple[Tensor, Tensor]], not_found: str
 ) -> AttentionSite:
-    """The site with the values of an earlier layer (Gemma 3n and 4 share keys and values), if it mixes those."""
+    """Add the values of an earlier layer to the site, if it mixes those (Gemma 3n and 4 share keys and values)."""
     probe = mixing.probe
     for name in reversed([p for p in probe.recording.calls if re.search(r"\bv_(norm|proj)$", p)]):
         returned = probe.recording.calls[name].returned
@@ -84,7 +84,7 @@ def _with_values_of_another_layer(
 
 
 def _with_readings(mixing: Mixing, site: AttentionSite, values: ValueSource) -> AttentionSite:
-    """The site with what its heads read, where that is a latent or shares a projection with a gate, and its scores."""
+    """Add what the heads read (a latent, or a projection shared with a gate) and their scores to the site."""
     found = find_readings(mixing, values)
     if found is None:
         return site

@@ -1,4 +1,4 @@
-"""Branches whose output passes a convolution over positions before it is written to the stream (Inkling)."""
+"""Handle branches whose output is convolved over positions before it is written to the stream (Inkling)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.models.structure.structure import AttentionSite, FeedForwardSite
 
 
 def before_convolution(probe: Probe, output: str) -> str | None:
-    """The branch whose output passes a convolution over positions before it is written; None where there is none."""
+    """Return the branch whose output is convolved over positions before it is written, or None."""
     if not any(isinstance(m, nn.Conv1d) for m in probe.hf.get_submodule(output).modules()):
         return None
     given, outer = probe.recording.given(output), output.rpartition(".")[0] + "."
@@ -22,7 +22,7 @@ def before_convolution(probe: Probe, output: str) -> str | None:
 
 
 def convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
-    """A mixer whose heads do not reach the stream at their own position alone."""
+    """Mark a mixer whose heads affect the stream also at later positions."""
     reason = f"its output goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(
         site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason, no_heads=reason
@@ -30,6 +30,6 @@ def convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
 
 
 def convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:
-    """An FFN whose memories do not reach the stream at their own position alone."""
+    """Mark an FFN whose memories affect the stream also at later positions."""
     reason = f"the output of its memories goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(site, down_proj=None, experts=None, memories_missing=reason)

@@ -1,4 +1,4 @@
-"""Differential attention: a head's pattern is one softmax less a learned multiple of another (DiffLlama).
+"""Differential attention: a head's pattern is one softmax minus a learned multiple of another (DiffLlama).
 
 Source: Ye et al. 2024, "Differential Transformer", equation 1.
 """
@@ -32,11 +32,11 @@ class DifferentialPattern:
         return first - second + module.lambda_init
 
     def combined(self, weights: Float[Tensor, "batch twice dst src"]) -> Float[Tensor, "batch head dst src"]:
-        """The patterns: their rows add up to 1 less the factor, and entries may be negative."""
+        """Combine softmaxes to patterns, whose rows add up to 1 minus the factor and may have negative entries."""
         first, second = weights.chunk(2, dim=1)
         return first - self.factor.to(weights) * second
 
 
 def differential_pattern(module: nn.Module) -> DifferentialPattern | None:
-    """The combination of an attention's softmaxes; None where each of them is a head's pattern."""
+    """Return how an attention's softmaxes combine; None if each of them is a head's pattern."""
     return DifferentialPattern(module) if all(hasattr(module, name) for name in _LEARNED) else None

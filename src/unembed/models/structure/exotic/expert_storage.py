@@ -1,4 +1,4 @@
-"""Experts whose weights or passes are arranged as in one family only: Llama 4, DBRX and JetMoE."""
+"""Experts whose weights or passes are arranged in a way that only one family uses: Llama 4, DBRX and JetMoE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EveryPosition(Stacked):
     """Stacked experts that all read every position, scaled by the gate weight before the activation (Llama 4)."""
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Run the experts' forward as their class writes it, noting the activations."""
+        """Run the experts' forward as their class defines it, and record the activations."""
         module: Any = self.module
 
         def forward(hidden_states: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class EveryPosition(Stacked):
         stack.enter_context(replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each; gate weights are 1."""
+        """Return the pairs (position, expert) of the last pass, with the activations of each; gate weights are 1."""
         activation = current.activations[0].flatten(0, 1)
         numbers = torch.arange(len(activation), device=activation.device)
         chosen = activation.any(dim=1)  # an expert that was not chosen reads zeros
@@ -53,21 +53,21 @@ class EveryPosition(Stacked):
 
 @dataclass(frozen=True, eq=False)
 class Concatenated(ExpertStorage):
-    """Three matrices in which the experts' rows follow one another: w1 (gates), v1 (keys) and w2 (values) (DBRX)."""
+    """Three matrices that hold the experts' rows one after another: w1 (gates), v1 (keys) and w2 (values) (DBRX)."""
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """The values; a view where nothing is offloaded."""
+        """Return the values; a view if nothing is offloaded."""
         return self._rows("w2")
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """The keys ("up") or gates ("gate")."""
+        """Return the keys ("up") or gates ("gate")."""
         return self._rows("w1" if which == "gate" else "v1")
 
     def _rows(self, name: str) -> Tensor:
         return own(self.module.get_submodule("mlp"), name).unflatten(0, (self.n_experts, self.d_expert))
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Run each expert as its class writes it, noting the activation."""
+        """Run each expert as its class defines it, and record the activation."""
         glu: Any = self.module.get_submodule("mlp")
 
         def forward(x: Tensor, w1: Tensor, v1: Tensor, w2: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Concatenated(ExpertStorage):
         stack.enter_context(replaced(glu, "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each."""
+        """Return the pairs (position, expert) of the last pass, with the activations of each."""
         assert current.chosen is not None and current.weights is not None
         expert, position, slot = ordered(current.chosen, "slots")
         return (expert, position, current.weights[position, slot]), torch.cat(current.activations)
@@ -88,16 +88,16 @@ class ParallelModules(ExpertStorage):
     """Two modules of stacked weights, `input_linear` (gates, then keys) and `output_linear`, and a router (JetMoE)."""
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """The values; a view where nothing is offloaded."""
+        """Return the values; a view if nothing is offloaded."""
         return own(self.module.get_submodule("output_linear")).transpose(1, 2)
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """The keys ("up") or gates ("gate")."""
+        """Return the keys ("up") or gates ("gate")."""
         both = own(self.module.get_submodule("input_linear"))
         return both.chunk(2, dim=1)[0 if which == "gate" else 1]
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Read what the router returns and what the down-projections receive."""
+        """Record what the router returns and what the down-projections receive."""
 
         def route(_module: nn.Module, _args: Any, output: Any) -> None:
             _, position, weight, counts, _ = output
@@ -112,13 +112,13 @@ class ParallelModules(ExpertStorage):
         stack.callback(self.module.get_submodule("output_linear").register_forward_pre_hook(read).remove)
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """The pairs of the pass that has just run, with the activations of each."""
+        """Return the pairs (position, expert) of the last pass, with the activations of each."""
         assert current.pairs is not None
         return current.pairs, current.activations[0]
 
 
 def unusual_storages_of(ffn: nn.Module, path: str, module: nn.Module) -> Iterator[tuple[str, list[ExpertStorage]]]:
-    """The module that holds the experts, as its path in the FFN, if this one is part of DBRX's or JetMoE's kind."""
+    """Yield the path of the module with the experts, and how it stores them, for FFNs like DBRX's and JetMoE's."""
     w2, output = getattr(module, "w2", None), getattr(getattr(module, "output_linear", None), "weight", None)
     if isinstance(w2, Tensor) and w2.dim() == 2 and path.endswith("mlp"):
         outer = path.rpartition(".")[0]

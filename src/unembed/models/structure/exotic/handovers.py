@@ -1,4 +1,4 @@
-"""Blocks whose output the model multiplies by a number before what reads it (RWKV halves it now and then)."""
+"""Handle models that multiply a block's output by a number before the next block reads it (RWKV halves some)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.models.structure.structure import Block
 
 
 def with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor) -> tuple[list[Block], Tensor]:
-    """The blocks with the factors of their outputs, and the last stream.
+    """Return the blocks with the factors of their outputs, and the last stream.
 
     Args:
         probe: the model and its dry run.

@@ -1,8 +1,8 @@
-"""What heads read where no single matrix shows it: through a latent, or out of a projection that also holds a gate.
+"""Describe what heads read if no single matrix shows it: behind a latent, or beside a gate in one projection.
 
 Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) reads keys and values as W_U norm(W_D x). With the norm's
-scale fixed at its value in the run, this is linear; by weights it is linear up to that scale. A key has two parts: a
-content part behind the latent's norm, and a rotary part, shared by all heads, that is not behind it.
+scale fixed at its value in the run, this is linear; by weights alone it is linear up to that scale. A key has two
+parts: a content part, which passes the latent's norm, and a rotary part, shared by all heads, which does not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unembed.models.structure.structure import ValueSource
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """A narrow vector between the stream and the heads: some columns of a projection of the stream, then normed."""
+    """A narrow vector between the stream and the heads: some columns of a projection of the stream, normalised."""
 
     module: nn.Module
     start: int
@@ -49,20 +49,20 @@ class Reading:
 
     @property
     def width(self) -> int:
-        """How many channels of a head this part is."""
+        """The number of channels of a head in this part."""
         return self.stop - self.start
 
     def split(self, t: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes head part"]:
-        """The part of each head, in an output or in a matrix's last axis."""
+        """Take the part of each head from an output, or from the last axis of a matrix."""
         part = t.unflatten(-1, (self.n_heads, -1))[..., self.start : self.stop]
         return part if self.factor == 1.0 else part * self.factor
 
 
 @dataclass(frozen=True, eq=False)
 class HeadReadings:
-    """How queries, keys and values are read where no layout of one matrix each was found.
+    """How queries, keys and values are read if they are not one matrix each.
 
-    Parts that are rotated come first in a query and a key, regardless of their order in the model; scores are the same.
+    In a query and a key, the rotated parts come first, regardless of their order in the model; scores are the same.
     """
 
     parts: Mapping[str, tuple[Reading, ...]]
@@ -71,13 +71,13 @@ class HeadReadings:
 
     @property
     def has_latent_keys(self) -> bool:
-        """True where a key has parts behind different norms."""
+        """True if a key has parts that pass different norms."""
         return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """One module inside the attention with what it was given and returned, each (pos, width)."""
+    """One module inside the attention with its input and output, each (pos, width)."""
 
     path: str
     module: nn.Module
@@ -87,7 +87,7 @@ class _Call:
 
 @dataclass(frozen=True, eq=False)
 class ReadHeads:
-    """Queries and keys of a dry run as the readings give them, rotary channels first."""
+    """Queries and keys of a dry run as the readings give them, with the rotary channels first."""
 
     readings: HeadReadings
     q: Float[Tensor, "pos q_width"]
@@ -96,10 +96,9 @@ class ReadHeads:
 
 
 def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
-    """What queries, keys and values read, for an attention whose values were found at `source`; None where unknown.
+    """Find what queries, keys and values read, if values were found at `source`; None if unknown.
 
-    The result reproduces the dry run's values by construction; queries and keys are judged by the caller, on the
-    pattern.
+    The result reproduces the dry run's values by construction; the caller checks queries and keys on the pattern.
     """
     probe = mixing.probe
     x = probe.recording.given(mixing.path)
@@ -136,9 +135,10 @@ def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
 
 
 def _projection_behind(norm: _Call, linear: Mapping[str, _Call], d_head: int) -> _Call | None:
-    """The projection whose heads a norm without a gain divides, each by its own size (Gemma 4); None if it has a gain.
+    """Find the projection whose heads a norm without a gain divides by their sizes (Gemma 4).
 
-    Divided by such a norm, a head's value at a position is the linear one up to a number.
+    It is None if the norm has a gain. Divided by such a norm, a head's value at a position is the linear value times a
+    number.
     """
     given, returned = (t.double() for t in (norm.given, norm.returned))
     size = (given * returned).sum(-1, keepdim=True) / returned.square().sum(-1, keepdim=True).clamp_min(1e-30)
@@ -159,13 +159,13 @@ def _calls(mixing: Mixing) -> Iterator[_Call]:
 
 @dataclass(frozen=True, eq=False)
 class _Into:
-    """What leads from the stream to a projection: nothing (None), or a latent."""
+    """What lies between the stream and a projection: nothing (None), or a latent."""
 
     latent: Latent | None
 
 
 def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call], norms: list[_Call]) -> _Into | None:
-    """How a projection's input is made of the stream; None where it is made otherwise."""
+    """Find how a projection's input is computed from the stream; None if in an unknown way."""
     if given.shape == x.shape and torch.equal(given, x):
         return _Into(None)
     for norm in norms:
@@ -186,7 +186,7 @@ def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call],
 
 
 def _columns(part: Tensor, whole: Tensor) -> int | None:
-    """The first column of `whole` from which on it holds `part`, at its start or its end."""
+    """Return the first column of `part` inside `whole`, at its start or end; None if it is not there."""
     width = part.shape[-1]
     if len(part) != len(whole):
         return None
@@ -265,7 +265,7 @@ def _reads(call: _Call, x: Tensor) -> bool:
 
 
 def _captured(reading: Reading, outputs: Mapping[nn.Module, Tensor], n_heads: int) -> Float[Tensor, "pos head width"]:
-    """A part of the heads in what a module returned in the dry run."""
+    """Take a part of the heads from what a module returned in the dry run."""
     if reading.module is not None:
         heads = reading.split(outputs[reading.module])
     else:

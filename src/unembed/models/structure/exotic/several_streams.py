@@ -1,11 +1,11 @@
-"""Models with several residual streams, and how they are mixed: hyper-connections and AltUp.
+"""Models with several residual streams, and how these are mixed: hyper-connections and AltUp.
 
-Every position holds n vectors instead of one. A branch reads a mixture of them, what it computes is written to all of
-them, and the weights of both depend on the position. With the weights that a run had ("frozen") the whole is linear, so
-a direction at the end of the model has one equivalent direction for each stream in front of a block.
+Every position holds n vectors instead of one. A branch reads a mixture of them, its output is written to all of them,
+and the weights of both steps depend on the position. With the weights of a run ("frozen"), all of this is linear, so a
+direction at the end of the model corresponds to one direction for each stream in front of a block.
 
-A stream is read as the model reads it at its end: the streams of any layer are put together with the model's own
-collapse, which is what an early exit there would hand to the final norm.
+A stream is read as the model reads it at its end: the streams of any layer are combined as after the last layer, which
+is what an early exit there would pass to the final norm.
 
 Source: Zhu et al. 2024, "Hyper-Connections"; Baykal et al. 2023, "Alternating Updates for Efficient Transformers".
 """
@@ -27,7 +27,7 @@ EachStream = Float[Tensor, "*pos stream d_model"]
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """One block's directions: for what its branches write, and for each stream that enters it."""
+    """The directions of one block: for what its branches write, and for each stream that enters it."""
 
     attention: Float[Tensor, "*pos d_model"]
     ffn: Float[Tensor, "*pos d_model"]
@@ -37,25 +37,25 @@ class Pulled:
 
 
 class Streams(ABC):
-    """How the streams of one model are laid out, mixed and combined."""
+    """How one model stores, mixes and combines its streams."""
 
     count: int
 
     @abstractmethod
     def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
-        """The streams in the tensor that goes from block to block."""
+        """Separate the streams in the tensor that is passed from block to block."""
 
     @abstractmethod
     def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
-        """The model's combination of the streams after the last layer: the vector that the final norm reads."""
+        """Combine the streams as the model does after the last layer; the final norm reads the result."""
 
     @abstractmethod
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """For a direction at the end, the equivalent direction in each stream that leaves the last block."""
+        """Convert a direction at the end to the equivalent direction in each stream that leaves the last block."""
 
     @abstractmethod
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """For directions behind a block, those of its writers and of the streams that enter it.
+        """Convert directions behind a block to those of its writers and of the streams that enter it.
 
         Args:
             leaving: the directions of the streams that leave it.
@@ -65,11 +65,11 @@ class Streams(ABC):
 
     @abstractmethod
     def middle_module(self, layer: int) -> nn.Module:
-        """The module whose input is the block's state before its FFN."""
+        """Return the module whose input is the block's state before its FFN."""
 
     @abstractmethod
     def middle_of(self, t: Tensor) -> Tensor:
-        """What that module is given, with positions in front."""
+        """Return what that module received, with positions as the first axes."""
 
 
 def _flattened(t: EachStream) -> tuple[Float[Tensor, "1 pos stream d_model"], torch.Size]:
@@ -77,7 +77,7 @@ def _flattened(t: EachStream) -> tuple[Float[Tensor, "1 pos stream d_model"], to
 
 
 def _called(module: nn.Module, *args: Tensor) -> Any:
-    """The module's own computation without the hooks of a capture; those that move weights belong to `forward`.
+    """Return a module's own computation, without the hooks of a capture but with those that move weights.
 
     Its results are on the device of the first argument, wherever the module is.
     """
@@ -86,7 +86,7 @@ def _called(module: nn.Module, *args: Tensor) -> Any:
 
 
 class HyperConnections(Streams):
-    """Streams that one module for each branch mixes (DeepSeek-V4, HY-V4, Qwen 4): post_k out + sum_j comb_jk x_j."""
+    """Streams mixed by one module for each branch (DeepSeek-V4, HY-V4, Qwen 4): post_k out + sum_j comb_jk x_j."""
 
     def __init__(self, count: int, mixers: list[tuple[nn.Module, nn.Module]], head: Any, flat: bool) -> None:
         """Keep the modules.
@@ -100,7 +100,7 @@ class HyperConnections(Streams):
         self.count, self._mixers, self._head, self._flat = count, mixers, head, flat
 
     def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
-        """The streams in the tensor that goes from block to block."""
+        """Separate the streams in the tensor that is passed from block to block."""
         return t.unflatten(-1, (self.count, -1)) if self._flat else t
 
     def _as_given(self, t: EachStream) -> tuple[Tensor, torch.Size]:
@@ -108,12 +108,12 @@ class HyperConnections(Streams):
         return (t.flatten(-2) if self._flat else t), shape
 
     def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
-        """The model's combination of the streams after the last layer."""
+        """Combine the streams as the model does after the last layer."""
         given, shape = self._as_given(streams)
         return _called(self._head, given).reshape(*shape, streams.shape[-1])
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """U times the weight of each stream (a number, or one per channel)."""
+        """Return u times the weight of each stream (one number, or one for each channel)."""
         return u[..., None, :] * self._end_weights(streams).to(u.dtype)
 
     def _end_weights(self, streams: EachStream) -> Float[Tensor, "*pos stream width"]:
@@ -134,15 +134,15 @@ class HyperConnections(Streams):
         return pre.reshape(*shape, self.count, 1)
 
     def middle_module(self, layer: int) -> nn.Module:
-        """The module that mixes the streams for the FFN."""
+        """Return the module that mixes the streams for the FFN."""
         return self._mixers[layer][1]
 
     def middle_of(self, t: Tensor) -> Tensor:
-        """The streams before the FFN."""
+        """Return the streams before the FFN."""
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """For directions behind one branch, the branch's own and those in front of it."""
+        """Convert directions behind one branch to the branch's own direction and those in front of it."""
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)
         post = next(t for t in reversed(returned) if t.shape == (*given.shape[:2], n))
@@ -155,7 +155,7 @@ class HyperConnections(Streams):
         return written, mixing @ leaving
 
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Back through the FFN's mixing, then through attention's."""
+        """Go back through the FFN's mixing, then through attention's."""
         attention_mixer, ffn_mixer = self._mixers[layer]
         ffn, between = self._pulled(ffn_mixer, leaving, middle)
         attention, before = self._pulled(attention_mixer, between, entering)
@@ -163,18 +163,18 @@ class HyperConnections(Streams):
 
 
 class AltUp(Streams):
-    """Several streams (Gemma 3n): the block reads one, and all are predicted before it and corrected after it."""
+    """Several streams (Gemma 3n): the block reads one; all are predicted before it and corrected after it."""
 
     def __init__(self, decoder: Any, blocks: list[Any], config: Any) -> None:
         self.count, self._active = config.altup_num_inputs, config.altup_active_idx
         self._decoder, self._blocks = decoder, blocks
 
     def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
-        """The streams in the tensor that goes from block to block, whose first axis they are."""
+        """Return the streams, which are the first axis of the tensor that is passed from block to block."""
         return t.movedim(0, -2)
 
     def _projected(self, streams: EachStream) -> list[Tensor]:
-        """The streams as the end reads them: all but the first through a projection, and as long as the first."""
+        """Return the streams as the end reads them: all but the first projected, and scaled to its length."""
         first = streams[..., 0, :]
         length = first.square().mean(dim=-1, keepdim=True) ** 0.5
         out = [first]
@@ -184,11 +184,11 @@ class AltUp(Streams):
         return out
 
     def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
-        """The mean of the streams, each through its own projection and as long as the first."""
+        """Return the mean of the streams, each projected and scaled to the length of the first."""
         return torch.stack(self._projected(streams)).mean(dim=0)
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """U through each stream's projection, with the factors that make them as long as the first one frozen."""
+        """Pull u through each stream's projection, with the scaling to the first's length frozen."""
         length = streams[..., 0, :].square().mean(dim=-1, keepdim=True) ** 0.5
         out = [(u / self.count).expand(streams.shape[:-2] + u.shape[-1:])]
         for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
@@ -198,19 +198,19 @@ class AltUp(Streams):
         return torch.stack(out, dim=-2)
 
     def middle_module(self, layer: int) -> nn.Module:
-        """The norm before the router, whose last call in a block reads what the block made of its active stream."""
+        """Return the norm before the router; its last call in a block reads the active stream after the FFN."""
         return self._blocks[layer].altup.router_norm
 
     def middle_of(self, t: Tensor) -> Tensor:
-        """The active stream behind the FFN, from which the correction's weights are computed."""
+        """Return the active stream after the FFN, from which the weights of the correction are computed."""
         return t
 
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Back through the correction, the block, and the prediction.
+        """Go back through the correction, the block, and the prediction.
 
-        With P the predictions, a the active stream, r = sqrt(1/2) and c the correction's weights, a block computes
-        mid = r (P_a + attention + laurel), out = mid + ffn, x_k' = P_k + c_k (out - P_a), and adds the per-layer input
-        to all streams but the first.
+        With P the predictions, a the active stream, r = sqrt(1/2) and c the correction's weights, a block computes mid
+        = r (P_a + attention + laurel), out = mid + ffn, x_k' = P_k + c_k (out - P_a), and adds the per-layer input to
+        all streams but the first.
         """
         altup, a, n = self._blocks[layer].altup, self._active, self.count
         dtype, half = leaving.dtype, 0.5**0.5
@@ -226,7 +226,7 @@ class AltUp(Streams):
 
 
 def streams_of(decoder: nn.Module, blocks: list[nn.Module], config: Any) -> Streams | None:
-    """How a model mixes its streams; None for a model that has one, or an unknown kind."""
+    """Return how a model mixes its streams; None for a model with one stream, or with an unknown kind."""
     first = next(iter(blocks), None)
     if hasattr(first, "altup"):
         return AltUp(decoder, blocks, config)

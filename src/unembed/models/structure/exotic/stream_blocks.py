@@ -1,7 +1,7 @@
-"""The blocks of a model with several streams, found on a dry run's tensors.
+"""Resolve the blocks of a model with several streams on a dry run's tensors.
 
-The sum of a block cannot be solved for from one stream, so each branch is taken from the module that the family's
-mixing takes it from (`several_streams`), and the whole is checked by the sum of an attribution.
+With several streams, the sum of a block cannot be solved for. So each branch is the module that the family's mixing
+reads (`several_streams`), and the sum of an attribution checks the whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Site = TypeVar("Site", AttentionSite, FeedForwardSite)
 
 
 def stream_blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, streams: Streams) -> list[Block]:
-    """The blocks of a model with several streams.
+    """Return the blocks of a model with several streams.
 
     Raises:
         ModelNotUnderstood: a mixer or FFN was not found.
@@ -35,7 +35,7 @@ def stream_blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, stream
 
 
 def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Streams) -> Block:
-    """One block, whose branches are taken from the modules that the family's mixing takes them from."""
+    """Resolve one block, whose branches are the modules that the family's mixing reads."""
     name = next((n for n in _MIXERS if f"{path}.{n}" in probe.recording.calls), None)
     ffn_path = ffn_path_of(probe, path, module)
     if name is None or ffn_path is None:
@@ -62,7 +62,7 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
 
 
 def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str | None) -> BlockWriter:
-    """One branch, which is written behind a norm of the block if a name is given."""
+    """Describe one branch; if a norm is named, the branch is written behind that norm."""
     raw = probe.recording.returned(source)
     if raw is None:
         raise probe.fail(f"block {path}", f"{source} returned no tensor")
@@ -71,7 +71,7 @@ def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str |
 
 
 def _read(probe: Probe, path: str, ffn_path: str) -> Tensor:
-    """The input of the FFN, before its norm where it has one."""
+    """Return the input of the FFN, before its norm if it has one."""
     read = probe.recording.given(ffn_path)
     assert read is not None
     read = read.view(1, -1, read.shape[-1])
@@ -93,7 +93,7 @@ def _others(
 
 
 def _opaque(site: Site) -> Site:
-    """The site with a norm that cannot be folded: its input is not the norm of one stream."""
+    """Mark the site's norm as one that cannot be folded, because its input is not one stream."""
     norm = site.pre_norm
     module, path, width = (
         (site.module, site.module.__class__.__name__, 0) if norm is None else (norm.module, norm.path, norm.width)
@@ -102,7 +102,7 @@ def _opaque(site: Site) -> Site:
 
 
 def check_end(probe: Probe, last_block: str, streams: Streams, last: Tensor) -> None:
-    """Refuse a model whose end does not put the streams together as described.
+    """Refuse a model that does not combine its streams at the end as described.
 
     Args:
         last_block: the path of the last block.

@@ -1,4 +1,4 @@
-"""Where the values that a pattern mixes can be captured, when no layout of queries, keys and values was found."""
+"""Find where the values that a pattern mixes can be captured, if queries, keys and values have no known layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Output = tuple[nn.Module, int, Tensor]
 def find_values(
     mixing: Mixing, outputs: Sequence[Output], norms: Sequence[tuple[Tensor, Tensor]], tolerance: float
 ) -> ValueSource | None:
-    """Where values can be captured that give z, up to a number or a gate.
+    """Find where values can be captured that give z, up to a number or a gate.
 
     Args:
         mixing: an attention with a pattern and z.
@@ -37,7 +37,7 @@ def find_values(
 
 
 def _mixed(mixing: Mixing, outputs: Sequence[Output]) -> Iterator[tuple[ValueSource, Float[Tensor, "pos width"]]]:
-    """Every way to read values off an output, and the pattern's mixture of them."""
+    """Yield every way to read values from an output, and the pattern's mixture of them."""
     assert mixing.pattern is not None
     n_heads, pos = mixing.pattern.shape[:2]
     for module, item, out in outputs:
@@ -55,7 +55,7 @@ def _ungated(
     norms: Sequence[tuple[Tensor, Tensor]],
     tolerance: float,
 ) -> ValueSource | None:
-    """The source whose mixture is z, or what a norm was given that returned z, up to a number."""
+    """Find the source whose mixture is z up to a number, or is the input of a norm that returned z."""
     z = mixing.z
     assert z is not None
     alike = [(g.reshape(z.shape), out.reshape(z.shape)) for g, out in norms if g.numel() == out.numel() == z.numel()]
@@ -73,7 +73,7 @@ def _ungated(
 def _gated(
     mixing: Mixing, mixed: Sequence[tuple[ValueSource, Tensor]], outputs: Sequence[Output], tolerance: float
 ) -> ValueSource | None:
-    """The source whose mixture is z, up to a factor of each position and head, or of each channel."""
+    """Find the source whose mixture is z up to a factor of each position and head, or of each channel."""
     z, n_heads, d_head = mixing.z, mixing.n_heads, mixing.d_head
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
@@ -110,7 +110,7 @@ def _fits(source: ValueSource, out: Tensor, pos: int) -> bool:
 def _gate_candidates(
     outputs: Sequence[Output], n_heads: int, d_head: int, pos: int
 ) -> Iterator[Float[Tensor, "pos width"]]:
-    """Every projection's output that could be a gate of z, through every activation: per channel or per head."""
+    """Yield every projection's output that could be a gate of z, for each channel or head, through every activation."""
     for _, _, out in outputs:
         if out.dim() != 3 or out.shape[:2] != (1, pos):
             continue
