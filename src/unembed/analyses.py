@@ -95,7 +95,7 @@ MANIFEST = Path(__file__).with_name("analyses.json")
 
 
 class Needs(StrEnum):
-    """What the function of an analysis takes first."""
+    """The first argument of an analysis's function."""
 
     MODEL = "model"
     CIRCUITS = "circuits"
@@ -103,7 +103,7 @@ class Needs(StrEnum):
 
 
 class Cost(StrEnum):
-    """About how long an analysis of a small model takes: whether a surface waits for it, and shows progress."""
+    """How long an analysis of a small model takes, which decides whether a page waits for it or shows progress."""
 
     INSTANT = "instant"
     SECONDS = "seconds"
@@ -112,7 +112,7 @@ class Cost(StrEnum):
 
 @dataclass(frozen=True)
 class Listing:
-    """An analysis without its function: what a surface knows before it imports anything."""
+    """An analysis without its function: what is known before anything is imported."""
 
     name: str
     where: str
@@ -125,7 +125,7 @@ class Listing:
     source: str = ""
 
     def load(self) -> Analysis:
-        """The analysis, its module imported."""
+        """Import the analysis's module, and return the analysis."""
         return next(one for one in analyses_of(self.where) if one.name == self.name)
 
 
@@ -158,7 +158,7 @@ class Analysis:
         return tuple(parameter_of(one, self.function) for one in rest)
 
     def listing(self, where: str) -> Listing:
-        """What the manifest holds of it; `where` is its module."""
+        """Return what the manifest stores about it; `where` is its module."""
         text = inspect.getdoc(self.function) or ""
         shown = text.split("\n\nArgs:")[0].split("\n\nRaises:")[0].split("\n\nReturns:")[0].split("\n\nSource:")[0]
         own = (self.example, self.model, self.source)
@@ -166,20 +166,20 @@ class Analysis:
 
 
 def analyses_of(module: str) -> tuple[Analysis, ...]:
-    """The analyses that a module declares."""
+    """Return the analyses that a module declares."""
     found = importlib.import_module(module)
     return getattr(found, "ANALYSES", None) or (found.ANALYSIS,)
 
 
 @cache
 def listings() -> tuple[Listing, ...]:
-    """Every analysis of this package, from the manifest, and of the others that are installed."""
+    """Return every analysis of this package, from the manifest, and those of other installed packages."""
     own = tuple(_from_json(one) for one in json.loads(MANIFEST.read_text(encoding="utf-8")))
     return own + tuple(_of_third_party(point) for point in entry_points(group=GROUP))
 
 
 def manifest() -> str:
-    """The text of `analyses.json`: what the package's modules declare."""
+    """Return the text of `analyses.json`: what the package's modules declare."""
     made = [_to_json(one.listing(module)) for module in MODULES for one in analyses_of(module)]
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
@@ -192,7 +192,7 @@ def _of_third_party(point: EntryPoint) -> Listing:
 
 
 def _to_json(value: Any) -> Any:
-    """A declared value as JSON, without what is as by default; a function by its name."""
+    """Convert a declared value to JSON, leaving out defaults; a function is represented by its name."""
     if is_dataclass(value):
         return {f.name: _to_json(own) for f in fields(value) if (own := getattr(value, f.name)) != f.default}
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The packages, devices and shipped files that unembed uses: which are present, and how to install the others."""
+"""Find which packages, devices and shipped files that unembed uses are present, and how to install the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["ok", "missing", "too old or new", "absent"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the environment.
+    """One package, device or file that unembed uses.
 
     Attributes:
         what: the package, device or file.
@@ -57,7 +57,7 @@ _WORK = {
 
 
 def check_environment() -> list[Finding]:
-    """Every finding; of the packages only torch is imported, and only where its build can use a GPU."""
+    """Return every finding. Of the packages only torch is imported, and only if its build can use a GPU."""
     return [*_python(), *_packages(), *_extras_for_work(), *_devices(), *_shipped()]
 
 
@@ -71,7 +71,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Every requirement of the always needed part and of the extras in `_USES`."""
+    """Yield every requirement of the base installation and of the extras in `_USES`."""
     for text in metadata.requires("unembed") or []:
         requirement = Requirement(text)
         extra = next((name for name in _USES if name and _needed_by(requirement, name)), "")
@@ -102,7 +102,7 @@ def _extras_for_work() -> Iterator[Finding]:
 
 
 def _whole_extra(extra: str) -> list[Requirement]:
-    """The requirements of an extra, with those of the extras that it names."""
+    """Return the requirements of an extra, with those of the extras that it names."""
     needed = [r for r in map(Requirement, metadata.requires("unembed") or []) if _needed_by(r, extra)]
     own = [r for r in needed if r.name != "unembed"]
     return own + [r for other in needed if other.name == "unembed" for name in other.extras for r in _whole_extra(name)]
@@ -151,7 +151,7 @@ def _memory() -> int | None:
 
 
 def _shipped() -> Iterator[Finding]:
-    """The weights and the text inside the package, and free disk space."""
+    """Yield the weights and the text inside the package, and the free disk space."""
     from unembed.models.shipped_models import SHIPPED, shipped_folder
 
     again = "pip install --force-reinstall unembed"

@@ -46,7 +46,7 @@ class UnembedError(Exception):
 
 
 class UnembedWarning(UserWarning):
-    """Something that a reader of the numbers should know: the command line prints it as one line on stderr."""
+    """Warns about something that affects how numbers must be read; the command line prints it as one line on stderr."""
 
 
 def _without_full_stop(part: str) -> str:
@@ -56,13 +56,13 @@ def _without_full_stop(part: str) -> str:
 
 
 def first_sentence(error: BaseException) -> str:
-    """The first sentence of another library's message, whole and on one line; the class where there is no message."""
+    """Return the first sentence of another library's message on one line; the error's class if it has no message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.split(r"(?<=[^.][.!?])\s", " ".join(lines[0].split()), maxsplit=1)[0]
 
 
 def reading_fault(error: BaseException) -> str:
-    """Why a file could not be read."""
+    """Explain why a file could not be read."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""The handle that `unembed.load()` returns: each method is a function of one room."""
+"""The object that `unembed.load()` returns: each of its methods is a function of one subpackage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens reading_truth"
 )
 class LanguageModel(Decoder):
-    """A decoder with everything that can be done with it; the methods are the rooms' own functions.
+    """A decoder with everything that can be done with it; its methods are functions of the subpackages.
 
     Attributes:
         name: what the model was opened as: a shipped name, a hub id, or the name of its folder.
@@ -106,7 +106,7 @@ class LanguageModel(Decoder):
     def trace(
         self, prompt: Tokens | Sequence[Tokens], *, edits: Edits = (), show_unlearned: bool = False
     ) -> Trace | Records[Trace]:
-        """The trace of a prompt, or of each of several; see `unembed.trace.trace.Trace`.
+        """Trace a prompt, or each of several; see `unembed.trace.trace.Trace`.
 
         Args:
             prompt: a text or token ids; for a list of them, the traces are a sequence that prints as a table.
@@ -125,7 +125,7 @@ class LanguageModel(Decoder):
         *,
         folder: str | None = None,
     ) -> AttachedDictionary:
-        """A dictionary of features at a layer and point; see `unembed.dictionaries.attachment.attach`."""
+        """Attach a dictionary of features at a layer and point; see `unembed.dictionaries.attachment.attach`."""
         from unembed.dictionaries.attachment import attach
 
         return attach(self, dictionary, layer, point, folder=folder)
@@ -144,7 +144,7 @@ class LanguageModel(Decoder):
         return self.use_lens(fit_lens(self, corpus, contexts, length, **options))
 
     def use_lens(self, lens: JacobianLens) -> JacobianLens:
-        """Use a lens that was fitted on this model: it becomes `lm.lens`.
+        """Use a lens that was fitted on this model; it becomes `lm.lens`.
 
         Raises:
             InvalidInput: it was fitted on other weights.
@@ -169,7 +169,7 @@ class LanguageModel(Decoder):
         by: By = "component",
         edits: Edits = (),
     ) -> Attribution:
-        """Why a token is predicted: its logit, or the difference of two, as the sum of what every writer adds.
+        """Explain why a token is predicted: its logit, or the difference of two, as the sum of what every writer adds.
 
         Args:
             token: the prediction when None.
@@ -183,7 +183,7 @@ class LanguageModel(Decoder):
     def index(
         self, corpus: CorpusSource = None, path: str | Path | None = None, *, build: bool = True, **options: Any
     ) -> Index | None:
-        """An index of what every memory fires on: built, resumed or opened; see `unembed.index.index.Index.build`.
+        """Build, resume or open an index of what every memory fires on; see `unembed.index.index.Index.build`.
 
         Args:
             corpus: text that `unembed.open_corpus` opens; the shipped sample when None.
@@ -200,7 +200,10 @@ class LanguageModel(Decoder):
         return Index.build(self, text, cached_path(self, text) if path is None else path, **options)
 
     def report(self, name: str, corpus: CorpusSource = None, out: str | Path = "report/", **options: Any) -> Report:
-        """A paper's experiments on this model, written to a folder; see `unembed.reports.report.report`."""
+        """Run a paper's experiments on this model, and write a report to a folder.
+
+        See `unembed.reports.report.report`.
+        """
         from unembed.reports import report
 
         return report(name, self, corpus, out, **options)
@@ -208,7 +211,7 @@ class LanguageModel(Decoder):
     def train_dictionary(
         self, corpus: CorpusSource, layer: int, point: Point = "resid_post", **options: Any
     ) -> Dictionary:
-        """A dictionary trained on a point's activations; see `unembed.dictionaries.train_dictionary`."""
+        """Train a dictionary on a point's activations; see `unembed.dictionaries.train_dictionary`."""
         from unembed.corpus import open_corpus
         from unembed.dictionaries.train_dictionary import train_dictionary
 

@@ -1,4 +1,4 @@
-"""The public names of packages, imported on first use so that importing a package stays light, and of classes."""
+"""Import the public names of a package on first use, so that importing the package stays fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 def import_on_first_use(
     package: str, homes: Mapping[str, str], modules: str = "", offered: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package.
+    """Return the `__getattr__`, `__dir__` and `__all__` of a package.
 
     Type checkers do not run this function: the package also imports its names under `if TYPE_CHECKING`, and
     `tests/test_lazy.py` compares the two. No name may be that of a submodule, which Python would find first.
@@ -44,7 +44,7 @@ def import_on_first_use(
 
 
 def offers(names: str) -> Callable[[type[T]], type[T]]:
-    """A decorator of a class: completion offers these names, separated by spaces, and no others.
+    """Return a class decorator that restricts completion to these names, separated by spaces.
 
     The other names without an underscore are for the rooms of this package, and may change. `docs/python.md` lists what
     is offered.

@@ -1,4 +1,4 @@
-"""A stream vector read in the vocabulary: bases, top tokens, ranks, probabilities.
+"""Read a stream vector in the vocabulary: bases, top tokens, ranks, probabilities.
 
 Three bases, because what a vector promotes depends on how the final norm is treated:
 
@@ -40,7 +40,7 @@ def logits_of(
     basis: Basis = "final",
     scale: Float[Tensor, "*pos 1"] | None = None,
 ) -> Float[Tensor, "*pos d_vocab"]:
-    """The scores of every token for stream vectors.
+    """Return the score of every token for stream vectors.
 
     Args:
         basis: "raw", "final" or "frozen".
@@ -67,16 +67,16 @@ def logits_of(
 
 
 def comparable_basis(lm: Decoder) -> Basis:
-    """The basis in which scores of single vectors are comparable over the whole vocabulary; without a norm if possible.
+    """Return the basis in which scores of single vectors can be compared over the whole vocabulary.
 
-    "raw"; "final" for an adaptive softmax, whose linear scores compare only within a band of words: there its own
-    log-probabilities, as in the released code of Geva et al. 2021.
+    It is "raw", or "final" for an adaptive softmax, whose linear scores can be compared only within a band of words;
+    then its own log-probabilities are used, as in the released code of Geva et al. 2021.
     """
     return "final" if hasattr(lm.structure.head, "band_scores") else "raw"
 
 
 def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
-    """The k largest entries of each row, largest first; exact, and faster than a full selection over wide rows.
+    """Return the k largest entries of each row in order; exact, and faster than a full selection over wide rows.
 
     The k largest lie in the k blocks with the largest maxima, so only those blocks are searched.
     """
@@ -97,7 +97,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
 
 
 def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
-    """Log of the sum of exp(score) of each row; the scores are overwritten, because a copy costs more than the sum.
+    """Return the log of the sum of exp(score) of each row, overwriting the scores, since a copy would cost more.
 
     Scores more than 80 below the maximum are raised to 80 below it: their terms are negligible, and as denormal numbers
     they would make the sum ten times slower.
@@ -112,7 +112,7 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Vectors read in the vocabulary, for any shape of positions."""
+    """Vectors read in the vocabulary, in any shape of positions."""
 
     ids: Int[Tensor, "*pos k"]
     """The top tokens, best first."""
@@ -125,17 +125,17 @@ class Reading:
 
     @property
     def probabilities(self) -> Float[Tensor, "*pos k"]:
-        """Probabilities of the top tokens under a softmax over the whole vocabulary."""
+        """Return the probabilities of the top tokens under a softmax over the whole vocabulary."""
         return (self.logits - self.log_total[..., None]).exp()
 
     @property
     def tracked_probabilities(self) -> Float[Tensor, "*pos tracked"]:
-        """Probabilities of the tracked tokens."""
+        """Return the probabilities of the tracked tokens."""
         return (self.tracked_logits - self.log_total[..., None]).exp()
 
 
 def joined(parts: Sequence[Reading]) -> Reading:
-    """Readings of layer after layer as one."""
+    """Join the readings of consecutive layers."""
     return Reading(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Reading)))
 
 
@@ -150,7 +150,7 @@ def read(
     track: Int[Tensor, "*pos tracked"] | None = None,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Reading:
-    """Top tokens of many vectors, and logits and ranks of chosen tokens, in one product by chunks.
+    """Return top tokens of many vectors, and logits and ranks of chosen tokens, in one product by chunks.
 
     Args:
         top: how many tokens to list.
@@ -189,7 +189,7 @@ def read(
 def read_ends(
     lm: Decoder, x: Float[Tensor, "row d_model"], top: int = 10, *, hidden: Bool[Tensor, " d_vocab"] | None = None
 ) -> tuple[TopTokens, TopTokens]:
-    """Top tokens of vectors and of their opposites in the raw basis, as `read` lists them, in one product for both.
+    """Return top tokens of vectors and of their negatives in the raw basis, listed as in `read`, in one product.
 
     Returns:
         Ids and scores of the highest tokens, and of the lowest.
@@ -225,7 +225,7 @@ def read_ends(
 
 @dataclass(frozen=True, eq=False)
 class _Readout:
-    """How prepared vectors become scores, a range of tokens at a time."""
+    """Turns prepared vectors into scores, for a range of tokens at a time."""
 
     lm: Decoder
     basis: Basis
@@ -239,7 +239,7 @@ class _Readout:
         return cls(lm, basis, lm.weights.W_U if linear else None)
 
     def prepare(self, x: Tensor, scale: Tensor | None) -> Tensor:
-        """The vectors that W_U multiplies."""
+        """Return the vectors that W_U multiplies."""
         norm = self.lm.structure.final_norm
         if self.basis == "raw" or norm is None:
             return x
@@ -250,19 +250,19 @@ class _Readout:
         return norm.frozen(x, scale).to(x.dtype)
 
     def columns(self, width: int = COLUMNS) -> list[slice]:
-        """The ranges of tokens to go through."""
+        """Return the ranges of tokens to go through."""
         n = self.lm.d_vocab
         return [slice(0, n)] if self.W_U is None else [slice(i, min(i + width, n)) for i in range(0, n, width)]
 
     def scores(self, prepared: Tensor, tokens: slice) -> Tensor:
-        """Scores of a range of tokens, in a new tensor."""
+        """Return the scores of a range of tokens in a new tensor."""
         structure = self.lm.structure
         if self.W_U is None:
             return structure.capped(structure.head(prepared).to(prepared.device)).clone()
         return self._finished(prepared @ self.W_U[:, tokens].to(prepared.dtype), tokens)
 
     def own(self, prepared: Tensor, tokens: Int[Tensor, "row tracked"]) -> Tensor:
-        """Scores of chosen tokens, which differ from row to row."""
+        """Return the scores of chosen tokens, which differ from row to row."""
         if self.W_U is None:
             return self.scores(prepared, slice(None)).gather(1, tokens)
         found = torch.einsum("rd,rtd->rt", prepared, self.W_U.T[tokens].to(prepared.dtype))
@@ -285,7 +285,7 @@ def _read_rows(
     tracked: Int[Tensor, "row tracked"],
     hidden: Bool[Tensor, " d_vocab"] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Top ids and logits, total, and the tracked tokens' logits and ranks, going through the vocabulary once."""
+    """Return top ids and logits, log totals, and logits and ranks of tracked tokens, reading the vocabulary once."""
     own = readout.own(prepared, tracked)
     higher = torch.zeros_like(tracked)
     best_values, best_ids, totals = [], [], []
@@ -316,7 +316,7 @@ def _read_rows(
 
 
 def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
-    """How many of these scores lie above each tracked token's; the token itself (at column `at`) never counts."""
+    """Count the scores above each tracked token's own; the token itself (at column `at`) never counts."""
     counts = []
     inside = (at >= 0) & (at < scores.shape[1])
     itself = scores.gather(1, at.clamp(0, scores.shape[1] - 1))
@@ -329,23 +329,23 @@ def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
 
 
 def final_scale(lm: Decoder, last: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
-    """The scale that the final norm has on the last stream; ones where the model has no final norm."""
+    """Return the scale that the final norm has on the last stream; ones if the model has no final norm."""
     if lm.structure.final_norm is None:
         return torch.ones(*last.shape[:-1], 1, dtype=last.dtype, device=last.device)
     return lm.structure.final_norm.scale(last)
 
 
 def logit_direction(lm: Decoder, token: int, against: int | None = None) -> Float[Tensor, " d_model"]:
-    """The direction whose dot product with a stream vector, over the final norm's scale, is a contribution to a logit.
+    """Return the direction whose dot product with a stream vector, over the norm's scale, adds to a logit.
 
-    With `against`, to the difference of two logits. Biases and the soft cap are left out.
+    With `against`, it adds to the difference of two logits. Biases and the soft cap are left out.
     """
     W_U = lm.weights.W_U
     return _through_final_norm(lm, W_U[:, token] if against is None else W_U[:, token] - W_U[:, against])
 
 
 def average_direction(lm: Decoder) -> Float[Tensor, " d_model"]:
-    """The same direction for the mean logit of the vocabulary."""
+    """Return the same direction for the mean logit of the vocabulary."""
     return _through_final_norm(lm, lm.weights.W_U.mean(1, dtype=torch.float32))
 
 

@@ -1,6 +1,6 @@
-"""The words of the package as data: capture points, their axes, bases and tolerances.
+"""The terms of the package as data: capture points, their axes, bases and tolerances.
 
-Every room, every command and every table reads the words from here, so that one word means one thing everywhere.
+All code reads the terms from here, so that each has the same meaning everywhere.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ MemoryAddress = tuple[int, MemoryIndex]
 
 
 class SignedMemory(NamedTuple):
-    """A memory at one sign of its coefficient; written L5M278, or -L5M278 where the coefficient is negative.
+    """A memory at one sign of its coefficient; written L5M278, or -L5M278 if the coefficient is negative.
 
-    In a gated layer a memory fires with either sign, and what it promotes at one it suppresses at the other.
+    In a gated layer a memory fires with either sign, and what it promotes at one sign it suppresses at the other.
     """
 
     layer: int
@@ -127,7 +127,7 @@ _HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})")
 def memory_name(
     layer: int, number: MemoryIndex, experts: tuple[int, int] | None = None, pole: Pole = "positive"
 ) -> str:
-    """The name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 of the shared expert.
+    """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 in the shared expert.
 
     Args:
         number: of the memory in its layer; or (expert, number), as `parse_memory` returns it.
@@ -147,7 +147,7 @@ def memory_name(
 
 
 def parse_signed_memory(text: str) -> SignedMemory | None:
-    """Layer, index and pole from the name of a memory (L5M278, -L5M278, 5.278, L12E7M345, L12SM3); else None."""
+    """Return layer, index and pole of a memory's name (L5M278, -L5M278, 5.278, L12E7M345, L12SM3), else None."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         return None
@@ -160,13 +160,13 @@ def parse_signed_memory(text: str) -> SignedMemory | None:
 
 
 def parse_memory(text: str) -> MemoryAddress | None:
-    """Layer and index from the name of a memory, at either pole; None for any other text."""
+    """Return layer and index of a memory's name, at either pole; None for any other text."""
     named = parse_signed_memory(text)
     return None if named is None else named.address
 
 
 def read_signed_memory(text: str) -> SignedMemory:
-    """Layer, index and pole of a memory written L5M278 or 5.278; -L5M278 is its negative pole.
+    """Read layer, index and pole of a memory written L5M278 or 5.278; -L5M278 is its negative pole.
 
     Raises:
         InvalidInput: the text is not of that form.
@@ -178,7 +178,7 @@ def read_signed_memory(text: str) -> SignedMemory:
 
 
 def read_memory(text: str) -> MemoryAddress:
-    """Layer and index of a memory written L5M278 or 5.278; of an expert's, L12E7M345, the index is (expert, index).
+    """Read layer and index of a memory written L5M278 or 5.278; for an expert's, the index is (expert, index).
 
     -L5M278 is the same memory at its negative pole: `read_signed_memory` tells the two apart.
 
@@ -225,18 +225,18 @@ class HeadAddress(NamedTuple):
 
 
 def head_name(layer: int, head: int) -> str:
-    """The name of a head: L0H3."""
+    """Write the name of a head: L0H3."""
     return f"L{layer}H{head}"
 
 
 def head_named(text: str) -> HeadAddress | None:
-    """The head of a name (L0H3); None for any other text."""
+    """Return the head with this name (L0H3); None for any other text."""
     match = _HEAD.fullmatch(text.strip())
     return None if match is None else HeadAddress(int(match[1]), int(match[2]))
 
 
 def parse_head(text: str) -> HeadAddress:
-    """Layer and head of a head written L0H3 or 0.3.
+    """Read layer and head of a head written L0H3 or 0.3.
 
     Raises:
         InvalidInput: the text is not of that form.
@@ -248,7 +248,7 @@ def parse_head(text: str) -> HeadAddress:
 
 
 def parse_heads(text: str) -> tuple[HeadAddress, ...]:
-    """Heads written L0H3,L1H2.
+    """Read heads written L0H3,L1H2.
 
     Raises:
         InvalidInput: a part of the text is not a head.

@@ -1,8 +1,8 @@
-"""Options of analyses and commands: one meaning, one type and one help text for each name.
+"""The options of analyses and commands: each name has one meaning, one type and one help text.
 
-A parameter is declared by its annotation, `Annotated[int, Option("What it means.")]`. Those that several functions
-have are types here: `top: Top = 20`. From the signature a surface learns what it needs (`parameter_of`): the command
-line makes options of it, the explorer's API the fields of a request.
+A parameter is declared by its annotation, `Annotated[int, Option("What it means.")]`. Options that several functions
+share are types here: `top: Top = 20`. From the signature, `parameter_of` finds what the command line and the explorer's
+API need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unembed.names import (
 
 @dataclass(frozen=True)
 class Option:
-    """What surfaces say about a parameter.
+    """How a parameter is named, explained and read outside Python.
 
     Attributes:
         help: what it means, in one sentence.
@@ -183,7 +183,7 @@ Device = Annotated[str | None, Option("Where the model is.", given="device")]
 
 
 def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
-    """A parameter of a function, with what its annotation says.
+    """Return a parameter of a function with the information in its annotation.
 
     Raises:
         TypeError: the annotation has no `Option`, or its type is none that a surface can read.

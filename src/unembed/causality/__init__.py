@@ -1,8 +1,8 @@
-"""What happens if: activations replaced or removed in the running model, and what that does to the prediction.
+"""Replace or remove activations in the running model, and measure what that does to the prediction.
 
-Owns metrics of a prediction, activation patching between two prompts and path patching from a writer to a reader,
-ablation, total effects next to direct ones, and attribution patching as an estimate of all. How a tensor is captured or
-replaced belongs to `stream`.
+This package holds metrics of a prediction, activation patching between two prompts, path patching from a writer to a
+reader, ablation, total effects next to direct ones, and attribution patching as an estimate of all. How a tensor is
+captured or replaced is left to `stream`.
 """
 
 from unembed.causality.ablation import Ablation as Ablation

@@ -1,4 +1,4 @@
-"""Ablation: the prediction when heads, memories, components or layers are removed, in prompts and over a corpus."""
+"""Ablation: remove heads, memories, components or layers, and measure the prediction, in prompts or over a corpus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unembed.validation import as_int, one_of, positive_int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ablation(Displayed):
-    """The metric after each ablation.
+    """The metric after each ablation of parts in one prompt.
 
     Attributes:
         values: the metric: (layer, head) for heads="all", (layer, memory) for memories="all", else one number for each
@@ -50,7 +50,7 @@ class Ablation(Displayed):
 
     @property
     def effects(self) -> Float[Tensor, "..."]:
-        """Baseline minus value: the total effect of what was ablated, positive where it supports the metric."""
+        """Baseline minus value: the total effect of the ablated part, positive if the part supports the metric."""
         return self.baseline - self.values
 
     def to_table(self) -> Table:
@@ -68,12 +68,12 @@ class PromptAblations(Displayed):
 
     @property
     def all_effects(self) -> Float[Tensor, "prompt ..."]:
-        """The effects in every prompt."""
+        """Return the effects in every prompt."""
         return torch.stack([one.effects for one in self.each])
 
     @property
     def effects(self) -> Float[Tensor, "..."]:
-        """The mean effect: by how much the metric falls."""
+        """Return the mean effect: how much the metric falls."""
         return self.all_effects.mean(dim=0)
 
     @property

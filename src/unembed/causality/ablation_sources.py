@@ -1,4 +1,4 @@
-"""What replaces an ablated activation: zero, its mean over a corpus, or its values in other prompts."""
+"""What an ablated activation is replaced by: zero, its mean over a corpus, or its values in other prompts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from unembed.sweeps.reducers.reducer import Need
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What replaces an activation: zero where there are no numbers."""
+    """The numbers that replace activations; zero if there are none."""
 
     numbers: dict[Need, Tensor] | None = None
     by_position: bool = False
 
     def replacement(self, target: Target, where: Tensor | None = None, n_pos: int | None = None) -> Replacement:
-        """The replacement of a head, memory or component at some positions, or at all."""
+        """Return the replacement of a head, memory or component, at some positions or at all."""
         point, layer, index = target
         chosen = torch.tensor([index]) if point == "coefficients" and index is not None else index
         if self.numbers is None:
@@ -52,9 +52,9 @@ def sources_of(
     by_position: bool,
     edits: Edits,
 ) -> tuple[list[Source], str]:
-    """What replaces the activations of `needs` in prompts of up to `n_pos` tokens, and the same in words.
+    """Return what replaces the activations of `needs` in prompts of up to `n_pos` tokens, and describe it in words.
 
-    Several sources are the prompts of `to`.
+    With several prompts in `to`, there is one source for each.
 
     Raises:
         InvalidInput: `to` is not one of these, or a prompt or segment is too short.
@@ -82,7 +82,7 @@ def sources_of(
 
 
 def up_to(mean: Float[Tensor, "pos ..."], n_pos: int, corpus: str) -> Float[Tensor, "n_pos ..."]:
-    """The means of the first positions.
+    """Return the means of the first positions.
 
     Raises:
         InvalidInput: the corpus has no segment as long.

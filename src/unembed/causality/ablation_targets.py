@@ -1,4 +1,4 @@
-"""Ablation targets: a head, a memory, a group of memories, a component or a whole layer, each ablated at once."""
+"""The targets of ablation: a head, a memory, a group of memories, a component or a whole layer."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Target = tuple[str, int, int | None]
 
 @dataclass(frozen=True)
 class Group:
-    """What one ablation removes."""
+    """The parts that one ablation removes together."""
 
     label: str
     targets: tuple[Target, ...]
 
     @property
     def start(self) -> int:
-        """The lowest layer."""
+        """The lowest layer in the group."""
         return min(layer for _, layer, _ in self.targets)
 
 
@@ -48,7 +48,7 @@ def groups_of(
     components: Components | None = None,
     layers: Layers | None = None,
 ) -> list[Group]:
-    """One group for each ablation; all heads if nothing is chosen.
+    """Return one group for each ablation; all heads if nothing is chosen.
 
     Args:
         heads: pairs (layer, head), or "all".
@@ -73,7 +73,7 @@ def groups_of(
 def grid_of(
     lm: Decoder, heads: object, memories: object, components: object, layers: object, n: int
 ) -> tuple[int, ...]:
-    """The shape of the values: (layer, head) or (layer, memory) where all of one kind are chosen and form a grid."""
+    """Return the shape of the values: (layer, head) or (layer, memory) if all of one kind are ablated, else a list."""
     chosen = [kind for kind in (heads, memories, components, layers) if kind is not None]
     if not chosen or (len(chosen) == 1 and isinstance(heads, str)):
         point = "z"

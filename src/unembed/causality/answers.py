@@ -1,4 +1,4 @@
-"""Patching, path patching and ablation as questions that every surface asks, and how their answers are shown."""
+"""Patching, path patching and ablation as questions for the command line and the explorer, with their answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def patch_answer(
 
 
 def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
-    """The fraction recovered by layer, and by position or head."""
+    """Show the fraction recovered by layer, and by position or head."""
     values = found.recovered
     if values.dim() == 3:  # memories: the strongest at each layer and position
         values = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
@@ -104,7 +104,7 @@ def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
 
 
 def _with_characters(table: Table, found: Patching) -> Table:
-    """The table with whole characters in place of the bytes that single tokens contain."""
+    """Replace bytes in the table, which single tokens may contain, by whole characters."""
     if "token" not in table or "position" not in table:
         return table
     texts = dict(zip(found.positions, characters(found.tokens), strict=True))
@@ -227,7 +227,7 @@ def ablate_answer(
 def _check_ablation(
     prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, token: str | None
 ) -> None:
-    """Refuse options that do not go together.
+    """Refuse options that cannot be combined.
 
     Raises:
         InvalidInput: they do not.
@@ -246,7 +246,7 @@ def _check_ablation(
 
 
 def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
-    """The clusters that some memories' values are in, cut as `unembed clusters` does."""
+    """Return the clusters that contain the values of some memories, cut as `unembed clusters` does."""
     if not memories:
         return {}
     numbered = [lm.memory(*pair) for pair in memories]
@@ -255,7 +255,7 @@ def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
 
 
 def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
-    """The memories that have a label in an index.
+    """Return the memories that have a label in an index.
 
     Raises:
         InvalidInput: there is no index, or none with the label.
@@ -279,7 +279,7 @@ def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
 
 
 def _metric(token: str | None, against: str | None) -> Metric | None:
-    """The logit of a token, minus that of another; None for the default of the analysis."""
+    """Return the logit of a token, minus that of another; None for the default of the analysis."""
     if token is None:
         if against is not None:
             raise InvalidInput(f"comparing with {against!r} alone", why="no token is named", instead="Give --token too")

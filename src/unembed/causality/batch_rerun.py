@@ -1,4 +1,4 @@
-"""A padded batch of a corpus run once, and again with replaced activations: the loss of every predicted token."""
+"""Run a padded batch of a corpus once, and again with replaced activations: the loss of every predicted token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unembed.sweeps.reducers.reducer import Need
 
 
 class BatchRerun:
-    """An unchanged run of a padded batch, and reruns of it under ablations that start at the first layer changed."""
+    """An unchanged run of a padded batch, and ablated reruns of it, which start at the first layer changed."""
 
     def __init__(self, lm: Decoder, batch: Batch, edits: Edits, needs: Sequence[Need]) -> None:
         """Run the batch once; store the stream entering every block, and the activations of `needs`."""
@@ -50,7 +50,7 @@ class BatchRerun:
         self._skips = self._can_skip()
 
     def _can_skip(self) -> bool:
-        """Whether starting at the last layer gives the same losses."""
+        """Tell whether starting at the last layer gives the same losses."""
         if self.lm.structure.streams is not None:
             return False  # the captured tensor is the sum of the streams, not what passes from block to block
         if self.lm.n_layers == 1 or not self.n_predicted:
@@ -59,7 +59,7 @@ class BatchRerun:
         return float((found - self.loss).abs().max()) <= 1e-5 * max(1.0, float(self.loss.abs().max()))
 
     def _changed(self, start: int, changes: Changes) -> Float[Tensor, " prediction"]:
-        """The losses of a pass with replacements from one layer on."""
+        """Return the losses of a pass with replacements from one layer on."""
         start = start if self._skips else 0
         entering = (lambda _t: self.captured["resid_pre", start].clone()) if start else None
         passes = replaced_pass(self.lm, changes, self.edits, skipped=self._outputs[:start], entering=entering)
@@ -67,7 +67,7 @@ class BatchRerun:
             return self._loss(current)
 
     def _loss(self, current: ForwardPass) -> Float[Tensor, " prediction"]:
-        """The loss of every prediction, in float64 on the CPU."""
+        """Return the loss of every prediction, in float64 on the CPU."""
         mask = self.batch.mask.to(self.tokens)
         with memory_guard(f"a batch of {self.tokens.numel()} tokens"):
             logits = self.lm.hf(self.tokens, **forward_arguments(self.lm, mask), **current.arguments).logits
@@ -83,12 +83,12 @@ class BatchRerun:
         return loss
 
     def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
-        """The losses without a group, each row with its own source."""
+        """Return the losses without a group, where each row has its own source."""
         changes = [(i, one.replacement(target)) for target in group.targets for i, one in enumerate(sources)]
         return self._changed(group.start, changes)
 
     def rows(self) -> list[dict[Need, Tensor]]:
-        """The captured activations of each segment, without padding."""
+        """Return the captured activations of each segment, without padding."""
         return [
             {need: self.captured[need][i, :length] for need in self._needs}
             for i, length in enumerate(self.batch.lengths.tolist())

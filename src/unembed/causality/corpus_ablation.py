@@ -1,7 +1,7 @@
-"""Ablation over a corpus: the rise of the loss, over all tokens and for each, with intervals.
+"""Ablation over a corpus: how much the loss rises, over all tokens and for each token, with intervals.
 
-Every ablation is made on the same tokens as the unchanged model, so each prediction is compared with itself. Intervals
-are percentile bootstraps over segments (sentences or windows), which are what was drawn.
+Every ablation is measured on the same tokens as the unchanged model, so each prediction is compared with itself.
+Intervals are percentile bootstraps over segments (sentences or windows), because these were drawn at random.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unembed.validation import positive_int, valid_seed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CorpusAblation(Displayed):
-    """The change of the loss by each ablation, for every predicted token.
+    """The change in the loss of every predicted token, for each ablation.
 
     Attributes:
         labels: what was ablated, such as "L5H3".
@@ -55,12 +55,12 @@ class CorpusAblation(Displayed):
 
     @property
     def effects(self) -> Float[Tensor, " ablation"]:
-        """By how much the mean loss rises, in nats a token."""
+        """Return how much the mean loss rises, in nats per token."""
         return self.changes.double().mean(dim=1)
 
     @property
     def intervals(self) -> Float[Tensor, "ablation 2"]:
-        """The 95 % interval of each effect; NaN with fewer than two segments."""
+        """Return the 95 % interval of each effect; NaN with fewer than two segments."""
         return _intervals(self.changes, self.segments, self.seed)
 
     def to_table(self) -> Table:
@@ -73,7 +73,7 @@ class CorpusAblation(Displayed):
         return ranked(title, columns, self.effects, self.provenance)
 
     def by_token(self, ablated: str | int = 0, least: int = 5) -> Table:
-        """How an ablation changes the loss of each predicted token, the largest change first.
+        """Tabulate how an ablation changes the loss of each predicted token, largest change first.
 
         Args:
             ablated: a label, or its number.
@@ -107,7 +107,7 @@ class CorpusAblation(Displayed):
 def _intervals(
     changes: Float[Tensor, "ablation prediction"], segments: Int[Tensor, " prediction"], seed: int
 ) -> Float[Tensor, "ablation 2"]:
-    """95 % intervals of the mean over predictions; NaN with fewer than two segments."""
+    """Return 95 % intervals of the mean over predictions; NaN with fewer than two segments."""
     if len(segments.unique()) < 2:
         return torch.full((len(changes), 2), float("nan"), dtype=torch.float64)
     from unembed.document.intervals import mean_of  # 20 ms: only where it is needed
@@ -186,7 +186,7 @@ def ablate_corpus(
 
 
 def _resampled(pool: Sequence[dict[Need, Tensor]], n_rows: int, n_pos: int, generator: torch.Generator) -> list[Source]:
-    """For each row of a batch, the activations of another segment; positions past its end are resampled from it."""
+    """Draw for each row of a batch the activations of another segment; positions past its end are drawn from it."""
     sources = []
     for row in range(n_rows):
         other = int(torch.randint(len(pool) - 1, (), generator=generator))

@@ -1,4 +1,4 @@
-"""The mean of an activation over a corpus, over all positions together or for each position."""
+"""Compute the mean of an activation over a corpus, for all positions together or for each position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 
 
 class MeanActivation(Reducer):
-    """The mean of some points of some layers over the counted tokens, in float64.
+    """The mean of some points in some layers over the counted tokens, in float64.
 
     Args:
         needs: points and layers.
@@ -30,13 +30,13 @@ class MeanActivation(Reducer):
         self.points, self.by_position = tuple(needs), by_position
 
     def start(self, lm: Decoder) -> None:
-        """Start with no token."""
+        """Start without tokens."""
         self._sums: dict[Need, Tensor] = {}
         self._counts = torch.zeros(0, dtype=torch.long)
 
     @property
     def needs(self) -> Collection[Need]:
-        """The points, as given."""
+        """Return the given points."""
         return self.points
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
@@ -53,13 +53,13 @@ class MeanActivation(Reducer):
         self._counts = _added(self._counts, counts if self.by_position else counts.sum()[None])
 
     def merge(self, other: MeanActivation) -> None:
-        """Add the sums of another one."""
+        """Add the sums of another reducer."""
         for need, total in other._sums.items():
             self._sums[need] = _added(self._sums.get(need), total)
         self._counts = _added(self._counts, other._counts)
 
     def result(self) -> dict[Need, Float[Tensor, "..."]]:
-        """The means: (width...) of all positions, or (pos, width...) up to the first position that does not occur."""
+        """Return the means: (width...) over all positions, or (pos, width...) for each position with tokens."""
         seen = int((self._counts > 0).cumprod(0).sum())
         found = {}
         for need, total in self._sums.items():
@@ -69,7 +69,7 @@ class MeanActivation(Reducer):
         return found
 
     def state(self) -> dict[str, Any]:
-        """Sums and counts."""
+        """Return sums and counts."""
         return {"sums": dict(self._sums), "counts": self._counts}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ class MeanActivation(Reducer):
 
 
 def _added(known: Tensor | None, new: Tensor) -> Tensor:
-    """The sum of two tensors, the shorter one filled up with zeros at its first axis."""
+    """Add two tensors, of which the shorter is padded with zeros along its first axis."""
     if known is None:
         return new
     longer, shorter = (known, new) if len(known) >= len(new) else (new, known)
@@ -88,7 +88,7 @@ def _added(known: Tensor | None, new: Tensor) -> Tensor:
 
 
 def first_batches(lm: Decoder, corpus: Corpus, n_tokens: int, tokens_per_batch: int = 2048) -> Iterator[Batch]:
-    """Batches of the first tokens of a corpus, until `n_tokens` are counted.
+    """Yield batches of the first tokens of a corpus, until `n_tokens` are counted.
 
     Raises:
         Unsupported: the corpus has no text.
@@ -107,7 +107,7 @@ def first_batches(lm: Decoder, corpus: Corpus, n_tokens: int, tokens_per_batch: 
 def corpus_means(
     lm: Decoder, corpus: Corpus, needs: Sequence[Need], n_tokens: int, by_position: bool = False
 ) -> dict[Need, Float[Tensor, "..."]]:
-    """The mean of each point and layer over the first tokens of a corpus, in the model's dtype.
+    """Return the mean of each point and layer over the first tokens of a corpus, in the model's dtype.
 
     Raises:
         Unsupported: the corpus has no text.

@@ -1,4 +1,4 @@
-"""Tables of effects: one row for each, the largest first."""
+"""Make tables of effects, with one row for each effect, largest first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unembed.results import Provenance, Table
 def ranked(
     title: str, columns: Mapping[str, Sequence[Any] | Tensor | None], by: Float[Tensor, "..."], provenance: Provenance
 ) -> Table:
-    """A table whose rows are ordered by the size of a number; rows in which it is NaN are left out.
+    """Return a table whose rows are sorted by the size of a number; rows where it is NaN are left out.
 
     Args:
         columns: values in the order of `by`, whose axes are flattened; columns that are None are left out, and NaN in

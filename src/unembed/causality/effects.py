@@ -1,8 +1,8 @@
-"""Total effects next to direct ones: each writer of an attribution ablated by itself.
+"""Compute total effects next to direct ones, by ablating each writer of an attribution alone.
 
-The direct effect is the writer's contribution to the logit. The total effect is by how much the same logit, or
-difference of logits, falls when that writer alone is set to zero at the attribution's position; it includes what later
-layers do with the writer's output.
+The direct effect is the writer's contribution to the logit. The total effect is how much the same logit (or difference
+of logits) falls if that writer alone is set to zero at the attribution's position. It includes what later layers do
+with the writer's output.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixe
 def total_effects(
     lm: Decoder, seen: Run, attribution: Attribution, rows: Sequence[Row], edits: Edits = ()
 ) -> list[float | None]:
-    """The total effect of each writer, in logits; None for embeddings, positions and biases, which are not ablated.
+    """Return the total effect of each writer, in logits; None for embeddings, positions and biases.
 
-    All ablations are made in batched passes that start at the layer ablated.
+    Those are not ablated. All other ablations run in batches, in passes that start at the ablated layer.
 
     Raises:
         Unsupported: the attribution splits heads by source token.

@@ -1,7 +1,8 @@
-"""Attribution patching: the effect of every head and memory at once, estimated from one backward pass.
+"""Attribution patching: estimate the effect of every head and memory at once from one backward pass.
 
-A first-order estimate, (new - a) * dm/da for an activation a that becomes `new`: zero, or what it is in another run. It
-is never shown as exact: the strongest are replaced for real, and the rank agreement of the two is part of the result.
+The estimate is first-order: (new - a) * dm/da for an activation a that becomes `new`, which is zero or the activation
+in another run. It is never shown as exact: the strongest parts are also replaced for real, and the rank agreement of
+both is part of the result.
 
 Source: Nanda 2023, "Attribution patching"; Syed et al. 2023.
 """
@@ -35,7 +36,7 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EstimatedEffects(Displayed):
-    """Estimated effects of replacing each head and memory at all positions, and exact ones of the strongest.
+    """Estimated effects of replacing each head and memory at all positions, with exact effects of the strongest.
 
     Attributes:
         baseline: the metric of the unchanged run (of the corrupted one where there are two).
@@ -60,7 +61,7 @@ class EstimatedEffects(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """The strongest writers by estimate, with their exact effects."""
+        """Tabulate the strongest writers by estimate, with their exact effects."""
         columns = {
             "writer": list(self.labels),
             "estimated_effect": list(self.estimated),
@@ -146,7 +147,7 @@ def attribution_patching(
 def _with_graph(
     lm: Decoder, ids: Tensor, places: Sequence[Place], edits: Edits
 ) -> tuple[dict[Place, Tensor], Float[Tensor, "1 d_vocab"]]:
-    """Activations and last logits of one pass whose graph starts at what enters the first block."""
+    """Return activations and last logits of one pass, whose graph starts at the input of the first block."""
     own: dict[Place, Tensor] = {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
@@ -159,7 +160,7 @@ def _with_graph(
 def _effects(
     lm: Decoder, value: Float[Tensor, ""], activations: dict[Place, Tensor], pair: PromptPair | None
 ) -> dict[Place, Float[Tensor, " writer"]]:
-    """For each layer, the estimated effect on a number of each head or memory."""
+    """Return, for each layer, the estimated effect of each head or memory on a number."""
     gradients = torch.autograd.grad(value, list(activations.values()), allow_unused=True)
     found: dict[Place, Tensor] = {}
     for ((point, layer), a), gradient in zip(activations.items(), gradients, strict=True):
@@ -177,7 +178,7 @@ def _effects(
 
 
 def _replacement(place: Sequence[Any], i: int, pair: PromptPair | None) -> Replacement:
-    """What replaces a head or memory: zero, or its activation in the clean run."""
+    """Return what replaces a head or memory: zero, or its activation in the clean run."""
     point, layer = place
     index = i if point == "z" else torch.tensor([i])
     if pair is None:
@@ -186,7 +187,7 @@ def _replacement(place: Sequence[Any], i: int, pair: PromptPair | None) -> Repla
 
 
 def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[str, int, int]]:
-    """Point, layer and index of the `top` largest estimates."""
+    """Return point, layer and index of the `top` largest estimates."""
     best: list[tuple[float, str, int, int]] = []
     for (point, layer), values in effects.items():
         indices = values.abs().topk(min(top, len(values))).indices.tolist()
@@ -195,7 +196,7 @@ def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[s
 
 
 def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Float[Tensor, "layer writer"]:
-    """One row a layer; NaN where a layer has none, or fewer."""
+    """Arrange the estimates with one row for each layer; NaN where a layer has no or fewer parts."""
     of = {layer: values for (p, layer), values in effects.items() if p == point}
     width = max((len(values) for values in of.values()), default=0)
     grid = torch.full((lm.n_layers, width), float("nan"), dtype=torch.float64)

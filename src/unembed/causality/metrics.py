@@ -1,7 +1,7 @@
 """Metrics of a prediction: one number for each row of logits.
 
-A metric is a function of logits (row, d_vocab), taken at the last position, that returns one number a row. Those made
-here name tokens and are bound to a model before use; any other function of that form works too.
+A metric is a function of logits (row, d_vocab), taken at the last position, which returns one number for each row. The
+metrics made here name tokens and are bound to a model before use. Any other function of that form works too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Metric:
     against: str | int | None = None
 
     def bind(self, lm: Decoder, reference: Float[Tensor, " d_vocab"]) -> MetricFunction:
-        """The metric as a function of logits.
+        """Return the metric as a function of logits.
 
         Args:
             lm: the model, for the tokens' ids.
@@ -57,7 +57,7 @@ class Metric:
         return log_p if self.kind == "log_probability" else lambda logits: log_p(logits).exp()
 
     def label(self, lm: Decoder) -> str:
-        """The metric in words, such as "logit of ' girl' - ' boy'"."""
+        """Describe the metric in words, such as "logit of ' girl' - ' boy'"."""
         if self.kind == "kl_divergence":
             return "KL divergence from the reference run (nats)"
         names = [lm.token_strings([lm.single_token(t)])[0] for t in (self.token, self.against) if t is not None]
@@ -67,22 +67,22 @@ class Metric:
 
 
 def logit_difference(token: str | int, against: str | int | None = None) -> Metric:
-    """The logit of a token minus that of another; with one token, its logit."""
+    """Measure the logit of a token minus that of another; with one token, its logit."""
     return Metric("logit_difference", token, against)
 
 
 def probability(token: str | int) -> Metric:
-    """The probability of a token."""
+    """Measure the probability of a token."""
     return Metric("probability", token)
 
 
 def log_probability(token: str | int) -> Metric:
-    """The log-probability of a token, in nats."""
+    """Measure the log-probability of a token, in nats."""
     return Metric("log_probability", token)
 
 
 def kl_divergence() -> Metric:
-    """The Kullback-Leibler divergence of a run's prediction from the reference run's, sum p log(p / q), in nats."""
+    """Measure how far a run's prediction q diverges from the reference run's p: sum p log(p / q), in nats."""
     return Metric("kl_divergence")
 
 
@@ -92,10 +92,10 @@ def bound(
     reference: Float[Tensor, " d_vocab"],
     corrupted: Float[Tensor, " d_vocab"] | None = None,
 ) -> tuple[MetricFunction, str]:
-    """A metric as a function of logits, with its label.
+    """Return a metric as a function of logits, with its label.
 
-    None means the logit of the reference run's prediction minus that of the corrupted run's; minus that of the
-    runner-up where the two are equal or there is no corrupted run.
+    None means the logit of the reference run's prediction minus that of the corrupted run's prediction. If the two are
+    equal, or there is no corrupted run, the runner-up is subtracted instead.
 
     Raises:
         InvalidInput: the metric is not callable, or does not return one number a row.
@@ -122,7 +122,7 @@ def bound(
 def metric_of_each(
     metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None, n: int, what: str
 ) -> list[Metric | MetricFunction | None]:
-    """The metric of each of `n` prompts or pairs, from one for all or one for each.
+    """Return the metric of each of `n` prompts or pairs, given one for all or one for each.
 
     Raises:
         InvalidInput: there are more or fewer.

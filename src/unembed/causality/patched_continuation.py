@@ -1,4 +1,4 @@
-"""The continuation of a patched run: greedy tokens after a prompt with one activation replaced."""
+"""Continue a patched run: greedy tokens after a prompt in which one activation is replaced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def continue_patched(
     edits: Edits = (),
     max_new_tokens: int = 20,
 ) -> Iterator[PatchedToken]:
-    """Greedy tokens after the patched prompt; the replaced activation stays replaced at its own positions.
+    """Yield greedy tokens after the patched prompt; the activation stays replaced at the prompt's positions.
 
     Args:
         clean: the prompt with the behaviour.

@@ -1,4 +1,4 @@
-"""Activation patching: activations of one run replace another's, one at a time, and the prediction is measured.
+"""Activation patching: replace activations of one run by another's, one at a time, and measure the prediction.
 
 Source: Vig et al. 2020 and Meng et al. 2022 (causal tracing); Wang et al. 2022 (denoising and noising by head, paths).
 """
@@ -35,7 +35,7 @@ PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Patching(Displayed):
-    """The metric when one activation of the other run replaces the run's own.
+    """The metric after each single activation is replaced by that of the other run.
 
     Attributes:
         values: the metric, by (layer, pos) for points of the stream, attn_out and mlp_out; by (layer, head) or
@@ -65,12 +65,12 @@ class Patching(Displayed):
 
     @property
     def by_position(self) -> bool:
-        """Whether the values have an axis of positions."""
+        """Tell whether the values have an axis of positions."""
         return self.point not in ("z", "pattern") or self.values.dim() == 3
 
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
-        """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+        """Return the fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
@@ -92,13 +92,13 @@ class Patching(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PatchingPairs(Displayed):
-    """The patchings of several pairs of prompts, in their order."""
+    """The patching results of several pairs of prompts, in the order of the pairs."""
 
     each: tuple[Patching, ...]
 
     @property
     def all_recovered(self) -> Float[Tensor, "pair layer ..."]:
-        """The fraction recovered in every pair.
+        """Return the fraction recovered in every pair.
 
         Raises:
             InvalidInput: the pairs differ in length, so that their positions do not correspond.
@@ -114,7 +114,7 @@ class PatchingPairs(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
-        """The mean fraction recovered."""
+        """Return the mean fraction recovered."""
         return self.all_recovered.mean(dim=0)
 
     @property
@@ -137,7 +137,7 @@ class PatchingPairs(Displayed):
 
 
 def _places(grid: Tensor) -> list[list[int]]:
-    """For each axis, the coordinate of every element of a grid."""
+    """Return for each axis the coordinate of every element of a grid."""
     return [axis.tolist() for axis in torch.unravel_index(torch.arange(grid.numel()), grid.shape)]
 
 
@@ -327,7 +327,7 @@ def _chosen(lm: Decoder, point: PatchPoint, layers: Sequence[int] | None) -> tup
 def _rows(
     lm: Decoder, pair: PromptPair, point: str, layers: Sequence[int], each: bool, top: int
 ) -> tuple[list[list[Replacement]], tuple[int, ...], Int[Tensor, "layer pos k"] | None]:
-    """A row for each patched activation, the shape of the result, and the memories of `coefficients`."""
+    """Return a row for each patched activation, the shape of the result, and the memories of `coefficients`."""
     rows: list[list[Replacement]] = []
     source, target = pair.source, pair.target
     from_, into = pair.columns()
@@ -364,7 +364,7 @@ def _rows(
 
 
 def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
-    """How many heads each of some layers has."""
+    """Return the number of heads in each of some layers, which must be equal."""
     counts = {n_heads_of(lm, layer) for layer in layers}
     if len(counts) > 1:
         raise Unsupported(
@@ -378,7 +378,7 @@ def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
 def _pattern(
     given: Float[Tensor, "dst src"], own: Float[Tensor, "dst src"], from_: Tensor, into: Tensor, i: int
 ) -> Float[Tensor, " src"]:
-    """The other run's attention of one position, each weight at the token that corresponds."""
+    """Return the other run's attention of one position, with each weight moved to the corresponding token."""
     row = torch.zeros_like(own[0])
     row[into] = given[from_[i], from_].to(row)
     return row

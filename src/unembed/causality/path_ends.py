@@ -1,4 +1,4 @@
-"""Where a path starts and ends: a head, a memory, a component or a layer that writes, and what reads it.
+"""The two ends of a path: a writer (head, memory, component or layer), and what reads it.
 
 Ends are written as text: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2" (both); as
 receivers "L1H4.q", "L1H4.k", "L1H4.v" (what a head reads), "attn_out 2", "mlp_out 2", "layer 2" and "logits".
@@ -24,7 +24,7 @@ _RECEIVERS = "L1H4.q, L1H4.k, L1H4.v, L1H4 (all three), attn_out 2, mlp_out 2, l
 class End:
     """A writer or a reader: `kind` is attn_out, mlp_out or layer (both).
 
-    A writer may also be z (a head) or coefficients (a memory), a reader q, k or v (of a head) or logits.
+    A writer may also be z (a head) or coefficients (a memory). A reader may also be q, k or v (of a head), or logits.
     """
 
     kind: str
@@ -40,12 +40,12 @@ class End:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The activations of a writer that are replaced."""
+        """Return the activations to replace for a writer."""
         return ("attn_out", "mlp_out") if self.kind == "layer" else (self.kind,)
 
 
 def senders_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
-    """Writers by name, each once, in the order given.
+    """Return writers by name, each once, in the order given.
 
     Raises:
         InvalidInput: a name is not of that form, or there is none.
@@ -56,7 +56,7 @@ def senders_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
 
 
 def receivers_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
-    """Readers by name, each once, in the order given.
+    """Return readers by name, each once, in the order given.
 
     Raises:
         InvalidInput: a name is not of that form, or there is none.
@@ -88,7 +88,7 @@ def _ends(lm: Decoder, given: str | Sequence[str], what: str, role: str, parts: 
 
 
 def reaches(lm: Decoder, sender: End, receiver: End) -> bool:
-    """Whether the receiver reads the stream after the sender has written to it."""
+    """Tell whether the receiver reads the stream after the sender has written to it."""
     if receiver.layer != sender.layer:
         return receiver.layer > sender.layer
     from_mixer = sender.kind in ("z", "attn_out")
@@ -96,7 +96,7 @@ def reaches(lm: Decoder, sender: End, receiver: End) -> bool:
 
 
 def all_heads(lm: Decoder) -> list[tuple[int, int]]:
-    """Every head of the model, layer by layer.
+    """Return every head of the model, layer by layer.
 
     Raises:
         Unsupported: it has none.

@@ -1,8 +1,8 @@
-"""Path patching: the prediction when one writer is replaced for one reader only.
+"""Path patching: measure the prediction if one writer is replaced for one reader only.
 
-What the sender adds to the stream is taken from the other run, and the difference is carried to the receiver alone:
-every other head, FFN and norm below it works on the run's own numbers. The receiver is recomputed from what it then
-reads, with the model's own modules, and everything after it runs on.
+What the sender adds to the stream is taken from the other run, and only the receiver sees the difference: every other
+head, FFN and norm below it works on the run's own numbers. The receiver is recomputed with the model's own modules, and
+so is everything after it.
 
 Source: Wang et al. 2022, "Interpretability in the wild", section 3.1 (path patching); Goldowsky-Dill et al. 2023.
 """
@@ -44,7 +44,7 @@ from unembed.stream.run import Tokens
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Paths(Displayed):
-    """The metric when a sender is replaced for a receiver alone.
+    """The metric after each sender is replaced for a single receiver.
 
     Attributes:
         senders: what writes, such as "L0H3".
@@ -70,7 +70,7 @@ class Paths(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "sender receiver"]:
-        """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+        """Return the fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
@@ -143,23 +143,23 @@ def patch_paths(
 
 
 def _read_by(lm: Decoder, receiver: End) -> str:
-    """The point of the stream that a component or a head reads."""
+    """Return the point of the stream that a component or a head reads."""
     is_behind = receiver.kind == "mlp_out" and lm.structure.blocks[receiver.layer].is_sequential
     return "resid_mid" if is_behind else "resid_pre"
 
 
 class _Paths:
-    """What the receivers of one run compute when a sender is replaced for them alone."""
+    """Computes what the receivers of one run do if a sender is replaced for them alone."""
 
     def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[End], batch: int | None) -> None:
-        """Compute how much more each sender adds to the stream than in the patched run."""
+        """Compute how much more each sender adds to the stream in the other run than in the patched run."""
         self.lm, self.target, self.senders, self.batch = lm, pair.target, senders, batch
         self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, pair) for s in senders]
 
     def _added(self, sender: End, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
-        """What the sender adds at its layer, from the other run minus its own.
+        """Return what the sender adds at its layer in the other run minus what it adds in its own.
 
-        A second row replaces the sender's activation with itself, so that an unchanged sender adds exactly nothing.
+        A second row replaces the sender's activation by itself, so that an unchanged sender adds exactly zero.
         """
         own_positions = [(c, c) for _, c in pair.positions]
 
@@ -185,12 +185,12 @@ class _Paths:
         return total
 
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
-        """What a mixer added, through the gain between it and the FFN."""
+        """Pass what a mixer added through the gain between it and the FFN."""
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
     def _changed(self, i: int, receiver: End) -> list[Replacement]:
-        """What a receiver reads when a sender's part of the stream is replaced: through the gains between them."""
+        """Return what a receiver reads if a sender's part of the stream is replaced, gains included."""
         sender, blocks = self.senders[i], self.lm.structure.blocks
         added = self.added[i]
         point, layer = _read_by(self.lm, receiver), receiver.layer
@@ -211,7 +211,7 @@ class _Paths:
     def rows(
         self, receivers: Sequence[tuple[int, End]]
     ) -> Iterator[tuple[int, Int[Tensor, " sender"], list[list[Replacement]]]]:
-        """For each receiver of one layer: its number, the senders that reach it, and what each path replaces."""
+        """Yield for each receiver of one layer its number, the senders before it, and each path's replacements."""
         heads: dict[str, list[tuple[int, End]]] = {}
         for j, receiver in receivers:
             if receiver.kind in PARTS:
@@ -230,7 +230,7 @@ class _Paths:
         return [i for i, sender in enumerate(self.senders) if reaches(self.lm, sender, receiver)]
 
     def _written(self, receiver: End, read: list[list[Replacement]]) -> list[list[Replacement]]:
-        """What a component or layer adds when it reads these streams; for the logits, the streams themselves."""
+        """Return what a component or layer adds when it reads these streams; for the logits, the streams themselves."""
         if receiver.kind == "logits":
             return read
         layer = receiver.layer
@@ -241,10 +241,10 @@ class _Paths:
     def _heads(
         self, part: str, layer: int, read: Sequence[list[Replacement]]
     ) -> Float[Tensor, "sender pos head d_head"]:
-        """Each head's z when its queries, keys or values alone are computed from the changed stream.
+        """Return each head's z if only its queries, keys or values are computed from the changed stream.
 
-        Two rows for each sender: one reads the changed stream, the other takes the chosen part of what its projection
-        returns, before any norm or rotation of queries and keys.
+        There are two rows for each sender: one reads the changed stream, and the other takes the chosen part of its
+        projection's output, before any norm or rotation of queries and keys.
         """
         target = self.target
         _ = self.lm.structure.blocks[layer].attention.layout  # refuses with the reason where there is none
@@ -267,7 +267,7 @@ def _times(t: Float[Tensor, "pos d_model"], gain: float | Tensor) -> Float[Tenso
 def _compositions(
     lm: Decoder, senders: Sequence[End], receivers: Sequence[End]
 ) -> tuple[Float[Tensor, "sender receiver"], str]:
-    """The composition score of each pair of heads, and the basis it is in, or the reason why there is none."""
+    """Return the composition score of each pair of heads, and its basis, or the reason why there is none."""
     found = torch.full((len(senders), len(receivers)), float("nan"), dtype=torch.float64)
     heads = [(i, s) for i, s in enumerate(senders) if s.kind == "z"]
     readings = [(j, r) for j, r in enumerate(receivers) if r.kind in PARTS]
@@ -277,7 +277,7 @@ def _compositions(
 
     @cache
     def scores(writing: int, reading: int, part: str) -> Float[Tensor, "head head_reading"]:
-        """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) of the heads of two layers."""
+        """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for the heads of two layers."""
         a, b = writers(lm, [writing], basis), readers(lm, [reading], part, basis)
         norms = a.norms()[:, None] * b.norms()
         squares = inner_products(a, [b])[0].clamp_min(0)

@@ -1,4 +1,4 @@
-"""The two runs of a patching: which tokens correspond, and activations of one as replacements in the other."""
+"""Describe the two runs of a patching: corresponding tokens, and activations of one as replacements in the other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GaussianNoise:
 def align(
     lm: Decoder, clean: Int[Tensor, " clean"], corrupted: Int[Tensor, " corrupted"], alignment: Alignment | None
 ) -> tuple[list[tuple[int, int]], str]:
-    """Pairs (position in clean, position in corrupted) of corresponding tokens, and how they were found.
+    """Return pairs (position in clean, position in corrupted) of corresponding tokens, and how they were found.
 
     Raises:
         InvalidInput: unequal lengths without an alignment, or pairs out of range.
@@ -96,7 +96,7 @@ class PromptPair:
 
     @property
     def source(self) -> Rerun:
-        """Where activations are taken from."""
+        """The run from which activations are taken."""
         return self.clean if self.direction == "denoising" else self.corrupted
 
     @property
@@ -105,7 +105,7 @@ class PromptPair:
         return self.corrupted if self.direction == "denoising" else self.clean
 
     def columns(self) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-        """The positions in the source, and those in the target."""
+        """Return the positions in the source, and those in the target."""
         from_, into = zip(*self.positions, strict=True)
         return torch.tensor(from_), torch.tensor(into)
 
@@ -121,7 +121,7 @@ def prompt_pair(
     positions: Sequence[int] | None = None,
     edits: Edits = (),
 ) -> PromptPair:
-    """Both runs with the activations at some points, the positions that are patched, and the metric of both.
+    """Run both prompts; return their activations at some points, the patched positions, and both metrics.
 
     The arguments are those of `patch`.
 
@@ -157,7 +157,7 @@ def prompt_pair(
 def recovered(
     values: Float[Tensor, "..."], clean: float, corrupted: float, direction: Direction
 ) -> Float[Tensor, "..."]:
-    """The fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+    """Return the fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
     start, end = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     return (values - start) / (end - start)
 
@@ -165,7 +165,7 @@ def recovered(
 def taken_from(
     run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
 ) -> Replacement:
-    """An activation of a run as the replacement of another's, at (position in the run, position in the other)."""
+    """Return an activation of one run as the replacement in another, at (own position, position in the other)."""
     given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
     chosen: int | Tensor | None = index
     if index is not None and point == "z":

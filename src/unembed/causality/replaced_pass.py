@@ -1,7 +1,7 @@
-"""A pass of the model in which rows of the batch have their own activations in place of the model's.
+"""Run the model with a batch in which each row has some of its activations replaced.
 
-Activations are replaced at the capture points of `stream`. Two act through another point: a pattern through z, which
-mixes the row's own values by it, and the middle of the stream through what attention adds.
+Activations are replaced at the capture points of `stream`. Two of them act through another point: a pattern acts
+through z, which mixes the row's own values by it, and the middle of the stream acts through what attention adds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """New numbers for one activation of one row.
+    """New values for one activation in one row.
 
     Attributes:
         point: which activation, one of `PATCH_POINTS`.
@@ -47,7 +47,7 @@ class Replacement:
     value: Tensor
 
     def write(self, t: Float[Tensor, "pos ..."]) -> None:
-        """Write the numbers into one row's activation (pos, ...)."""
+        """Write the values into one row's activation (pos, ...)."""
         positions = slice(None) if self.positions is None else self.positions.to(t.device)
         value = self.value.to(t)
         if self.index is None:
@@ -60,7 +60,7 @@ class Replacement:
             t[positions[:, None], self.index.to(t.device)[None]] = value
 
     def padded(self, n_pos: int, width: int) -> Replacement:
-        """The same in a prompt of `n_pos` tokens that is padded on the right to `width` columns."""
+        """Return the same replacement for a prompt of `n_pos` tokens that is padded on the right to `width` columns."""
         positions = torch.arange(n_pos) if self.positions is None else self.positions
         value = torch.nn.functional.pad(self.value, (0, width - n_pos)) if self.point == "pattern" else self.value
         return replace(self, positions=positions, value=value)
@@ -142,7 +142,7 @@ def _writing(changes: Changes) -> Hook:
 
 
 def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
-    """The stream between mixer and FFN is replaced by what the mixer must add for it."""
+    """Replace the stream between mixer and FFN by changing what the mixer adds."""
     block, seen = lm.structure.blocks[layer], dict[str, Tensor]()
     if block.entry_norm is not None:
         raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
@@ -169,7 +169,7 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
 
 
 def _mixing(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
-    """A replaced pattern acts through z: it mixes the row's own values."""
+    """Replace a pattern by changing z, which is the pattern's mixture of the row's own values."""
     require_point(lm, "values", layer)
     seen = dict[str, Tensor]()
 
@@ -189,12 +189,12 @@ def _noting(seen: dict[str, Tensor], name: str) -> Hook:
 
 
 def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Float[Tensor, "row head pos d_head"]:
-    """The values of each query head: those of its key-value head."""
+    """Return the values of each query head, which are those of its key-value head."""
     return values.repeat_interleave(n_heads // values.shape[1], dim=1)
 
 
 def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
-    """A list that receives the form of every block's output, without tensors, until the stack closes."""
+    """Return a list that collects the form of every block's output, without tensors, until the stack closes."""
     forms: list[Any] = []
     for block in lm.structure.blocks:
         handle = block.module.register_forward_hook(lambda _m, _a, out: forms.append(_without_stream(out)))
@@ -203,7 +203,7 @@ def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
 
 
 def _without_stream(out: Any) -> Any:
-    """The output of a block without its tensors; an ellipsis marks the stream."""
+    """Return the output of a block without its tensors; an ellipsis marks the stream."""
     if isinstance(out, Tensor):
         return None
     i = next(i for i, value in enumerate(out) if isinstance(value, Tensor))

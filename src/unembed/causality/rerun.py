@@ -1,9 +1,9 @@
-"""One prompt run many times at once, each row with its own activations in place of the model's.
+"""Run one prompt many times at once, with replaced activations in each row of the batch.
 
-A row starts at the first layer whose activation is replaced: the blocks below return the stream that the unchanged run
-had there. A test run shows first whether that is exact; models whose layers share more than the stream are run in full.
-Rows of several prompts share batches, padded on the right, where a second test run shows that this is exact too (a
-rotation whose frequencies depend on the length of a batch differs from that of the prompt alone).
+A row starts at the first layer whose activation is replaced: the blocks below return the stream of the unchanged run. A
+test run first shows whether that is exact; models whose layers share more than the stream are run in full. Rows of
+several prompts share batches, padded on the right, if a second test run shows that this is exact too. (It is not for a
+rotation whose frequencies depend on the length of the batch.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Function = Callable[[Float[Tensor, "row d_vocab"]], Float[Tensor, " row"]]
 
 
 def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
-    """The layers that have a point.
+    """Return the layers that have a point.
 
     Raises:
         PointMissing: none has it, or there are no layers.
@@ -50,7 +50,7 @@ def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
 
 
 def n_heads_of(lm: Decoder, layer: int) -> int:
-    """How many heads a layer with z has."""
+    """Return the number of heads of a layer that has z."""
     mixer = lm.structure.blocks[layer].mixer
     assert mixer is not None
     return mixer.n_heads
@@ -67,7 +67,7 @@ class Rerun:
         edits: Edits = (),
         stream: Float[Tensor, "pos d_model"] | None = None,
     ) -> None:
-        """Run the prompt once and store the stream entering every block, and `points` of the layers that have them.
+        """Run the prompt once; store the stream that enters every block, and `points` in the layers that have them.
 
         Args:
             tokens: one prompt.
@@ -107,16 +107,16 @@ class Rerun:
 
     @property
     def n_pos(self) -> int:
-        """Tokens of the prompt."""
+        """The number of tokens of the prompt."""
         return self.ids.shape[1]
 
     def activation(self, point: str, layer: int) -> Float[Tensor, "pos ..."]:
-        """An activation of the unchanged run; a pattern is (head, dst, src)."""
+        """Return an activation of the unchanged run; a pattern is (head, dst, src)."""
         return self._captured[point, layer]
 
     @torch.no_grad()
     def _first_run(self) -> Float[Tensor, " d_vocab"]:
-        """Logits after the last token of the unchanged run; stores its activations and the outputs of its blocks."""
+        """Return the logits after the last token of the unchanged run; store its activations and block outputs."""
         lm = self.lm
 
         def capture_at(point: str, layer: int) -> Callable[[Tensor], None]:
@@ -133,11 +133,11 @@ class Rerun:
         return logits
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
-        """The unchanged run's stream entering a block."""
+        """Return the stream of the unchanged run that enters a block."""
         return self._captured["resid_pre", layer] if layer or self.stream is None else self.stream
 
     def _check_patterns(self) -> None:
-        """A replaced pattern acts through z, which must be the pattern's mixture of the values in this model."""
+        """Check that z is the pattern times the values in this model, because patterns are replaced through z."""
         for layer in layers_with(self.lm, "pattern") if "pattern" in self._needed else ():
             z = self._captured["z", layer]
             edited = [e.index for e in self.edits if e.target == "head" and e.layer == layer]
@@ -153,14 +153,14 @@ class Rerun:
                 )
 
     def logits(self, rows: Sequence[Row], batch: int | None = None) -> Float[Tensor, "row d_vocab"]:
-        """Logits after the last token, for every row of replacements; see `measured` for the arguments.
+        """Return the logits after the last token for every row of replacements; arguments as in `measured`.
 
         Memory: activations of one batch, and the result.
         """
         return _each([(self, row) for row in rows], batch, lambda chosen: _logits(chosen))
 
     def measured(self, rows: Sequence[Row], function: Function, batch: int | None = None) -> Float[Tensor, " row"]:
-        """A metric of the logits after the last token, for every row of replacements, in float64 on the CPU.
+        """Return a metric of the logits after the last token, for every row of replacements, in float64 on the CPU.
 
         Args:
             rows: what each row replaces; a batch starts at its lowest layer.
@@ -179,7 +179,7 @@ class Rerun:
         batch: int | None = None,
         hooks: Mapping[Place, Hook] | None = None,
     ) -> Float[Tensor, "row pos ..."]:
-        """An activation of every row of replacements; the pass stops there.
+        """Return an activation for every row of replacements; the pass stops there.
 
         Args:
             rows: what each row replaces.
@@ -201,7 +201,7 @@ class Rerun:
         return _each([(self, row) for row in rows], batch, one)
 
     def try_skipping(self) -> None:
-        """Test, once, whether starting at a later layer gives this model's own logits."""
+        """Test once whether starting at a later layer gives this model's own logits."""
         if self._skips is None:
             self._skips = True
             self._skips = self._skips_exactly()
@@ -221,7 +221,7 @@ class Rerun:
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
 
     def _is_own_pattern(self, replacement: Replacement) -> bool:
-        """Whether a pattern is replaced by that of the unchanged run."""
+        """Tell whether a pattern is replaced by the pattern of the unchanged run."""
         if replacement.point != "pattern" or ("pattern", replacement.layer) not in self._captured:
             return False
         own = self._captured["pattern", replacement.layer][replacement.index]
@@ -229,7 +229,10 @@ class Rerun:
         return torch.equal(own, replacement.value.to(own))
 
     def _same_kernels(self) -> dict[Place, Callback]:
-        """Captures that make attention return patterns where the unchanged run did; fused kernels round differently."""
+        """Return captures that make attention use the same kernels as the unchanged run.
+
+        Fused kernels round differently.
+        """
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
 
@@ -241,7 +244,7 @@ RowOf = tuple[Rerun, Row]
 def measured_together(
     parts: Sequence[tuple[Rerun, Sequence[Row], Function]], batch: int | None = None
 ) -> list[Float[Tensor, " row"]]:
-    """Each prompt's metric for every row of its replacements, in float64 on the CPU.
+    """Return each prompt's metric for every row of its replacements, in float64 on the CPU.
 
     Args:
         parts: unchanged runs of one model under the same edits, with the rows of each and its metric. Rows of prompts
@@ -268,7 +271,7 @@ def measured_together(
 
 
 def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
-    """Whether the shortest prompt has its own logits in one batch with the longest."""
+    """Tell whether the shortest prompt has its own logits in one batch with the longest."""
     shortest, longest = (pick(runs, key=lambda run: run.n_pos) for pick in (min, max))
     if shortest.n_pos == longest.n_pos:
         return True
@@ -279,7 +282,7 @@ def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
 def _each(
     rows: Sequence[RowOf], batch: int | None, work: Callable[[Sequence[RowOf]], Tensor]
 ) -> Float[Tensor, "row ..."]:
-    """What `work` returns for each row, in the order of the rows; rows of one layer share a batch."""
+    """Return what `work` returns for each row, in order; rows that start at the same layer share a batch."""
     longest = max((run.n_pos for run, _ in rows), default=1)
     size = max(1, TOKENS_AT_ONCE // longest) if batch is None else positive_int("batch", batch)
     for run in dict.fromkeys(run for run, _ in rows):
@@ -299,7 +302,7 @@ def _logits(rows: Sequence[RowOf]) -> Float[Tensor, "row d_vocab"]:
 
 
 def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "row d_vocab"]:
-    """Logits after the last token of each row's prompt."""
+    """Return the logits after the last token of each row's prompt."""
     lm, lengths = runs[0].lm, [run.n_pos for run in runs]
     if len(set(lengths)) == 1:
         ids = torch.cat([run.ids for run in runs])
@@ -317,15 +320,16 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
 
 
 def last_logits(lm: Decoder, n_pos: int, n: int = 1) -> dict[str, Tensor]:
-    """The argument with which a pass computes the logits of the last `n` positions only, where the model takes it.
+    """Return the argument with which a pass computes only the logits of the last `n` positions, if the model has one.
 
-    Positions rather than their number: given a number, Gemma 4 computes no more than these in its last layers.
+    It gives positions instead of their number, because with a number Gemma 4 computes no more than these positions in
+    its last layers.
     """
     return {"logits_to_keep": torch.arange(n_pos - n, n_pos)} if accepts_argument(lm, "logits_to_keep") else {}
 
 
 def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: int) -> Tensor:
-    """The stream that enters a block in each row's unchanged run; zero at padding."""
+    """Return the stream that enters a block in each row's unchanged run; zero at padding."""
     if len(set(runs)) == 1:
         return runs[0]._entering(layer).to(t).expand_as(t).clone()
     out = torch.zeros_like(t)
@@ -340,7 +344,7 @@ def _replaced(
     captures: Mapping[Place, Callback] | None = None,
     hooks: Mapping[Place, Hook] | None = None,
 ) -> Iterator[ForwardPass]:
-    """A context in which a pass of these rows makes their replacements and starts at the first layer replaced."""
+    """A context in which a pass of these rows makes their replacements and starts at the first replaced layer."""
     runs = [run for run, _ in rows]
     first, n_pos = runs[0], max(run.n_pos for run in runs)
     skips = all(run._skips for run in set(runs))

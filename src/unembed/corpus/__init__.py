@@ -1,4 +1,4 @@
-"""Text as a model reads it: documents, sentences or windows, prefixes, batches, and the position of every token.
+"""Text in the form that a model reads: documents, sentences or windows, prefixes, batches, and token positions.
 
 Public names are imported on first use: an index is read without torch.
 """

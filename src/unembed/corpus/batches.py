@@ -1,4 +1,4 @@
-"""Batches of segments of similar length: little padding, and the same batches in every run."""
+"""Cut a corpus into batches of segments with similar lengths: little padding, and the same batches in every run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PADDING = 0.02
 
 
 def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
-    """Segments in batches of at most `tokens` columns times rows.
+    """Yield segments in batches of at most `tokens` columns times rows.
 
     Segments for `ahead` batches are read, sorted by length (by number where equal) and cut into batches; then the next
-    segments are read. Within such a stretch, batches go from short to long.
+    segments are read. Within each such group, batches are ordered from short to long.
     """
     number, begin = 0, 0.0
     while stretch := _stretch(segments, tokens * ahead):
@@ -29,10 +29,10 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 
 
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
-    """Runs of segments whose number times the longest length is at most `tokens`.
+    """Yield groups of segments whose number times the longest length is at most `tokens`.
 
-    A run of at least a quarter of that ends early if with the next segment more than a fiftieth of it would be padding.
-    On the sentences of WikiText, padding is then 0.4 %, at the cost of a sixth more batches.
+    A group that has reached a quarter of this size ends early if, with the next segment, more than a fiftieth of it
+    would be padding. On the sentences of WikiText, padding is then 0.4 %, at the cost of a sixth more batches.
     """
     rows: list[Segment] = []
     real = 0
@@ -48,7 +48,7 @@ def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
 
 
 def _stretch(segments: Iterator[Segment], tokens: int) -> list[Segment]:
-    """The next segments, until they have that many tokens."""
+    """Return the next segments, until they have `tokens` tokens."""
     stretch: list[Segment] = []
     size = 0
     while size < tokens and (nexts := list(islice(segments, 1))):

@@ -1,4 +1,4 @@
-"""A corpus: the source of its text, its segmentation, and its fingerprint."""
+"""A corpus: where its text comes from, how it is segmented, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a corpus is opened without torch
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents that can be read any number of times, and their segmentation. Open one with `open_corpus`."""
+    """Documents that can be read any number of times, with their segmentation. Open one with `open_corpus`."""
 
     name: str
     files: tuple[Path, ...]
@@ -38,7 +38,7 @@ class Corpus:
     moses: bool = False
 
     def documents(self) -> Iterator[Document]:
-        """Every document in order; documents without text are left out.
+        """Yield every document in order; documents without text are left out.
 
         Raises:
             CorpusUnreadable: a file cannot be read or decoded, or there is no text at all.
@@ -59,7 +59,7 @@ class Corpus:
         return detokenized(text) if self.detokenize else text
 
     def _named_texts(self) -> Iterator[tuple[str, str, float]]:
-        """Name, text, and the share of the corpus read after it."""
+        """Yield name, text, and the share of the corpus read so far."""
         for number, text in enumerate(self.texts):
             if text.strip():
                 yield f"text {number}", text, (number + 1) / len(self.texts)
@@ -74,9 +74,9 @@ class Corpus:
             before += size
 
     def segments(self, encoder: Encoder, documents: Iterator[Document] | None = None) -> Iterator[Segment]:
-        """Every segment in order, in the tokens of a model.
+        """Yield every segment in order, in the tokens of a model.
 
-        Sentences are read on their own. A sentence longer than the context is cut into overlapping windows that all
+        Sentences are read one at a time. A sentence longer than the context is cut into overlapping windows, which all
         have its sentence number, and every token is counted once.
 
         Args:
@@ -89,7 +89,7 @@ class Corpus:
         return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
-        """Batches of about `tokens` tokens, of segments of similar length, the same in every run.
+        """Yield batches of about `tokens` tokens, of segments with similar lengths, the same in every run.
 
         Args:
             tokens: columns times rows of a batch, at most; one long segment can exceed it.
@@ -101,7 +101,7 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The first 16 digits of SHA-256 over content and segmentation; reads the files once."""
+        """Return the first 16 digits of SHA-256 over content and segmentation; this reads the files once."""
         digest = hashlib.sha256()
         cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
         digest.update(repr(cut if not self.moses else (*cut, "moses")).encode())
@@ -117,7 +117,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, object]:
-        """The facts of the corpus, ready for JSON, for manifests and provenance."""
+        """Return the facts of the corpus as JSON values, for manifests and provenance."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, streamed row by row through the `datasets` library."""
+"""Read data sets from the Hugging Face hub, row by row, through the `datasets` library."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class HubData:
         return splits[self.split].num_examples if splits and self.split in splits else None
 
     def documents(self) -> Iterator[tuple[str, str, float]]:
-        """Name, text and the share of the split read after it; always 0 where the number of rows is unknown.
+        """Yield name, text and the share of the split read so far; it is 0 if the number of rows is unknown.
 
         Raises:
             CorpusUnreadable: there is no such data set or column.
@@ -86,7 +86,7 @@ class HubData:
             yield f"{self.name}:{number}", text, (number + 1) / n if n else 0.0
 
     def fingerprint(self) -> bytes:
-        """SHA-256 over names, number of rows and the first 64 texts."""
+        """Return SHA-256 over names, number of rows and the first 64 texts."""
         digest = hashlib.sha256(repr((self.name, self.config, self.split, self.column, self._n_rows)).encode())
         for _, text, _ in islice(self.documents(), _FINGERPRINT_ROWS):
             digest.update(text.encode(errors="surrogatepass") + b"\0")

@@ -1,4 +1,4 @@
-"""The markup of WikiText: articles by their title lines, and the spaces and marks of its tokenisation."""
+"""Read and write the markup of WikiText: title lines of articles, and the spaces and marks of its tokenisation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _TITLE = re.compile(r"^ ?= (?!=)(.+?) = ?$")
 
 
 def title(line: str) -> str | None:
-    """The title of an article if the line is one (` = Homarus gammarus = `), else None."""
+    """Return the title of an article if the line is one (` = Homarus gammarus = `), else None."""
     found = _TITLE.match(line.rstrip("\n"))
     return found.group(1) if found and not found.group(1).endswith(" =") else None
 
 
 def looks_like_wikitext(first_lines: Iterable[str]) -> bool:
-    """Whether the first line that is not blank is an article's title."""
+    """Tell whether the first line that is not blank is an article's title."""
     return title(next((line for line in first_lines if line.strip()), "")) is not None
 
 
 def articles(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(title, text with its headings) of each article; a title is surrounded by blank lines.
+    """Yield (title, text with its headings) of each article; a title is surrounded by blank lines.
 
     Text before the first title is an article named "".
     """
@@ -49,7 +49,10 @@ _JOINS = [
 
 
 def detokenized(text: str) -> str:
-    """The text in ordinary writing: ` @-@ ` becomes `-`, ` , ` becomes `, `; `<unk>` stays, since the word is lost."""
+    """Return the text in ordinary writing: ` @-@ ` becomes `-`, ` , ` becomes `, `.
+
+    `<unk>` stays, as the word is lost.
+    """
     for pattern, put in _JOINS:
         text = pattern.sub(put, text)
     return text
@@ -75,7 +78,7 @@ _SPLITS = [
 
 
 def tokenized(text: str) -> str:
-    """Running text in WikiText's form: spaces between words and signs, ` @-@ ` inside words, ` @.@ ` inside numbers.
+    """Return running text in WikiText's form: spaces around words and signs, ` @-@ ` in words, ` @.@ ` in numbers.
 
     The inverse of `detokenized`, except for some abbreviations.
     """

@@ -1,7 +1,7 @@
-"""Moses tokenisation of text, as the papers' released code ran it over WikiText before WikiLM's dictionary.
+"""Tokenise text as the papers' released code did with Moses, before looking words up in WikiLM's dictionary.
 
-WikiText is tokenised already, so Moses breaks 4 % of its words (`@-@`, `<unk>`, `'s`). It serves comparisons with the
-published figures; without it words are split at spaces, as in the model's training.
+WikiText is tokenised already, so Moses breaks 4 % of its words (`@-@`, `<unk>`, `'s`). It is used only to reproduce
+published figures. Otherwise words are split at spaces, as in the model's training.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def _tokenizer() -> Any:
 
 
 def moses_tokenized(text: str) -> str:
-    """The words of each line as the released code's Moses tokeniser splits them, with a space between.
+    """Return the words of each line as the released code's Moses tokeniser splits them, separated by spaces.
 
-    Dashes are split and characters of markup escaped (`@-@`, `&lt;`), the defaults of fairseq's encoder.
+    Dashes are split and markup characters are escaped (`@-@`, `&lt;`), as fairseq's encoder does by default.
 
     Raises:
         ExtraMissing: sacremoses is not installed.

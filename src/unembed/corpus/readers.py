@@ -1,6 +1,6 @@
-"""Documents from files: plain text, WikiText, JSON lines, Parquet.
+"""Read documents from files: plain text, WikiText, JSON lines, Parquet.
 
-One at a time, so that no file need fit in memory.
+They are read one at a time, so that a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reading:
 
 
 def paths_of(source: str | Path) -> list[Path]:
-    """The files of a path, a folder or a pattern, in alphabetical order.
+    """Return the files that a path, a folder or a pattern names, in alphabetical order.
 
     Raises:
         CorpusUnreadable: there are none.
@@ -60,7 +60,7 @@ def paths_of(source: str | Path) -> list[Path]:
 
 
 def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
-    """(name, text, share of the file read) of every document of one file.
+    """Yield (name, text, share of the file read) for every document of one file.
 
     The file extension decides the format; anything else is plain text.
 
@@ -79,7 +79,7 @@ def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float
 
 
 class _Lines:
-    """Lines with their line ends, decoded one by one so that an error can name the bad byte."""
+    """Yields lines with their line ends, decoded one by one so that an error can name the bad byte."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._errors = path, reading.errors
@@ -87,7 +87,7 @@ class _Lines:
 
     @property
     def share(self) -> float:
-        """Of the file's bytes read."""
+        """Return the share of the file's bytes read so far."""
         return self._at / self._size
 
     def __iter__(self) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
 
 
 def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20) -> Iterator[tuple[str, str]]:
-    """A plain file as one document; a very large one is cut at line ends so that it need not fit into memory."""
+    """Yield a plain file as one document; a very large one is cut at line ends so that it need not fit into memory."""
     part_lines: list[str] = []
     size, part = 0, 0
     for line in lines:

@@ -1,7 +1,7 @@
 """The parts of a corpus: documents, segments (what the model reads at once) and batches of segments.
 
-Every counted token has one `position`: the number of counted tokens of the corpus before it. Positions rise in the
-order of the corpus, so a trigger is identified by one number.
+Every counted token has one `position`: the number of counted tokens of the corpus before it. Positions increase in
+corpus order, so a trigger is identified by one number.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 @runtime_checkable
 class Encoder(Protocol):
-    """The properties of a model that a corpus needs: its tokenizer and the length of its context."""
+    """What a corpus needs from a model: its tokenizer and the length of its context."""
 
     @property
     def n_ctx(self) -> int | None:
-        """The longest prompt, None where there is no limit."""
+        """The length of the longest prompt; None if there is no limit."""
         ...
 
     def encode_all(self, texts: Sequence[str]) -> list[Tensor]:
-        """The tokens of each text, (pos,), with the special tokens the tokenizer adds; empty where it has none."""
+        """Return the tokens of each text, (pos,), with special tokens; empty for a text without tokens."""
         ...
 
 
@@ -67,7 +67,7 @@ class Segment:
     share: float = 0.0
 
     def __len__(self) -> int:
-        """Columns."""
+        """The number of columns."""
         return len(self.tokens)
 
 
@@ -101,7 +101,7 @@ class Batch:
 
     @classmethod
     def of(cls, number: int, segments: list[Segment], share: float = 0.0) -> Batch:
-        """The segments as one batch, in the order given."""
+        """Combine the segments into one batch, in the order given."""
         lengths = torch.tensor([len(s) for s in segments])
         tokens = torch.zeros(len(segments), int(lengths.max()), dtype=torch.long)
         for row, segment in enumerate(segments):
@@ -132,12 +132,12 @@ class Batch:
 
     @cached_property
     def mask(self) -> Bool[Tensor, "batch pos"]:
-        """True at real tokens, False at padding."""
+        """True for real tokens, False for padding."""
         return self.columns < self.lengths[:, None]
 
     @cached_property
     def counted(self) -> Bool[Tensor, "batch pos"]:
-        """True at the columns that statistics count: real tokens that no earlier window counted."""
+        """True for the columns that statistics count: real tokens that no earlier window counted."""
         return self.mask & (self.columns >= self.skips[:, None])
 
     @cached_property
@@ -147,12 +147,12 @@ class Batch:
 
     @cached_property
     def prefix_lengths(self) -> Int[Tensor, "batch pos"]:
-        """Text tokens in the prefix that ends at each column."""
+        """The number of text tokens in the prefix that ends at each column."""
         return (self.columns + 1 - self.leads[:, None]).clamp_min(0)
 
     @cached_property
     def next_tokens(self) -> Int[Tensor, "batch pos"]:
-        """The token that follows each, -1 where there is none."""
+        """The token after each column, -1 if there is none."""
         following = torch.full_like(self.tokens, -1)
         following[:, :-1] = self.tokens[:, 1:]
         following[~self.mask] = -1

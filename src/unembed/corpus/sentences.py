@@ -1,10 +1,10 @@
-"""A document's sentences.
+"""Split a document into sentences.
 
-The papers split WikiText's lines at the dependency parser's boundaries (`en_core_web_sm`, on words split at spaces).
-That needs one release of one trained model; the rule here needs no model and gives the same result everywhere. A line
-break ends a sentence, and a heading is a sentence. Within a line, a sentence ends after `.`, `?` or `!` (closing quotes
-and brackets included) if a capital, a digit or an opening bracket follows and the word before is not an abbreviation.
-Only blank lines are dropped; as in the papers, sentences have no minimum or maximum length.
+The papers split WikiText's lines at the boundaries that a dependency parser found (`en_core_web_sm`, on words split at
+spaces). That needs one release of one trained model; the rule here needs no model and gives the same result everywhere.
+A line break ends a sentence, and a heading is a sentence. Within a line, a sentence ends after `.`, `?` or `!` (closing
+quotes and brackets included) if a capital, a digit or an opening bracket follows and the word before is not an
+abbreviation. Only blank lines are dropped; as in the papers, sentences have no minimum or maximum length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ABBREVIATION = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, blank lines left out, each as written but for spaces at its ends."""
+    """Return the sentences of a text as written, without blank lines and without spaces at their ends."""
     found: list[str] = []
     for line in text.splitlines():
         start = 0

@@ -1,4 +1,4 @@
-"""The text of a corpus in pieces that can be joined again, for readers with other windows."""
+"""Return the text of a corpus in pieces that can be joined again, for code that cuts other windows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TextPieces:
 
 
 def shipped_pieces() -> TextPieces:
-    """The sentences of the text that ships with the package."""
+    """Return the sentences of the text that ships with the package."""
     pieces = [(d.number, text) for d in open_corpus(None).documents() for text in sentences(d.text)]
     numbers = [number for number, _ in pieces]
     return TextPieces("the text that ships with the package", numbers, lambda i: pieces[i][1], " ")

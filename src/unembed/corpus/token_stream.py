@@ -48,7 +48,7 @@ class TokenStream:
 
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> TokenStream:
-        """The stream of all segments of a corpus, in memory: 4 bytes a token, 36 bytes a segment.
+        """Build the stream of all segments of a corpus in memory: 4 bytes a token, 36 bytes a segment.
 
         Raises:
             CorpusUnreadable: there is no token.
@@ -59,45 +59,45 @@ class TokenStream:
         return cls(np.concatenate(parts), **columns)
 
     def __len__(self) -> int:
-        """Counted tokens."""
+        """The number of counted tokens."""
         return len(self.token)
 
     @property
     def n_segments(self) -> int:
-        """Sentences, or windows."""
+        """The number of segments (sentences or windows)."""
         return len(self.first)
 
     @property
     def n_special(self) -> int:
-        """Special tokens that the tokenizer puts in front of each segment."""
+        """The number of special tokens that the tokenizer puts in front of each segment."""
         return int(self.first[0]) - int(self.start[0])  # the first segment reads no context
 
     @property
     def lengths(self) -> Int[np.ndarray, " segments"]:
-        """Tokens that the model reads in each segment, special tokens and context included."""
+        """The number of tokens that the model reads in each segment, with special tokens and context."""
         return np.asarray(self.start[1:]) - self._column_zero
 
     @property
     def _column_zero(self) -> Int[np.ndarray, " segments"]:
-        """The position of column 0 of each segment, special tokens counted back from its first text token."""
+        """The position of each segment's column 0, found by counting special tokens back from its first text token."""
         return np.asarray(self.first) - self.n_special
 
     @cached_property
     def _text_segment(self) -> Int[np.ndarray, " segments"]:
-        """The segment that opens the same text: the segment itself, or the first window of the text."""
+        """The segment at which the text of each segment begins: itself, or the first window of the text."""
         reads_context = np.asarray(self.start[:-1]) > self._column_zero
         return np.maximum.accumulate(np.where(reads_context, 0, np.arange(self.n_segments)))
 
     def segment(self, positions: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """The segment that counts each position."""
+        """Return the segment that counts each position."""
         return np.asarray(np.searchsorted(self.start, positions, side="right") - 1)
 
     def tokens_at(self, positions: Int[np.ndarray, " position"]) -> Int[np.ndarray, " position"]:
-        """The token at each position; -1 for positions below 0."""
+        """Return the token at each position; -1 for positions below 0."""
         return np.where(positions < 0, -1, np.asarray(self.token[np.maximum(positions, 0)]))
 
     def next_tokens(self, positions: Int[np.ndarray, " position"]) -> Int[np.ndarray, " position"]:
-        """The token after each position; -1 where the text ends, and for positions below 0."""
+        """Return the token after each position; -1 where the text ends, and for positions below 0."""
         at = np.maximum(positions, 0)
         segment = self.segment(at)
         is_last = at + 1 >= np.asarray(self.start)[segment + 1]
@@ -105,32 +105,32 @@ class TokenStream:
         return np.where(positions < 0, -1, np.where(is_last, np.asarray(self.after)[segment], following))
 
     def prefix(self, position: int, *, special: bool = True) -> Int[np.ndarray, " pos"]:
-        """Every token that the model has read up to a position, with or without the special tokens in front."""
+        """Return every token that the model has read up to a position, with or without special tokens in front."""
         segment = int(self.segment(np.array(position)))
         tokens = self._columns(segment, position + 1)
         return tokens if special else tokens[self.n_special :]
 
     def prefix_lengths(self, positions: Int[np.ndarray, " position"]) -> Int[np.ndarray, " position"]:
-        """Text tokens in the prefix that ends at each position."""
+        """Return the number of text tokens in the prefix that ends at each position."""
         return positions + 1 - np.asarray(self.first)[self.segment(positions)]
 
     def prefix_positions(self) -> Int[np.ndarray, " prefix"]:
-        """The last position of every prefix that has at least one text token, each once, in corpus order."""
+        """Return the last position of every prefix with at least one text token, each once, in corpus order."""
         begin = np.maximum(self.start[:-1], self.first)
         return np.concatenate([np.arange(a, b) for a, b in zip(begin, self.start[1:], strict=True)])
 
     def segments(self) -> Iterator[Segment]:
-        """The segments that the corpus was cut into, as `Corpus.segments` gives them."""
+        """Yield the segments that the corpus was cut into, as `Corpus.segments` does."""
         return (self._segment(number, int(self.start[number + 1])) for number in range(self.n_segments))
 
     def segments_up_to(self, positions: Int[np.ndarray, " position"]) -> Iterator[Segment]:
-        """The segments that count these positions, each once, cut off after the last such position."""
+        """Yield the segments that count these positions, each once, cut off after the last such position."""
         segment = self.segment(positions)
         for number in np.unique(segment).tolist():
             yield self._segment(number, int(positions[segment == number].max()) + 1)
 
     def _columns(self, segment: int, end: int) -> Int[np.ndarray, " pos"]:
-        """The tokens of a segment that the model reads up to a position (exclusive)."""
+        """Return the tokens of a segment that the model reads up to a position (exclusive)."""
         start, first, n = int(self.start[segment]), int(self.first[segment]), self.n_special
         if start <= first - n:
             return np.asarray(self.token[start:end])
@@ -159,7 +159,7 @@ class TokenStream:
 
 @dataclass(frozen=True, eq=False)
 class TokenizedCorpus:
-    """A token stream under the name of its corpus; a sweep takes one wherever it takes a `Corpus`.
+    """A token stream with the name of its corpus; a sweep accepts it wherever it accepts a `Corpus`.
 
     Attributes:
         fingerprint: of the corpus; see `Corpus.fingerprint`.
@@ -170,14 +170,14 @@ class TokenizedCorpus:
     stream: TokenStream
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
-        """The batches that `Corpus.batches` gives; nothing is tokenised again, so `encoder` is not used."""
+        """Yield the batches that `Corpus.batches` gives, from stored tokens; `encoder` is not used."""
         from unembed.corpus.batches import bucketed
 
         return bucketed(self.stream.segments(), tokens, ahead)
 
 
 class SegmentTable:
-    """The arrays over segments, filled one segment at a time."""
+    """Arrays over segments, filled one segment at a time."""
 
     def __init__(self) -> None:
         self._columns = {name: array(code) for name, code in SEGMENT_COLUMNS.items()}
@@ -186,7 +186,7 @@ class SegmentTable:
         """Counted tokens so far."""
 
     def append(self, segment: Segment) -> Int[np.ndarray, " counted"]:
-        """Add a segment; the tokens that it counts."""
+        """Add a segment, and return the tokens that it counts."""
         start = segment.start + segment.skip
         if segment.document != self._document:
             self._document, self._origin = segment.document, start
@@ -204,7 +204,7 @@ class SegmentTable:
         return segment.tokens[segment.skip :].numpy().astype("<i4")
 
     def finish(self) -> dict[str, np.ndarray]:
-        """The arrays by name.
+        """Return the arrays by name.
 
         Raises:
             CorpusUnreadable: no token was added.

@@ -1,4 +1,4 @@
-"""Text in long stretches: induction and skip-trigrams need more context than a sentence holds."""
+"""Read text in long windows, because induction and skip-trigrams need more context than a sentence holds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from unembed.corpus.corpus import Corpus, CorpusSource, open_corpus
 
 
 def windows_of(corpus: CorpusSource, window: int | None = None, overlap: int | None = None) -> Corpus:
-    """The documents of anything `open_corpus` takes, in windows, however an opened corpus was cut before."""
+    """Open a corpus in windows, from anything that `open_corpus` takes; an open corpus is cut anew."""
     opened = open_corpus(corpus, segmentation="windows", window=window, overlap=overlap)
     return replace(opened, segmentation="windows", window=window, overlap=overlap)

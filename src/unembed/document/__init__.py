@@ -1,4 +1,4 @@
-"""What a page consists of and how it is written: sections, tables, figures, HTML, terminal text, intervals."""
+"""The parts of a page and how it is written: sections, tables, figures, HTML, terminal text, intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as SVG: lines with bands, bars, stacks, boxes, heat maps and scatters of a saved table's columns."""
+"""Draw figures as SVG: lines with bands, bars, stacks, boxes, heat maps and scatter plots of a table's columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDE = 12
 
 
 def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
-    """The figure as SVG text.
+    """Return the figure as SVG text.
 
     Args:
         standalone: for a separate file, with its style sheet; else for a page that holds `svg.STYLE`.
@@ -53,7 +53,7 @@ def _writer(figure: Figure) -> Callable[[Any], str]:
 
 
 def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
-    """Evenly spaced places for each x value, named below the axis as far as there is room."""
+    """Return evenly spaced places for x values, whose names are written below the axis where there is room."""
     n = max(len(values), 1)
     step = canvas.inner_width / n
     names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
@@ -91,7 +91,7 @@ def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = 
 
 
 def _reference_kinds(figure: Figure) -> list[str]:
-    """How each published value is drawn: in the colour of its series; without one dashed, the second dotted."""
+    """Return how each published value is drawn: in the colour of its series, or else dashed, the second one dotted."""
     free = [r for r in figure.references if r.series < 0]
     return [
         f"ref s{r.series % SERIES}" if r.series >= 0 else "ref dotted" if free.index(r) % 2 else "ref"
@@ -100,7 +100,7 @@ def _reference_kinds(figure: Figure) -> list[str]:
 
 
 def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: int, y: Scale) -> None:
-    """Published values over the drawing: dashed lines, with the band between them where there are two ends."""
+    """Draw published values: dashed lines, and a band between two ends."""
     first, last = x(0), x(max(n - 1, 0))
     for reference, kind in zip(figure.references, _reference_kinds(figure), strict=True):
         across = [first + at * (last - first) for at in reference.at] or [canvas.left, WIDTH - canvas.right]
@@ -185,7 +185,7 @@ def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def _fill(number: int, name: str) -> str:
-    """The colour of a series; what is left over ("none") has none of its own."""
+    """Return the colour of a series; the remainder ("none") has no colour of its own."""
     return "rest" if name == "none" else f"f{number % SERIES}"
 
 
@@ -210,7 +210,7 @@ def _stacks(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
-    """Boxes from the quarter to three quarters, the median, whiskers at 5 and 95 percent."""
+    """Draw boxes from the first to the third quartile with the median, and whiskers at 5 and 95 percent."""
     _legend(canvas, figure, columns)
     spread = [f"_{q}" for q in ("q05", "q25", "q50", "q75", "q95")]
     y = _vertical(canvas, figure, _all(columns, figure.y, spread))
@@ -239,7 +239,7 @@ def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
-    """A matrix as colours: more ink for larger numbers, the other colour below zero."""
+    """Draw a matrix as colours: darker for larger numbers, and another colour below zero."""
     across = list(dict.fromkeys(columns[figure.x]))
     down = list(dict.fromkeys(columns[figure.rows]))
     canvas.left = max(
@@ -279,7 +279,7 @@ def _heat_colour(tone: str, strength: Real) -> str:
 
 
 def _colour_bar(canvas: Canvas, largest: Real, signed: bool, write: Callable[[Any], str]) -> None:
-    """Which colour is which number, above the drawing; makes room for itself."""
+    """Draw above the figure which colour stands for which number, and make room for it."""
     steps, width, height = 20, 5, 9
     x, y = canvas.left, canvas.top
     shares = [i / steps for i in range(-steps if signed else 0, steps + 1)]
@@ -313,7 +313,7 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def _text(canvas: Canvas, figure: Figure, columns: Columns) -> None:
-    """Tokens as running text, each on a ground of the colour and strength of its number."""
+    """Draw tokens as running text; the background of each shows the sign and size of its number."""
     canvas.left, canvas.bottom, line = 10, 8, 24
     values = columns[figure.y[0]]
     largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0) or 1.0

@@ -1,4 +1,4 @@
-"""Tables and figures in few words: columns of measured numbers with their intervals, figures by layer."""
+"""Build tables and figures with little code: columns of measured numbers with intervals, figures by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unembed.results import Provenance, Table
 def exhibit(
     name: str, title: str, cells: Mapping[str, Sequence[Any]], provenance: Provenance, note: str = "", **shown: Any
 ) -> Exhibit:
-    """A table as an exhibit; a column of `Measured` numbers becomes their values, intervals and sample sizes.
+    """Make an exhibit from a table; a column of `Measured` becomes values, intervals and sample sizes.
 
     Args:
         shown: further attributes of `Exhibit`.
@@ -37,7 +37,7 @@ def by_layer(
     percent: bool = True,
     **more: Any,
 ) -> Figure:
-    """A figure whose x axis is the layer, of shares unless `percent` says otherwise.
+    """Make a figure with the layer as x axis; it shows shares unless `percent` says otherwise.
 
     Args:
         series: the columns drawn, each with its name in the legend where that is another.
@@ -48,7 +48,7 @@ def by_layer(
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[float]]:
-    """Columns of quantiles for a box figure, one row for each array; NaN left out."""
+    """Return columns of quantiles for a box figure, with one row for each array; NaN is left out."""
     finite = [row[~np.isnan(row.astype(float))] for row in rows]
     return {
         f"{stem}_{name}": [float(np.quantile(row, int(name[1:]) / 100)) if len(row) else float("nan") for row in finite]
@@ -57,5 +57,5 @@ def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[
 
 
 def means(rows: Sequence[np.ndarray] | np.ndarray, seed: int, *, share: bool = True) -> list[Measured]:
-    """The mean of each array with its interval; `share` as in `mean_of`."""
+    """Return the mean of each array with its interval; `share` as in `mean_of`."""
     return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

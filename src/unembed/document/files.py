@@ -1,6 +1,6 @@
-"""A report written down: one page, its tables as Parquet and JSON, its figures as SVG, and a summary for a terminal.
+"""Write a report to a folder: one page, tables as Parquet and JSON, figures as SVG, and a summary for a terminal.
 
-Nothing is computed here and no model is needed: `reopen` reads what `write` left, and writing it again gives the same
+Nothing is computed here and no model is needed: `reopen` reads what `write` saved, and writing it again gives the same
 page.
 """
 
@@ -23,7 +23,7 @@ PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 
 
 def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
-    """The folder of a report, created with these folders in it if it does not exist; call it before the work begins.
+    """Create the folder of a report, with these folders inside, and return its path. Call it before the work begins.
 
     Raises:
         InvalidInput: the path is a file, or its parent does not exist.
@@ -44,7 +44,7 @@ def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
 
 
 def write(report: Report, out: str | os.PathLike[str]) -> Path:
-    """The path of the page, after everything was written.
+    """Write everything, and return the path of the page.
 
     `report.html` (one self-contained page), `report.json` (text, findings, what each figure draws),
     `tables/NAME.parquet` and `.json`, `figures/NAME.svg`.
@@ -65,7 +65,7 @@ def write(report: Report, out: str | os.PathLike[str]) -> Path:
 
 
 def reopen(out: str | os.PathLike[str]) -> Report:
-    """The report that `write` left in a folder; needs no model.
+    """Read the report that `write` saved in a folder; this needs no model.
 
     Raises:
         InvalidInput: there is none, it is damaged, or another version wrote it.

@@ -1,4 +1,4 @@
-"""The page of a report: one file, no script, no address outside it, light and dark, readable on a phone."""
+"""Write a report as one HTML file: without scripts or outside addresses, light and dark, readable on a phone."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _LONG = 18
 
 
 def page(report: Report) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     sections = "".join(_section(i, section, report) for i, section in enumerate(report.sections))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -109,7 +109,7 @@ def _prose(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    """The report's own words, with one minus sign; text of a corpus stays as it is."""
+    """Write the report's own words with one kind of minus sign; text of a corpus stays as it is."""
     return re.sub(r"(?<=\d) %", "&nbsp;%", _prose(as_written(text)))
 
 
@@ -118,7 +118,7 @@ def _title_of(text: str) -> str:
 
 
 def _paragraph(text: str, kind: str = "") -> str:
-    """Text with `code` between backticks; everything that could mislead made visible."""
+    """Write text with `code` between backticks, and make visible every character that could mislead."""
     parts = re.split(r"`([^`]*)`", text)
     inner = "".join(f"<code>{html.escape(p)}</code>" if i % 2 else _words(p) for i, p in enumerate(parts) if p)
     return f"<p{f' class={kind}' if kind else ''}>{inner}</p>"
@@ -139,7 +139,7 @@ def _header(report: Report) -> str:
 
 
 def _tally(findings: list[Finding]) -> str:
-    """The summary: how many findings have each verdict, and what a model with random weights passes."""
+    """Write the summary: how many findings have each verdict, and which a model with random weights passes too."""
     if not findings:
         return ""
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
@@ -240,7 +240,7 @@ def _table(exhibit: Exhibit, shown: list[str]) -> str:
 def _columns(
     exhibit: Exhibit, name: str, rows: list[dict[str, Any]], *, sized: bool
 ) -> list[tuple[str, str, list[str]]]:
-    """Heading, class and cells of a column, and of those that belong to it: its sample sizes, its published values."""
+    """Return heading, class and cells of a column, and of the columns that belong to it (such as sample sizes)."""
     percent, values = name in exhibit.percent, [row[name] for row in rows]
     numeric = all(isinstance(value, int | float | None) for value in values)
     decimals = common_decimals(values, percent=percent)
@@ -266,7 +266,7 @@ def _columns(
 
 
 def _title(name: str, numeric: bool) -> str:
-    """The heading of a column; what marks a column of tokens or text is left out."""
+    """Return the heading of a column, without the suffix that marks tokens or text."""
     return (name if numeric else re.sub(r"_(token|text)(s?)$", "", name)).replace("_", " ") or name
 
 

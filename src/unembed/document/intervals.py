@@ -1,8 +1,8 @@
-"""A measured number with its interval: bootstrap over the units that were drawn at random, exact bounds for shares.
+"""A measured number with its interval: bootstrap over the units drawn at random, exact bounds for shares.
 
-The sampling units are resampled: examples where examples were drawn (all layers of an example together), keys where
-keys were drawn (their triggers are not independent draws), prefixes where prefixes were drawn. Values that belong to
-one drawn unit carry its number in `units`. Every function takes a seed, so that a report made twice is the same report.
+The units that were drawn are resampled: examples (with all of their layers), keys (with all of their triggers, which
+are not independent draws), or prefixes. Values that belong to one drawn unit have the same number in `units`. Every
+function takes a seed, so that a report made twice is the same report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Values = Sequence[int | float] | np.ndarray
 
 @dataclass(frozen=True)
 class Measured:
-    """One number as measured.
+    """One measured number with its interval.
 
     Attributes:
         value: the number; NaN where nothing could be measured.
@@ -45,7 +45,7 @@ NOTHING = Measured(float("nan"), float("nan"), float("nan"), 0)
 
 
 def share_of(hits: int, n: int, *, published: int | float | None = None) -> Measured:
-    """The share hits / n of independent draws, with the exact (Clopper-Pearson) interval."""
+    """Return the share hits / n of independent draws, with the exact (Clopper-Pearson) interval."""
     if n == 0:
         return Measured(float("nan"), float("nan"), float("nan"), 0, published)
     from scipy.stats import binomtest  # 0.4 seconds: only where it is needed
@@ -64,7 +64,7 @@ def mean_of(
     weights: Values | None = None,
     draws: int = DRAWS,
 ) -> Measured:
-    """The mean, with the interval of the percentile bootstrap over drawn units; NaN values are left out.
+    """Return the mean with a percentile-bootstrap interval over the drawn units; NaN values are left out.
 
     Args:
         units: the drawn unit that each value belongs to; with None, every value is a separate unit.
@@ -94,7 +94,7 @@ def difference_of(
     seed: int = 0,
     share: bool = False,
 ) -> Measured:
-    """The mean of `a` less the mean of `b`, both resampled by their units; `share` as in `mean_of`."""
+    """Return the mean of `a` minus the mean of `b`, each resampled by its units; `share` as in `mean_of`."""
     return _compare(a, b, units_a, units_b, seed, np.subtract, share)
 
 
@@ -107,15 +107,15 @@ def ratio_of(
     seed: int = 0,
     share: bool = False,
 ) -> Measured:
-    """The mean of `a` over the mean of `b`, both resampled by their units; infinite where `b` has a mean of 0.
+    """Return the mean of `a` over the mean of `b`, each resampled by its units; infinite if `b` has mean 0.
 
-    `share` as in `mean_of`: ten shares of 0 do not show that the ratio is 0.
+    `share` is as in `mean_of`: ten shares of 0 do not show that the ratio is 0.
     """
     return _compare(a, b, units_a, units_b, seed, np.divide, share)
 
 
 def paired_difference(a: Values, b: Values, *, units: Values | None = None, seed: int = 0) -> Measured:
-    """The mean of a - b, value by value, with the bootstrap over drawn units."""
+    """Return the mean of a - b, value by value, with a bootstrap over the drawn units."""
     return mean_of(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64), units=units, seed=seed)
 
 
@@ -133,7 +133,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Values with the sum and the count of each drawn unit, or with their products with weights and these."""
+    """The sum and the count of values in each drawn unit, or sums weighted by `weights`."""
 
     values: np.ndarray
     sums: np.ndarray
@@ -160,13 +160,14 @@ class _Sample:
 
     @property
     def is_extreme(self) -> bool:
-        """Whether all values are 0, or all are 1."""
+        """Tell whether all values are 0, or all are 1."""
         return bool(self.values.min() == self.values.max()) and float(self.values[0]) in (0.0, 1.0)
 
     def drawn(self, seed: int, share: bool = False, draws: int = DRAWS) -> np.ndarray:
-        """The mean of each of `draws` resamples of the units, 2**22 numbers at a time.
+        """Return the mean of each of `draws` resamples of the units, computed 2**22 numbers at a time.
 
-        Of shares that are all 0, or all 1, numbers whose outer quantile is the exact bound: of the Beta distribution.
+        For shares that are all 0 or all 1, it returns numbers whose outer quantile is the exact bound, from the Beta
+        distribution.
         """
         n, random = len(self.counts), np.random.default_rng(seed)
         if share and self.is_extreme:
@@ -189,7 +190,7 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
 
 
 def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:
-    """Columns `name`, `name_low`, `name_high`, `name_n` and, where any is known, `name_published`, for a table.
+    """Return table columns `name`, `name_low`, `name_high`, `name_n` and, if known, `name_published`.
 
     A report's page shows the first three in one cell, and the published number next to it.
     """
@@ -205,7 +206,7 @@ def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:
 
 
 def rank_correlation(x: Float[np.ndarray, " pair"], y: Float[np.ndarray, " pair"], *, seed: int = 0) -> Measured:
-    """Spearman's rank correlation with its bootstrap interval over pairs; nothing for fewer than ten or constants."""
+    """Return Spearman's rank correlation with a bootstrap over pairs; NaN for fewer than ten pairs or for constants."""
     known = ~(np.isnan(x) | np.isnan(y))
     x, y = x[known], y[known]
     if len(x) < 10 or np.ptp(x) == 0 or np.ptp(y) == 0:

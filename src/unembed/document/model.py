@@ -1,4 +1,4 @@
-"""What a report consists of: sections of text, tables, figures and findings, all of them values that can be saved.
+"""The parts of a report (sections of text, tables, figures and findings), all of them values that can be saved.
 
 A figure holds no drawing, only which columns of which table it draws, so that it can be drawn again from the tables.
 """
@@ -111,7 +111,7 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Reference:
-    """Published values drawn in a figure: a dashed line, a band where there are two ends, or a stretch of the x axis.
+    """Published values drawn in a figure: a dashed line, a band between two ends, or a range of the x axis.
 
     Attributes:
         label: what the legend calls it, with the paper's model.
@@ -203,7 +203,7 @@ class Section:
     findings: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the tables' rows, as JSON can hold it."""
+        """Return everything but the tables' rows, as JSON values."""
         return {
             "title": self.title,
             "text": self.text,
@@ -214,7 +214,7 @@ class Section:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Section:
-        """The section that `to_dict` wrote, with its tables."""
+        """Rebuild the section that `to_dict` described, with its tables."""
         return cls(
             stored["title"],
             tuple(stored["text"]),
@@ -271,7 +271,7 @@ class Report:
         return [f for s in self.sections for f in s.findings]
 
     def __getitem__(self, name: str) -> Table:
-        """The table of that name.
+        """Return the table of that name.
 
         Raises:
             InvalidInput: the report has none.
@@ -281,7 +281,7 @@ class Report:
         return self.exhibits[name].table
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the tables' rows, as JSON can hold it."""
+        """Return everything but the tables' rows, as JSON values."""
         return {
             "schema": SCHEMA,
             **{name: getattr(self, name) for name in _WORDS},
@@ -292,7 +292,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Report:
-        """The report that `to_dict` wrote, with its tables."""
+        """Rebuild the report that `to_dict` described, with its tables."""
         sections = tuple(Section.from_dict(s, tables) for s in stored["sections"])
         words = {name: str(stored[name]) for name in _WORDS}
         provenance = Provenance.from_dict(stored["provenance"])
@@ -301,7 +301,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Screen:
-    """A screen of the explorer, and what its address says.
+    """A screen of the explorer, and the state that its address holds.
 
     Attributes:
         name: such as "memory" or "labs/toxicity".
@@ -316,7 +316,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an analysis answers where one table is not enough.
+    """The answer of an analysis that consists of more than one table.
 
     Attributes:
         title: one line, with the model's name.
@@ -346,7 +346,7 @@ class Answer:
         data: Table | Mapping[str, Any] | None = None,
         screen: Screen | None = None,
     ) -> Answer:
-        """One table, which is also what JSON and CSV hold; figures draw it under the name "table".
+        """Make an answer of one table, which JSON and CSV contain too; figures draw it under the name "table".
 
         Args:
             note: a paragraph below the table's title.
@@ -361,7 +361,7 @@ class Answer:
         return cls(table.title, (section,), table.provenance, data=table if data is None else data, screen=screen)
 
     def to_dict(self, schema: str) -> dict[str, Any]:
-        """The answer as JSON: its data, or its text and all of its tables under the name and version of a schema."""
+        """Return the answer as JSON: its data, or its text and tables with the name and version of a schema."""
         if self.data is not None:
             return self.data.to_dict() if isinstance(self.data, Table) else dict(self.data)
         return {
@@ -385,7 +385,7 @@ QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 
 
 def summary_line(findings: Sequence[Finding]) -> str:
-    """How many findings have each verdict, and how many of those that agree random weights pass too."""
+    """Count the findings of each verdict, and those that agree although random weights pass them too."""
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
     line = (
         f"{counts['agrees']} of {len(findings)} published findings agree here, {counts['differs']} differ, "

@@ -1,4 +1,4 @@
-"""Numbers as a reader sees them: three digits, one minus sign, shares in percent, intervals in brackets."""
+"""Format numbers for readers: three digits, one kind of minus sign, shares in percent, intervals in brackets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.document.intervals import Measured
 
 
 def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
-    """A number for a reader: three digits, thousands separated, per cent on request.
+    """Format a number with three digits and thousands separators, as a percentage on request.
 
     `decimals` sets the number of decimals, except where only zeros would be left.
     """
@@ -42,9 +42,9 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
 
 
 def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | None:
-    """Decimals for all numbers of a column: three digits of the largest and two of the median, four at most.
+    """Return the decimals for a column: three digits of the largest number and two of the median, at most four.
 
-    Of percentages one and one. None where each number is written for itself: no fractions, or tiny ones.
+    Percentages have one. None means that each number is formatted alone: there are no fractions, or tiny ones.
     """
     sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
     if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:
@@ -57,18 +57,18 @@ def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | No
 
 
 def as_written(text: str) -> str:
-    """Text with one minus sign before numbers and one way to write percent, as numbers in tables are written."""
+    """Rewrite minus signs and percentages in a text as in tables."""
     text = re.sub(r"(?<![\w\]).−-])-(?=[\d.]*\d)|(?<=\de)-(?=\d)", "−", text)
     return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0(?:\.0+)?)(?!\.?\d)", r"\1", text))
 
 
 def format_percent(share: float) -> str:
-    """A share in percent."""
+    """Format a share as a percentage."""
     return format_number(float(share), percent=True)
 
 
 def format_interval(measured: Measured, *, percent: bool = False) -> str:
-    """A measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`; a word for NaN."""
+    """Format a measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`; NaN is a word."""
     ends = [float(measured.value), float(measured.low), float(measured.high)]
     if math.isnan(measured.value):
         return "undefined"
@@ -78,17 +78,17 @@ def format_interval(measured: Measured, *, percent: bool = False) -> str:
 
 
 def percent(measured: Measured) -> str:
-    """A measured share in percent with its interval: `12.1 % [11.0, 13.2]`."""
+    """Format a measured share as a percentage with its interval: `12.1 % [11.0, 13.2]`."""
     return format_interval(measured, percent=True)
 
 
 def points(measured: Measured) -> str:
-    """A measured difference of shares in percentage points with its interval: `2.1 points [1.0, 3.2]`."""
+    """Format a measured difference of shares in percentage points with its interval: `2.1 points [1.0, 3.2]`."""
     return percent(measured).replace(" %", " points", 1)
 
 
 def signed(measured: Measured) -> str:
-    """A measured number with its sign and its interval, two decimals: `+0.12 [+0.10, +0.14]`."""
+    """Format a measured number with its sign, its interval and two decimals: `+0.12 [+0.10, +0.14]`."""
     if math.isnan(measured.value):
         return "undefined"
     return f"{measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]".replace("-", "−")

@@ -1,4 +1,4 @@
-"""The parts every drawing shares: a canvas with axes, ticks, a legend, and colours that follow light and dark.
+"""Draw the parts that all figures share: a canvas with axes, ticks, a legend, and colours for light and dark pages.
 
 Colours are classes, not values: a drawing inside a page and one in a separate file use the same style sheet.
 """
@@ -43,7 +43,7 @@ for _i in range(SERIES):
 
 @dataclass
 class Canvas:
-    """A drawing under way: SVG elements in user units, x from the left, y from the top."""
+    """A drawing in progress: SVG elements in user units, with x from the left and y from the top."""
 
     title: str
     height: Real = HEIGHT
@@ -55,20 +55,20 @@ class Canvas:
 
     @property
     def inner_width(self) -> Real:
-        """Width between the axes' ends."""
+        """The width between the ends of the axes."""
         return WIDTH - self.left - self.right
 
     @property
     def inner_height(self) -> Real:
-        """Height between the axes' ends."""
+        """The height between the ends of the axes."""
         return self.height - self.top - self.bottom
 
     def add(self, element: str) -> None:
-        """One more element, on top of those before it."""
+        """Add an element on top of those before it."""
         self.elements.append(element)
 
     def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
-        """Words at a point; those around it are moved inwards where the drawing would cut them off."""
+        """Write words at a point, moved inwards where the edge of the drawing would cut them off."""
         half = 0.6 * LETTER * len(words)  # a little more than half: digits are wider than most letters
         if anchor == "middle" and not turn and 2 * half < WIDTH:
             x = min(max(x, half), WIDTH - half)
@@ -77,11 +77,11 @@ class Canvas:
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}{turned}>{escape(words)}</text>')
 
     def rule(self, x1: Real, y1: Real, x2: Real, y2: Real, kind: str = "axis") -> None:
-        """A straight line."""
+        """Draw a straight line."""
         self.add(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
 
     def box(self, x: Real, y: Real, width: Real, height: Real, kind: str, hover: str = "", style: str = "") -> None:
-        """A filled rectangle with its tooltip."""
+        """Draw a filled rectangle with a tooltip."""
         title = f"<title>{escape(hover)}</title>" if hover else ""
         styled = f' style="{style}"' if style else ""
         self.add(
@@ -90,12 +90,12 @@ class Canvas:
         )
 
     def dot(self, x: Real, y: Real, radius: Real, kind: str, hover: str = "") -> None:
-        """A filled circle."""
+        """Draw a filled circle."""
         title = f"<title>{escape(hover)}</title>" if hover else ""
         self.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{title}</circle>')
 
     def path(self, points: Sequence[tuple[Real, Real]], kind: str, *, closed: bool = False) -> None:
-        """A line through points; broken where one of them is not a number."""
+        """Draw a line through points, interrupted where one of them is not a number."""
         steps, pen = [], "M"
         for x, y in points:
             if math.isfinite(x) and math.isfinite(y):
@@ -107,7 +107,7 @@ class Canvas:
             self.add(f'<path d="{"".join(steps)}{"Z" if closed else ""}" class="{kind}"/>')
 
     def legend(self, names: Sequence[str], kinds: Sequence[str]) -> None:
-        """Names with their colours above the drawing, in as many rows as they need; makes room for itself."""
+        """Write names with their colours above the drawing, in as many rows as they need, and make room for them."""
         x, row, height = self.left, 0, 18
         for name, kind in zip(names, kinds, strict=True):
             width = 34 + 7.7 * len(name)  # the widest of the fonts; in others the names are further apart
@@ -123,7 +123,7 @@ class Canvas:
         self.top += (row + 1) * height + 4
 
     def drawn(self, *, standalone: bool) -> str:
-        """The whole drawing; with its own style sheet when it is a separate file."""
+        """Return the whole drawing; if it is a separate file, with its own style sheet."""
         style = f"<style>{STYLE}</style>" if standalone else ""
         xmlns = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
         return (
@@ -134,7 +134,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Scale:
-    """How numbers become places along an axis."""
+    """Converts numbers to places along an axis."""
 
     low: Real
     high: Real
@@ -143,7 +143,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: Real | None) -> Real:
-        """The place of a number; NaN where there is none."""
+        """Return the place of a number; NaN if there is none."""
         if value is None or not math.isfinite(value):
             return math.nan
         if self.logarithmic:
@@ -155,7 +155,7 @@ class Scale:
         return self.start + min(max(share, -0.02), 1.02) * (self.end - self.start)
 
     def ticks(self, about: int = 5) -> list[Real]:
-        """Round numbers inside the axis."""
+        """Return round numbers inside the axis."""
         if self.logarithmic:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, (last - first) // about)
@@ -167,7 +167,7 @@ class Scale:
 
 
 def round_step(size: Real) -> Real:
-    """1, 2 or 5 times a power of ten, not below the size."""
+    """Return 1, 2 or 5 times a power of ten, at least as large as the size."""
     if not math.isfinite(size) or size <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(size))
@@ -175,7 +175,7 @@ def round_step(size: Real) -> Real:
 
 
 def fitted(values: Sequence[Real | None], *, zero: bool = True, logarithmic: bool = False) -> tuple[Real, Real]:
-    """Ends of an axis that holds all values, on round numbers."""
+    """Return round numbers as the ends of an axis that contains all values."""
     found = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not logarithmic)]
     if not found:
         return (0.1, 1.0) if logarithmic else (0.0, 1.0)
@@ -192,7 +192,7 @@ def fitted(values: Sequence[Real | None], *, zero: bool = True, logarithmic: boo
 
 
 def y_axis(canvas: Canvas, scale: Scale, label: str, write: Callable[[Any], str]) -> None:
-    """Grid lines with their numbers, and the axis title along the left side."""
+    """Draw grid lines with their numbers, and the axis title along the left side."""
     for tick in scale.ticks():
         y = scale(tick)
         canvas.rule(canvas.left, y, WIDTH - canvas.right, y, "zero" if tick == 0 and scale.low < 0 else "axis")
@@ -203,6 +203,6 @@ def y_axis(canvas: Canvas, scale: Scale, label: str, write: Callable[[Any], str]
 
 
 def x_title(canvas: Canvas, label: str) -> None:
-    """The axis title below the drawing."""
+    """Write the axis title below the drawing."""
     if label:
         canvas.text(canvas.left + canvas.inner_width / 2, canvas.height - 6, label)

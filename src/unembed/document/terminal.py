@@ -1,4 +1,4 @@
-"""A report in a terminal: its findings, each with what was measured, and where the page is."""
+"""Show a report in a terminal: its findings, each with what was measured, and the path of the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "inconclusiv
 
 
 def summary(report: Report) -> Any:
-    """The title, the findings by section and the provenance, as rich draws them."""
+    """Return title, findings by section and provenance in a form that rich prints."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Rules for early exit as questions that every surface asks: fit one, evaluate it, generate with it."""
+"""Early exit as questions for the command line and the explorer: fit a rule, evaluate it, generate with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAB = Screen("labs/early-exit")
 
 
 def read_threshold(text: str) -> str | float:
-    """A number, or how thresholds are chosen.
+    """Read a number, or the name of a way to choose thresholds.
 
     Raises:
         InvalidInput: it is neither.
@@ -31,7 +31,7 @@ def read_threshold(text: str) -> str | float:
 
 
 def read_decision(text: str) -> str | float:
-    """The cost of a decision in blocks, or that it is to be measured.
+    """Read the cost of a decision in blocks, or the word that it is to be measured.
 
     Raises:
         InvalidInput: it is neither.
@@ -147,7 +147,7 @@ def _of_examples(progress: Progress) -> Any:
 
 
 def _with_units(table: Table, n_layers: int) -> Table:
-    """The table with the unit of every number in the name of its column."""
+    """Add the unit of every number to the name of its column."""
     names = {
         "accuracy": "tokens as the full model's, %",
         "disagreement": "tokens changed, %",

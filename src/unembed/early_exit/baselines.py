@@ -29,10 +29,10 @@ QUICK_SWEEP = (1e-3, 1e-2, 1e-1)
 
 
 class Classifier:
-    """For each layer, the probability by logistic regression that the example settles exactly there."""
+    """Logistic regression for each layer: the probability that the example settles at exactly this layer."""
 
     def __init__(self, name: str, weights: Float[np.ndarray, "layer d"], biases: Float[np.ndarray, " layer"]) -> None:
-        """Weights for unscaled features, one row for each layer but the last."""
+        """Store weights for unscaled features, with one row for each layer but the last."""
         self.name, self._weights, self._biases = name, weights, biases
         self._rows = torch.from_numpy(np.asarray(weights, dtype=np.float64)).unbind()
 
@@ -46,11 +46,11 @@ class Classifier:
         penalties: Sequence[str] = ("l2",),
         folds: int = 3,
     ) -> Classifier:
-        """One classifier for each layer.
+        """Fit one classifier for each layer.
 
-        The paper's sweep is `PAPER_SWEEP`, penalties l1 and l2, 8 folds, classes weighted by frequency, features
-        standardised; the default is a part of it that takes seconds. The solver supports l1; that of the released code
-        did not.
+        The paper's sweep is `PAPER_SWEEP`, penalties l1 and l2, 8 folds, classes weighted by frequency, and
+        standardised features. The default is a part of it that takes seconds. This solver supports l1, which the
+        released code's solver did not.
 
         Raises:
             ExtraMissing: scikit-learn is not installed.
@@ -96,28 +96,28 @@ class Classifier:
         return cls(name, np.array(weights), np.array(biases))
 
     def scores(self, found: Examples) -> Float[np.ndarray, "example layer"]:
-        """Probabilities for every example at every layer but the last."""
+        """Return the probability for every example at every layer but the last."""
         x = _features(found, self.name)[:, :-1].double().numpy()
         return _sigmoid(np.einsum("eld,ld->el", x, self._weights) + self._biases)
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The tensors of a layer that it reads."""
+        """Return the tensors of a layer that it reads."""
         return {"representation": ("before",), "update": ("update",)}.get(self.name, ("before", "update"))
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the probability for the current token is above a threshold."""
+        """Tell whether the probability for the current token is above a threshold."""
         own = self._rows[layer].to(seen[self.points[0]].device)
         z = sum(float(seen[point].double() @ own) for point in self.points) + float(self._biases[layer])
         return bool(_sigmoid(z) > threshold)
 
     def state(self) -> dict[str, Any]:
-        """Arrays to save."""
+        """Return the arrays to save."""
         return {"name": np.array(self.name), "weights": self._weights, "biases": self._biases}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Classifier:
-        """The classifier that `state` described."""
+        """Build the classifier that `state` described."""
         return cls(str(state["name"]), state["weights"], state["biases"])
 
 
@@ -136,17 +136,21 @@ def _sigmoid(z: Any) -> Any:
 
 
 class Confidence:
-    """Scores that need no training: they use the reading after the layer itself."""
+    """Scores that need no training, computed from the reading after the layer itself."""
 
     points = ("resid_post",)
 
     def __init__(self, name: str) -> None:
-        """Margin of the top two tokens; entropy, its negative; agreement, layers in a row with this top token."""
+        """Choose a score by name.
+
+        It is the margin of the top two tokens, the negative entropy, or the number of layers in a row with this top
+        token.
+        """
         self.name = name
         self._last: tuple[int, int] = (-1, 0)
 
     def scores(self, found: Examples) -> Float[np.ndarray, "example layer"]:
-        """Scores of every example at every layer but the last."""
+        """Return scores of every example at every layer but the last."""
         if self.name == "margin":
             return found.margin[:, :-1].double().numpy()
         if self.name == "entropy":
@@ -158,7 +162,7 @@ class Confidence:
         return runs[:, :-1].double().numpy()
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the current token scores above a threshold; all three need a product with the vocabulary."""
+        """Tell whether the current token scores above a threshold; each score needs a product with the vocabulary."""
         logits = logits_of(lm, seen["resid_post"])
         if self.name == "margin":
             best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()
@@ -172,10 +176,10 @@ class Confidence:
         return run > threshold
 
     def state(self) -> dict[str, Any]:
-        """Arrays to save."""
+        """Return the arrays to save."""
         return {"name": np.array(self.name)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Confidence:
-        """The rule that `state` described."""
+        """Build the rule that `state` described."""
         return cls(str(state["name"]))

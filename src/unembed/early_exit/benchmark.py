@@ -1,4 +1,4 @@
-"""Early exit compared with full generation: time, layers, and quality of the text."""
+"""Compare early exit with full generation: time, layers, and quality of the text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unembed.validation import as_tuple, positive_int
 def compare(
     rule: ExitRule, prompts: Sequence[str], *, max_new_tokens: int = 40, clock: Callable[[], float] = time.perf_counter
 ) -> Table:
-    """Greedy generation with early exit compared with full generation: time, layers, and quality of the text.
+    """Compare greedy generation with early exit to full generation: time, layers, and quality of the text.
 
     Args:
         prompts: texts to continue, each in both ways, one after the other.
@@ -64,9 +64,9 @@ def compare(
 def compare_reading(
     rule: ExitRule, texts: Sequence[str], *, tokens: int = 64, clock: Callable[[], float] = time.perf_counter
 ) -> Table:
-    """A given text read one token at a time, with early exit and in full.
+    """Compare reading a given text one token at a time, with early exit and in full.
 
-    Generation writes its own text, on which a rule may exit more or less often.
+    This keeps the text fixed. In generation, a rule may exit more or less often on the text that it writes itself.
 
     Args:
         texts: each is read in both ways, one after the other; texts of one token are left out.
@@ -103,7 +103,7 @@ def compare_reading(
 
 @dataclass(frozen=True)
 class _Spent:
-    """Time spent on one text."""
+    """The time spent on one text."""
 
     seconds: float
     body_seconds: float
@@ -119,7 +119,7 @@ class _Written(_Spent):
 
 @dataclass(frozen=True)
 class _Read(_Spent):
-    """Logits of a given text, one pass for each token."""
+    """The logits of a given text, from one pass for each token."""
 
     logits: Float[Tensor, "pos d_vocab"]
     """After every token but the first."""
@@ -127,7 +127,7 @@ class _Read(_Spent):
 
 @dataclass
 class _Tally:
-    """Times, layers and quality in both ways, accumulated over texts."""
+    """Times, layers and quality of both ways, summed over texts."""
 
     rule: ExitRule
     exits: list[int] = field(default_factory=list)
@@ -137,11 +137,11 @@ class _Tally:
     """Time spent on each text, its surprise in nats, and over how many tokens."""
 
     def add(self, way: str, spent: _Spent, loss: float, tokens: int) -> None:
-        """One text, read or written in full or with the exit."""
+        """Add one text, read or written in full or with early exit."""
         self.found[way].append((spent, loss, tokens))
 
     def columns(self) -> dict[str, list[Any]]:
-        """The totals as one row."""
+        """Return the totals as one row."""
         n_layers = self.rule.lm.n_layers
         layers = sum(n_layers - 1 - n for n in self.exits) / max(len(self.exits), 1) / n_layers
         times = {way: sum(spent.seconds for spent, _, _ in rows) for way, rows in self.found.items()}
@@ -166,7 +166,7 @@ class _Tally:
 
 
 def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]) -> _Written:
-    """The prompt with its greedy continuation."""
+    """Continue the prompt greedily, and measure the time."""
     with body_clock(lm, clock) as body:
         began = clock()
         ids, start = generate_ids(lm, [prompt], max_new_tokens=new_tokens, min_new_tokens=new_tokens)
@@ -174,7 +174,7 @@ def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]
 
 
 def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) -> _Read:
-    """A text's tokens one after the other, over the cache that the first begins."""
+    """Read a text's tokens one by one, over the cache that the first token begins."""
     cache = lm.hf(ids[:, :1], use_cache=True).past_key_values
     logits = []
     with body_clock(lm, clock) as body:

@@ -22,11 +22,11 @@ def generation_threshold(
     *,
     max_new_tokens: int = 40,
 ) -> float:
-    """The lowest threshold at which the expected disagreement of generations with the full model stays within a bound.
+    """Find the lowest threshold that keeps the expected disagreement of generations within a bound.
 
-    A bound measured on prefixes of a corpus does not hold for text generated with early exit. Here each prompt is
-    continued under each threshold, from the highest down, and its loss is the share of new tokens that the full model
-    would not have chosen after the same text; conformal risk control then runs over prompts.
+    A bound measured on prefixes of a corpus does not hold for text that is generated with early exit. Here each prompt
+    is continued under each threshold, from the highest down. Its loss is the share of new tokens that the full model
+    would not have chosen after the same text. Conformal risk control then runs over the prompts.
 
     Args:
         rule: the rule whose score is used; its thresholds are ignored.
@@ -55,7 +55,7 @@ def generation_threshold(
 
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
-    """From column `start` on: whether the full model would have chosen each token, and their surprise in nats."""
+    """Return, from column `start` on, whether the full model would choose each token, and their surprisal in nats."""
     logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
     return (logits.argmax(-1) == ids[0, start:]).tolist(), float(loss)

@@ -1,4 +1,4 @@
-"""The cost of an exit decision in this model, and the layers where it saves more than it costs."""
+"""Measure the cost of an exit decision in this model, and find the layers where it saves more than it costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _IgnoredScore:
 
 @dataclass(frozen=True, eq=False)
 class _NeverExits:
-    """An exit rule under which no token exits: it decides after every layer, or after none."""
+    """An exit rule that never exits: it decides after every layer, or after none."""
 
     lm: Decoder
     score: Score
@@ -65,7 +65,7 @@ def decision_cost(
     rounds: int = 7,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The cost of one decision, as a fraction of a block's time: measured over passes of one token without early exit.
+    """Measure the cost of one decision as a fraction of a block's time, over passes of one token without early exit.
 
     Args:
         prompt: a text, or its tokens; the passes read these.
@@ -96,9 +96,9 @@ def decision_cost(
 def profitable_thresholds(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"], decision: float
 ) -> Float[np.ndarray, " layer"]:
-    """The thresholds, set to infinity at layers where decisions cost more than exits there save.
+    """Return the thresholds, set to infinity at layers where deciding costs more than exits there save.
 
-    Layers are removed greedily, each time the one whose removal saves most, as long as that helps.
+    Layers are removed one by one, each time the one whose removal saves most, until no removal saves anything.
 
     Args:
         scores: of examples that the score was not fitted to.

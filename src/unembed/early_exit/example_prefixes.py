@@ -1,7 +1,8 @@
-"""Training examples for early exit: one prefix of each sentence, observed after every layer.
+"""Collect training examples for early exit: one prefix of each sentence, observed after every layer.
 
-An example is a position of a text. After each layer's FFN its stream is read through the model's own final norm and
-readout; the saturation layer is the first from which the final prediction stays first, whatever the cause.
+An example is a position of a text. After each layer's FFN, its stream is read through the model's own final norm and
+readout. The saturation layer is the first from which the final prediction stays first, whatever the cause.
+
 Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
 """
 
@@ -53,12 +54,12 @@ class Examples:
 
     @property
     def n_layers(self) -> int:
-        """Layers of the model."""
+        """The number of layers of the model."""
         return self.top.shape[1]
 
     @property
     def saturation(self) -> Int[Tensor, " example"]:
-        """The first layer from which the final prediction stays first."""
+        """Return the first layer from which the final prediction stays first."""
         return saturation_layer(torch.where(self.top == self.top[:, -1:], 1, 2).T)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
@@ -68,7 +69,7 @@ class Examples:
 def confidence(
     logits: Float[Tensor, "*pos d_vocab"],
 ) -> tuple[Int[Tensor, "*pos"], Float[Tensor, "*pos"], Float[Tensor, "*pos"]]:
-    """The most probable token, its probability's margin over the second, and the entropy in nats."""
+    """Return the most probable token, the margin of its probability over the second, and the entropy in nats."""
     log_p = logits.float().log_softmax(-1)
     p = log_p.exp()
     best = log_p.topk(2, dim=-1)
@@ -89,7 +90,7 @@ def examples(
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Examples:
-    """One random prefix of each of n random sentences, observed after every layer.
+    """Draw one random prefix from each of n random sentences, and observe it after every layer.
 
     Args:
         corpus: what `unembed.corpus.open_corpus` takes.
@@ -134,7 +135,7 @@ def examples(
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
-    """The examples of several parts, one after the other."""
+    """Join the examples of several parts."""
     names = [f.name for f in fields(Examples) if f.name != "corpus"]
     columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
     return Examples(**columns)
@@ -142,7 +143,7 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 
 @torch.no_grad()
 def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
-    """The last position of each prefix, observed after every layer in one pass."""
+    """Observe the last position of each prefix after every layer, in one pass."""
     lm.feed_forward(0)  # refuses a model without layers
     ids, mask = padded(lm, prefixes)
     rows, last = torch.arange(len(prefixes), device=lm.device), mask.sum(dim=1) - 1
@@ -181,7 +182,7 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
 
 
 def before_point(lm: Decoder, layer: int) -> str:
-    """The capture point that the FFN's update enters."""
+    """Return the capture point to which the FFN's update is added."""
     return "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
 
 

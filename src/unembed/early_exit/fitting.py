@@ -1,4 +1,4 @@
-"""Fitting an exit rule: a score is fitted on one part of the examples, its thresholds are chosen on another."""
+"""Fit an exit rule: the score on one part of the examples, its thresholds on another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 38
 
 
 def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
-    """A rule by confidence alone, which needs no training; it never exits early until `at` sets a threshold.
+    """Return a rule that needs no training, by confidence alone; it exits only after `at` has set a threshold.
 
     Args:
         method: "margin", "entropy" or "agreement".
@@ -122,14 +122,14 @@ def _with_thresholds(
 
 
 def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]:
-    """The examples in random order, split into parts of these shares."""
+    """Shuffle the examples and split them into parts of these shares."""
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
     bounds = [round(len(found) * sum(shares[:k])) for k in range(len(shares))] + [len(found)]
     return [found[order[a:b]] for a, b in pairwise(bounds)]
 
 
 def fit_score(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
-    """The score of a method, fitted to these examples; confidence scores need no fit."""
+    """Fit the score of a method to these examples; confidence scores need no fit."""
     if method == "sub_updates":
         return SubUpdates.fit(lm, train, **options)
     return Classifier.fit(train, method, **options) if method in FEATURES else Confidence(method)

@@ -1,4 +1,4 @@
-"""Generation with early exit."""
+"""Generate text with early exit."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Generated(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each new token: the last block computed to choose it."""
+        """Return one row for each new token, with the last block that was computed for it."""
         layers = [self.n_layers - 1, *self.layers][: len(self.new_tokens)]
         columns = {"token": list(self.new_tokens), "layer": layers}
         return Table("Generated with early exit", columns, self.provenance)
 
     @property
     def saved_layers(self) -> float:
-        """Blocks skipped, on average over tokens."""
+        """Return how many blocks were skipped, on average over tokens."""
         return sum(self.n_layers - 1 - n for n in self.layers) / max(len(self.layers), 1)
 
 

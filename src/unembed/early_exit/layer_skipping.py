@@ -34,10 +34,10 @@ from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
 
 @contextmanager
 def skip_layers(rule: Exit) -> Iterator[list[int]]:
-    """A context in which every forward pass of `lm.hf` over one new token exits early where the rule allows it.
+    """A context in which every forward pass of `lm.hf` over one new token exits early if the rule allows it.
 
-    Only batches of one row with a KV cache are supported; the cache is complete again at the end. Yields a list that
-    receives, for each token, the last block computed.
+    Only batches of one row with a KV cache are supported; the cache is complete again at the end. The context yields a
+    list that receives, for each token, the last block computed.
     """
     lm = require_exit(rule).lm
     state = _Pass(rule)
@@ -66,12 +66,12 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
 
 
 def _rows_can_join(lm: Decoder) -> bool:
-    """Whether attention accepts a mask that masks nothing, which the joined rows need."""
+    """Tell whether attention accepts a mask that masks nothing, which joined rows need."""
     return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
 
 
 class _Block:
-    """One block, and the inputs of positions that skipped it and whose key and value are pending."""
+    """One block, with the inputs of positions that skipped it and whose keys and values are not stored yet."""
 
     def __init__(self, block: Block, layer: int, stores_to_cache: set[int]) -> None:
         self.real, self.layer, self.stores_to_cache = block.module.forward, layer, stores_to_cache
@@ -83,11 +83,11 @@ class _Block:
         return args[0] if args else kwargs[self.names[0]]
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """All arguments by name; the first is the stream."""
+        """Return all arguments by name; the first is the stream."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
 
     def add_pending(self, inputs: dict[str, Any], cache_name: str) -> None:
-        """Record a position's inputs, without the cache, so that it can be freed."""
+        """Record a position's inputs without the cache, so that the cache can be freed."""
         self.pending.append({name: v for name, v in inputs.items() if name != cache_name})
 
     def fill(self, cache: Any, cache_name: str) -> None:
@@ -120,10 +120,10 @@ class _Block:
 
 
 def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..., Any]:
-    """Attention's forward, in which pending positions are rows before the current token's own.
+    """Return attention's forward with pending positions as rows before the current token's own.
 
-    Only their keys and values are used; the outputs for their queries are discarded, so the mask need not exclude
-    anything.
+    Only the keys and values of these rows are used. The outputs of their queries are discarded, so the mask need not
+    exclude anything.
     """
     real = module.forward
     names = list(inspect.signature(real).parameters)
@@ -153,23 +153,23 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
 
 
 def _is_position(name: str) -> bool:
-    """Whether an argument has a row for each position that is computed."""
+    """Tell whether an argument has a row for each position that is computed."""
     return name in ("position_ids", "cache_position") or name.startswith("position_embeddings")
 
 
 class _Stored(Exception):
-    """Raised once the keys and values of skipped positions are in the cache: the rest of the block is not needed."""
+    """Raised once the keys and values of skipped positions are in the cache, because the rest is not needed."""
 
 
 def _concatenated(parts: list[Any]) -> Any:
-    """The inputs of several positions as the input of one pass over all of them."""
+    """Join the inputs of several positions into the input of one pass."""
     if isinstance(parts[0], Tensor):
         return torch.cat(parts, dim=min(1, parts[0].dim() - 1))
     return type(parts[0])(_concatenated(list(p)) for p in zip(*parts, strict=True)) if parts[0] is not None else None
 
 
 class _Pass:
-    """State of the current token's pass, and its cache."""
+    """The state of the current token's pass, and its cache."""
 
     def __init__(self, rule: Exit) -> None:
         self.lm: Decoder = rule.lm
@@ -194,7 +194,7 @@ class _Pass:
         return self._cache()
 
     def begin(self, inputs: dict[str, Any], hidden: Tensor) -> None:
-        """Start a forward pass, at the first block."""
+        """Start a forward pass at the first block."""
         if hidden.shape[0] != 1:
             raise Unsupported(
                 "early exit with a batch", why="its tokens would exit at different layers", instead="Use one row"
@@ -218,17 +218,17 @@ class _Pass:
         self.is_prompt = hidden.shape[1] > 1 or before == 0
 
     def skip(self, block: _Block, inputs: dict[str, Any]) -> None:
-        """The token skips a block. The first time, its key and value are stored at once, as a check of the block."""
+        """Let the token skip a block; the first time, store its key and value at once to check the block."""
         block.add_pending(inputs, self.cache_name)
         if block.layer not in block.stores_to_cache or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
 
     def may_join(self, block: _Block) -> bool:
-        """Whether pending rows can join. Not with a sliding window: its cache depends on how many rows come at once."""
+        """Tell whether pending rows can join; a sliding-window cache depends on how many rows come at once."""
         return self._joins and not getattr(self.cache.layers[block.layer], "is_sliding", True)
 
     def decide(self, layer: int, hidden: Tensor) -> None:
-        """After a block, decide whether the token exits."""
+        """Decide after a block whether the token exits."""
         if layer == self.lm.n_layers - 1:
             self.exits.append(layer)
             return
@@ -253,7 +253,7 @@ def _cache_name(inputs: dict[str, Any]) -> str | None:
 
 
 def _complete_layers(cache: Any, n_layers: int) -> set[int]:
-    """Layers that must stay complete: masks have the length of the first layer of each kind (full, sliding)."""
+    """Return layers that must stay complete, since masks use the length of the first layer of each kind."""
     layers = getattr(cache, "layers", None)
     if layers is None:
         return set(range(n_layers))
@@ -264,7 +264,7 @@ def _complete_layers(cache: Any, n_layers: int) -> set[int]:
 
 
 def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
-    """The block's forward, which returns its input once the token has exited."""
+    """Return the block's forward, which returns its input once the token has exited."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if block.layer == 0:

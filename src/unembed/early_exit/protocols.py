@@ -1,4 +1,4 @@
-"""Protocols of early exit: a score, computed after each layer, and an exit rule with one threshold for each."""
+"""The interfaces of early exit: a score for each layer, and a rule that compares it with a threshold."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from unembed.models.decoder import Decoder
 
 @runtime_checkable
 class Score(Protocol):
-    """A score computed after each layer; a token exits where it is above the threshold."""
+    """A score computed after each layer; a token exits if the score is above the threshold."""
 
     @property
     def name(self) -> str:
-        """The method's name, as in `fit`."""
+        """The name of the exit method, as passed to `fit`."""
         ...
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The tensors of a layer that it reads."""
+        """Return the tensors of a layer that the score reads."""
         ...
 
     def scores(self, found: Examples) -> np.ndarray:
-        """(example, layer), without the last layer."""
+        """Return scores (example, layer), without the last layer."""
         ...
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the current token scores above a threshold, from its own tensors; cheaper than the score."""
+        """Tell whether the current token scores above a threshold, which can be cheaper than computing the score."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Arrays to save."""
+        """Return the arrays to save."""
         ...
 
 
@@ -51,21 +51,21 @@ class Exit(Protocol):
 
     @property
     def score(self) -> Score:
-        """The score computed after each layer."""
+        """The score that is computed after each layer."""
         ...
 
     @property
     def thresholds(self) -> np.ndarray:
-        """One for each layer but the last."""
+        """The threshold of each layer but the last."""
         ...
 
     def at(self, threshold: float) -> Exit:
-        """The same rule with one threshold for all layers."""
+        """Return the same rule with one threshold for all layers."""
         ...
 
 
 def require_exit(rule: Any) -> Exit:
-    """The same object, checked to be an exit rule.
+    """Return the object after checking that it is an exit rule.
 
     Raises:
         InvalidInput: the object is not an exit rule, for instance the path of a saved one.

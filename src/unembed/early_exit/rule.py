@@ -1,4 +1,4 @@
-"""An exit rule: a score, a threshold for each layer, and their model; saved in one file."""
+"""An exit rule: a score, a threshold for each layer, and the model; it is saved in one file."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class ExitRule:
 
     @property
     def method(self) -> str:
-        """The name of the score."""
+        """The name of the exit method."""
         return self.score.name
 
     def at(self, threshold: float) -> ExitRule:
-        """The same rule with one threshold for all layers; a higher one exits later."""
+        """Return the same rule with one threshold for all layers; a higher one exits later."""
         flat = np.full(self.lm.n_layers - 1, float(threshold))
         return replace(self, thresholds=flat, calibration=f"one threshold, {threshold:g}")
 
     def with_risk_control(self, found: Examples, disagreement: float) -> ExitRule:
-        """The same rule with the lowest threshold whose expected share of changed tokens is at most `disagreement`.
+        """Return the rule with the lowest threshold that changes at most a share `disagreement` of tokens, as expected.
 
         Args:
             found: examples that the score was not fitted to.
@@ -79,7 +79,7 @@ class ExitRule:
     def with_generation_risk_control(
         self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
     ) -> ExitRule:
-        """The same rule with a threshold chosen by risk control over its own generations.
+        """Return the rule with a threshold that risk control chooses from the rule's own generations.
 
         Args:
             prompts: texts like those to be continued; at least 1 / disagreement of them.
@@ -104,7 +104,7 @@ class ExitRule:
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
-        """The same rule, deciding only at layers where exits are expected to save more than decisions cost.
+        """Return the rule so that it decides only at layers where exits save more than decisions cost.
 
         Args:
             found: examples that the score was not fitted to.
@@ -120,11 +120,11 @@ class ExitRule:
         return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; decisions after layers {layers}")
 
     def exit_layers(self, found: Examples) -> Int[np.ndarray, " example"]:
-        """The layer after which each example exits."""
+        """Return the layer after which each example exits."""
         return threshold_choice.exit_layers(self.score.scores(found), self.thresholds)
 
     def evaluate(self, corpus: CorpusSource | Examples = None, n: int = 1000, *, seed: int = 1) -> Table:
-        """Accuracy and saved layers on examples that the rule was not fitted to, and where they exit.
+        """Measure accuracy and saved layers on examples that were not used for fitting, and where they exit.
 
         Args:
             corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
@@ -148,7 +148,7 @@ class ExitRule:
         return Table(f"Early exit of {self.lm.name}", columns, about)
 
     def tradeoff(self, found: Examples, steps: int = 20) -> Table:
-        """Disagreement against layers saved, for thresholds from "never exit" to "always exit".
+        """Tabulate disagreement and layers saved, for thresholds from "never exit" to "always exit".
 
         Args:
             found: examples that the rule was not fitted to.
@@ -198,7 +198,7 @@ _KINDS: dict[str, type[SubUpdates | Classifier | Confidence]] = {
 
 
 def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
-    """The rule that `ExitRule.save` wrote.
+    """Read the rule that `ExitRule.save` wrote.
 
     Raises:
         InvalidInput: the file cannot be read, or the rule was fitted on another model.
@@ -225,7 +225,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:
-    """Accuracy and saved layers of examples that exit after these layers."""
+    """Return accuracy and saved layers of examples that exit after these layers."""
     last = found.n_layers - 1
     right = threshold_choice.agrees(found.top.numpy(), layer)
     saved = last - layer

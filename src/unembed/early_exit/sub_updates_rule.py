@@ -1,13 +1,13 @@
-"""The paper's rule: exit where the dominant sub-updates resemble those of examples that saturated at the same layer.
+"""The paper's rule: exit if the dominant sub-updates resemble those of examples that saturated at this layer.
 
-Every value belongs to one of 200 clusters; a layer's update is the list of the clusters of its ten dominant
-sub-updates. S is the set of training examples that saturate at this layer, N_x the set that saturate at a later
-layer x. A token exits if its list is more similar to S than to every N_x, by the largest and by the mean similarity,
-both strictly. Source: Geva et al. 2022, section 6.2.
+Every value belongs to one of 200 clusters, and a layer's update is represented by the clusters of its ten dominant
+sub-updates. S is the set of training examples that saturate at this layer, and N_x the set that saturate at a later
+layer x. A token exits if its list is more similar to S than to every N_x, by both the largest and the mean similarity
+(strictly). Source: Geva et al. 2022, section 6.2.
 
 Similarity is the number of positions at which two lists agree ("ordered", the released code) or the number of clusters
-they share ("set", the paper's text). Two cases that the paper leaves open: if S is empty, no token exits; an empty N_x
-is ignored.
+they share ("set", the paper's text). The paper leaves two cases open: here, no token exits if S is empty, and an empty
+N_x is ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Layer:
         self.occurs = occurs
 
     def score(self, keys: np.ndarray) -> float:
-        """The smaller of the two leads of S over the closest N_x; positive where the token exits."""
+        """Return the smaller of S's two leads over the closest N_x; the token exits if it is positive."""
         if not self.has_own:
             return -np.inf
         if len(self.starts) == 1:
@@ -69,9 +69,10 @@ class _Layer:
         return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
 
     def is_above(self, threshold: float, keys: Int[np.ndarray, " position"]) -> bool:
-        """Whether the score is above a threshold.
+        """Tell whether the score is above a threshold.
 
-        The lead by mean similarity bounds the score and needs no pass over the examples; it rejects most tokens.
+        The lead by mean similarity is an upper bound of the score and needs no pass over the examples; it rejects most
+        tokens.
         """
         if self.has_own and len(self.starts) > 1:
             own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
@@ -81,7 +82,7 @@ class _Layer:
 
 
 class SubUpdates:
-    """The rule fitted to examples: a score for each layer, above zero where the paper's rule exits."""
+    """The rule fitted to examples, as a score for each layer: it is above zero where the paper's rule exits."""
 
     name = "sub_updates"
     points = ("coefficients",)
@@ -118,7 +119,7 @@ class SubUpdates:
         return cls(labels, found.dominant.numpy(), found.saturation.numpy(), similarity)
 
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
-        """The features that are compared: (position, cluster) pairs, or each cluster once."""
+        """Return the features that are compared: (position, cluster) pairs, or each cluster once."""
         clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
             return clusters + self._offsets
@@ -128,7 +129,7 @@ class SubUpdates:
         return np.where(repeated, -1, ordered)
 
     def scores(self, found: Examples) -> Float[np.ndarray, "example layer"]:
-        """The score of every example at every layer but the last."""
+        """Return the score of every example at every layer but the last."""
         columns = []
         for n, layer in enumerate(self._layers):
             keys = self._keys(n, found.dominant[:, n].numpy())
@@ -136,7 +137,7 @@ class SubUpdates:
         return np.array(columns, dtype=float).T
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Whether the current token scores above a threshold."""
+        """Tell whether the current token scores above a threshold."""
         m = seen["coefficients"]
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
@@ -145,7 +146,7 @@ class SubUpdates:
         return self._layers[layer].is_above(threshold, self._keys(layer, dominant.numpy(force=True)))
 
     def state(self) -> dict[str, Any]:
-        """Arrays to save."""
+        """Return the arrays to save."""
         return {
             "labels": self.labels.astype(np.int32),
             "train": self.train.astype(np.int32),
@@ -155,13 +156,13 @@ class SubUpdates:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SubUpdates:
-        """The rule that `state` described."""
+        """Build the rule that `state` described."""
         arrays = [state[name].astype(np.int64) for name in ("labels", "train", "saturation")]
         return cls(arrays[0], arrays[1], arrays[2], str(state["similarity"]))  # type: ignore[arg-type]
 
 
 def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "layer d_mlp"]:
-    """The cluster of every value, by layer and index; -1 after the last of a layer that has fewer.
+    """Return the cluster of every value, by layer and index; -1 after the last value of a smaller layer.
 
     Raises:
         OutOfRange: more clusters than values.

@@ -1,8 +1,9 @@
-"""Choice of thresholds: the paper's two ways, and conformal risk control, which bounds disagreement.
+"""Choose thresholds in the paper's two ways, or by conformal risk control, which bounds disagreement.
 
 Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples exchangeable with the
-calibration set, the expected share of tokens that differ from the full model's is at most the level. A loss must
-not rise when the threshold does; a token's disagreement may, so the largest value at any higher threshold is used.
+calibration set, the expected share of tokens that differ from the full model's is at most the level. The theorem needs
+a loss that does not rise with the threshold. A token's disagreement may rise, so the largest value at any higher
+threshold is used.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from unembed.errors import InvalidInput
 def exit_layers(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"]
 ) -> Int[np.ndarray, " example"]:
-    """The layer after which each example exits: the first whose score is above its threshold, else the last layer."""
+    """Return the layer after which each example exits: the first whose score exceeds its threshold, else the last."""
     above = scores > thresholds
     return np.where(above.any(axis=1), above.argmax(axis=1), scores.shape[1])
 
 
 def agrees(top: Int[np.ndarray, "example layers"], layer: Int[np.ndarray, " example"]) -> Bool[np.ndarray, " example"]:
-    """Whether the top token at the exit layer is the model's own prediction."""
+    """Tell whether the top token at the exit layer is the model's own prediction."""
     return top[np.arange(len(top)), layer] == top[:, -1]
 
 
 def candidate_thresholds(
     scores: Float[np.ndarray, "example layer"], most: int = 200
 ) -> Float[np.ndarray, " threshold"]:
-    """Thresholds to try, highest first: infinity (never exit early) and quantiles of the finite scores."""
+    """Return thresholds to try, highest first: infinity (never exit early) and quantiles of the finite scores."""
     finite = np.unique(scores[np.isfinite(scores)])
     if len(finite) > most:
         finite = np.unique(np.quantile(finite, np.linspace(0, 1, most)))
@@ -42,7 +43,7 @@ def candidate_thresholds(
 def risk_controlled_threshold(
     scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "example layers"], level: float
 ) -> float:
-    """The lowest threshold whose expected disagreement is bounded by `level`.
+    """Return the lowest threshold whose expected disagreement is bounded by `level`.
 
     Raises:
         InvalidInput: the level is not between 0 and 1.
@@ -64,9 +65,10 @@ def risk_controlled_threshold(
 def by_precision(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"], precision: float = 0.75
 ) -> Float[np.ndarray, " layer"]:
-    """For each layer, just below the lowest score at which the share that saturates there reaches `precision`.
+    """Return each layer's threshold for a share `precision` of examples that saturate there.
 
-    Infinity where it never does. As in the released code.
+    It lies just below the lowest score with that precision, and is infinite if none reaches it, as in the released
+    code.
     """
     return np.array([_precision(s, saturation == n, precision) for n, s in enumerate(scores.T)])
 
@@ -80,7 +82,7 @@ def _precision(scores: np.ndarray, own: np.ndarray, precision: float) -> float:
 def by_f1(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, " layer"]:
-    """For each layer, just below the score with the largest F1 for saturating there. As in the paper's text."""
+    """Return each layer's threshold with the largest F1 for saturating there, as in the paper's text."""
     found = []
     for layer, column in enumerate(scores.T):
         own = saturation == layer
@@ -92,7 +94,7 @@ def by_f1(
 
 
 def _curve(scores: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each distinct score, lowest first, with the examples of the kind at or above it, and all examples there."""
+    """Return each distinct score, lowest first, and how many own and how many examples score at least as high."""
     order = np.argsort(scores, kind="stable")
     thresholds, first = np.unique(scores[order], return_index=True)
     above = np.cumsum(own[order][::-1])[::-1]

@@ -1,4 +1,4 @@
-"""Which memories (FFN neurons) are on for nearly every token, and how large each one's coefficient usually is."""
+"""Find memories (FFN neurons) that are on for nearly every token, and each memory's usual coefficient."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIELDS = ("always_on", "usual", "mean")
 
 @dataclass(frozen=True, eq=False)
 class UsualCoefficients:
-    """By layer; layers without memories have none."""
+    """The usual coefficients by layer; layers without memories have none."""
 
     always_on: dict[int, Bool[Tensor, " d_mlp"]]
     """The memory fires on at least nine of ten tokens: its coefficient is above 0; in gated layers, its size is at
@@ -48,7 +48,7 @@ class UsualCoefficients:
 
 
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
-    """From the statistics of an index of the model, else measured on a sample of the shipped text.
+    """Read usual coefficients from an index of the model, or measure them on a sample of the shipped text.
 
     A model without a tokenizer cannot read that text: then no memory is listed as always on. What is measured is kept
     in the cache folder, under the sample's tokens and the weights.

@@ -1,9 +1,9 @@
-"""The published experiments, run again on any model: each number next to the one in the paper.
+"""Run the published experiments again on any model, with each number next to the one in the paper.
 
-Owns one module for each paper, what a report consists of, and how it is written (one page, tables, figures). Computes
-nothing that another room computes.
+This package holds one subpackage for each paper, the parts of a report, and the code that writes it (one page, tables,
+figures). It computes nothing that another package computes.
 
-Public names: `report` (which is `unembed.report`), `reopen`, `write`; what a report consists of: `Report`, `Section`,
+Public names: `report` (which is `unembed.report`), `reopen`, `write`; and the parts of a report: `Report`, `Section`,
 `Exhibit`, `Figure`, `Finding`, `Measured`.
 """
 

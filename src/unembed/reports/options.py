@@ -1,4 +1,4 @@
-"""Options of a study by name: which there are, and of what kind."""
+"""Read the options of a study by name and type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), 
 
 
 def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
-    """The options given by name, as the study's dataclass.
+    """Return the options given by name as the study's dataclass.
 
     Raises:
         InvalidInput: there is no such option, or a value of another kind.
@@ -40,7 +40,7 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
 
 
 def require_memories(lm: Decoder, study: str) -> None:
-    """Refuse a model that the study of memories does not apply to.
+    """Refuse a model to which the study of memories does not apply.
 
     Raises:
         Unsupported: a layer has no FFN, or one without memories.
@@ -54,12 +54,12 @@ def require_memories(lm: Decoder, study: str) -> None:
 
 
 def hidden_tokens(lm: Decoder, include_unlearned: bool) -> Bool[Tensor, " d_vocab"] | None:
-    """The tokens left out of every reading: those that the model never learned, unless they are to be included."""
+    """Return the tokens left out of every reading: those that the model never learned, unless they are included."""
     return None if include_unlearned or not lm.unlearned.any() else lm.unlearned
 
 
 def facts_of_memories(lm: Decoder) -> dict[str, Any]:
-    """The first facts of a report on memories; in models of experts also how theirs are counted."""
+    """Return the first facts of a report on memories; for models of experts, they say how memories are counted."""
     facts = {"model": lm.name, "layers": lm.n_layers, "memories (FFN neurons) a layer": lm.memories_a_layer}
     routed = sum(lm.experts_of(layer) is not None for layer in range(lm.n_layers))
     if not routed:

@@ -1,4 +1,4 @@
-"""Published values with their place in a paper and how they are known: the section that ends every report."""
+"""List the published values with their place in a paper and their source: the last section of every report."""
 
 from __future__ import annotations
 

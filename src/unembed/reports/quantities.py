@@ -63,11 +63,11 @@ UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
 
 
 class Numbers(SimpleNamespace):
-    """What a measuring function found, by name."""
+    """The numbers that a measuring function found, by name."""
 
 
 def once(measure: Callable[[M], R]) -> Callable[[M], R]:
-    """The measuring function, which runs once for each study's measurements and then gives the same numbers again."""
+    """Make a measuring function run only once for each study's measurements, and then return the same numbers."""
     found: WeakKeyDictionary[Any, R] = WeakKeyDictionary()
 
     @wraps(measure)
@@ -81,16 +81,16 @@ def once(measure: Callable[[M], R]) -> Callable[[M], R]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The measurement for a claim, as a sentence, and the verdict."""
+    """The verdict on a claim, and the measurement as a sentence."""
 
     here: str
     verdict: Verdict
 
 
 class Row(NamedTuple):
-    """A line of the table "here and published"; with the unit "%" a share, whose published value is in percent.
+    """A line of the table "here and published"; with the unit "%", it is a share with a published value in percent.
 
-    Where a published number has no `source`, it is that of the row's quantity.
+    Without its own `source`, a published number has that of the quantity.
     """
 
     quantity: str
@@ -134,9 +134,9 @@ class Quantity(Generic[M]):
     origins: tuple[Origin, ...] = ()
 
     def judgement(self, m: M) -> Judgement | None:
-        """The judgement on a study's measurements; None where there is nothing to judge.
+        """Judge a study's measurements; return None if there is nothing to judge.
 
-        Where the architecture lacks what is measured, the judgement states the reason.
+        If the architecture lacks what is measured, the judgement states the reason.
         """
         try:
             numbers = self.measure(m)
@@ -145,7 +145,7 @@ class Quantity(Generic[M]):
         return None if numbers is None else self.judge(numbers)
 
     def finding(self, m: M, control: Judgement | None = None) -> Finding | None:
-        """The row of the report; None where there is nothing to judge.
+        """Return the row of the report; None if there is nothing to judge.
 
         Args:
             control: the judgement on the model with random weights.
@@ -193,7 +193,9 @@ class Part(Generic[M]):
     when: Callable[[M], bool] = lambda _: True
 
     def made(self, m: M, control: Mapping[str, Judgement], provenance: Provenance) -> list[Section]:
-        """The sections; the first with findings, a table "here and published" and published lines in its figures.
+        """Return the sections.
+
+        The first gets the findings, a table "here and published", and published lines in figures.
 
         Args:
             control: judgements on the model with random weights, by name of the quantity.
@@ -230,7 +232,7 @@ class Part(Generic[M]):
 def comparison(
     name: str, title: str, rows: Sequence[Row], provenance: Provenance, note: str = ""
 ) -> tuple[Exhibit, ...]:
-    """The table "here and published", one for each unit: the shares first, with the note."""
+    """Return the table "here and published", split by unit: shares come first and have the note."""
 
     def of_unit(unit: str) -> Exhibit:
         quantities, measured, published, sources, _ = zip(*(row for row in rows if row.unit == unit), strict=True)
@@ -250,12 +252,12 @@ def comparison(
 
 
 def judged(here: str, *conditions: bool | None) -> Judgement:
-    """The judgement of a test of several conditions on what is stated in a sentence; see `verdict_of`."""
+    """Return a sentence and the verdict on several conditions as a judgement; see `verdict_of`."""
     return Judgement(here, verdict_of(*conditions))
 
 
 def verdict_of(*conditions: bool | None) -> Verdict:
-    """The verdict of a test of several conditions: all must hold; None means that a condition is inconclusive.
+    """Combine several conditions, all of which must hold; None means that a condition is inconclusive.
 
     If any condition fails, the claim fails.
     """
@@ -265,35 +267,35 @@ def verdict_of(*conditions: bool | None) -> Verdict:
 
 
 def least_of(layers: Sequence[Measured]) -> Measured:
-    """The smallest of several numbers, such as those of all layers."""
+    """Return the smallest of several numbers, such as those of all layers."""
     return min(layers, key=lambda x: x.value)
 
 
 def most_of(layers: Sequence[Measured]) -> Measured:
-    """The largest of several numbers."""
+    """Return the largest of several numbers."""
     return max(layers, key=lambda x: x.value)
 
 
 def at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:
-    """The conditions, or an open one where the claim is about models of another depth."""
+    """Return the conditions, or an open one if the claim is about models of another depth."""
     return conditions if n_layers == depth else (None,)
 
 
 def above(measured: Measured, line: int | float) -> bool | None:
-    """Whether the whole interval lies above a line; None where the line lies in it, or nothing was measured."""
+    """Tell whether the whole interval lies above a line; None if the line lies in it, or nothing was measured."""
     if measured.low > line:
         return True
     return False if measured.high < line else None
 
 
 def below(measured: Measured, line: int | float) -> bool | None:
-    """Whether the whole interval lies below a line; None where the line lies in it, or nothing was measured."""
+    """Tell whether the whole interval lies below a line; None if the line lies in it, or nothing was measured."""
     if measured.high < line:
         return True
     return False if measured.low > line else None
 
 
 def within(measured: Measured, low: int | float, high: int | float) -> bool | None:
-    """Whether the whole interval lies in a band; None where it crosses an end, or nothing was measured."""
+    """Tell whether the whole interval lies in a band; None if it crosses an end, or nothing was measured."""
     inside = above(measured, low), below(measured, high)
     return False if False in inside else None if None in inside else True

@@ -1,8 +1,8 @@
-"""The control of a study: the same architecture and tokenizer with the weights it had before training.
+"""The control of a study: the same architecture and tokenizer with random initial weights.
 
-A published finding that such a model agrees with shows nothing about what training made. The study is run on it with a
-small sample, and the judgements are stored with the other caches, so that a second report on the same architecture,
-tokenizer, text and settings reads them.
+A published finding that also holds for such a model says nothing about training. The control is run on a small sample,
+and its judgements are cached, so that a second report on the same architecture, tokenizer, text and settings reads
+them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SEED = 20_210_905
 
 
 def with_random_weights(lm: Decoder, seed: int = SEED) -> Decoder:
-    """A model of the same configuration, tokenizer, dtype and device, initialised at random.
+    """Return a model with the same configuration, tokenizer, dtype and device, initialised at random.
 
-    Tokens that `lm` never learned count as never learned here too, so that both leave out the same ones.
+    Tokens that `lm` never learned count as never learned here too, so that both models leave out the same ones.
 
     Memory: a second model of the same size.
     """
@@ -53,7 +53,7 @@ def control_judgements(
     settings: Mapping[str, Any],
     measure: Callable[[Decoder, Work], M],
 ) -> dict[str, Judgement]:
-    """Judgements on the model with random weights, by name of the quantity; read from the cache where they are there.
+    """Return judgements on the model with random weights, by name of the quantity, from the cache if they are there.
 
     Args:
         lm: the model whose architecture is taken.

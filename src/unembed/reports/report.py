@@ -1,4 +1,4 @@
-"""The studies there are, and the one function that runs them: `unembed.report`."""
+"""List the studies, and run them with one function: `unembed.report`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def report(
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> Report:
-    """A paper's experiments on a model, written to a folder: each table and figure next to what was published.
+    """Run a paper's experiments on a model, and write tables and figures next to the published ones into a folder.
 
-    Started again after a stop, it continues with the stage it was in.
+    If it is started again after an interruption, it continues with the stage it was in.
 
     Args:
         name: "geva2021", "geva2022" or "elhage2021".
@@ -95,7 +95,7 @@ def report(
 
 
 def find(name: str) -> bool:
-    """Whether the study of that name reads the text that comes with the package where none is given.
+    """Tell whether the study of that name reads the shipped text if no text is given.
 
     Raises:
         InvalidInput: there is none.

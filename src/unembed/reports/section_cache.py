@@ -1,4 +1,4 @@
-"""Sections of a report that a stopped run has made: kept as a stage of its work, whole with their tables."""
+"""Store a report's finished sections, with their tables, as a stage, so that an interrupted run keeps them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unembed.results import Provenance, Table
 
 
 def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]) -> list[Section]:
-    """The sections that `make` gives: made once, then read from the folder when the report is run again after a stop.
+    """Return the sections that `make` returns: made once, and read from the folder in a later run.
 
     Args:
         name: of the stage, unique in the study.
@@ -36,7 +36,7 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
 
 
 def _table(table: Table) -> dict[str, Any]:
-    """A table as JSON; unlike `Table.to_dict` it can hold NaN and infinity."""
+    """Convert a table to JSON; unlike `Table.to_dict`, this keeps NaN and infinity."""
     rows = list(table.rows())
     columns = {name: [row[name] for row in rows] for name in table.column_names}
     return {"title": table.title, "provenance": table.provenance.to_dict(), "columns": columns}

@@ -1,4 +1,4 @@
-"""The work behind a report: its folder, its seed, and stages that a killed run does not repeat."""
+"""The state of the work on a report: its folder, its seed, and stages that a killed run does not repeat."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Work:
     progress: Progress = field(default=_silent)
 
     def stage(self, name: str, compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        """Named arrays: computed once, then read from the folder when the report is run again after a stop.
+        """Return named arrays: computed once, and read from the folder in a later run.
 
         Args:
             name: of the stage, unique in the study.
@@ -65,10 +65,10 @@ class Work:
         return found
 
     def path(self, name: str, ending: str) -> Path:
-        """Where a stage stores something, under a name that no run with other settings uses."""
+        """Return where a stage stores something, under a name that no run with other settings uses."""
         text = json.dumps([name, dict(self.key)], sort_keys=True, default=str)
         return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 
     def finished(self) -> None:
-        """Forget the stages: the report is complete, and its tables contain their results."""
+        """Delete the stages, because the report is complete and its tables contain their results."""
         shutil.rmtree(self.out / STAGES, ignore_errors=True)

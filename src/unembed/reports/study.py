@@ -1,4 +1,4 @@
-"""A study of a paper: its parts, and the one way in which all are run and become a report."""
+"""A study of a paper: its parts, and the code that runs them and makes a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unembed.results import Provenance
 
 @runtime_checkable
 class StudyMeasurements(Protocol):
-    """What every study's measurements have."""
+    """The fields that every study's measurements have."""
 
     @property
     def lm(self) -> Decoder:
@@ -30,7 +30,7 @@ class StudyMeasurements(Protocol):
 
     @property
     def provenance(self) -> Provenance:
-        """Of every table."""
+        """The provenance of every table."""
         ...
 
 
@@ -69,11 +69,11 @@ class Study(Generic[M]):
 
     @property
     def quantities(self) -> tuple[Quantity[M], ...]:
-        """Every quantity, in reading order."""
+        """Return every quantity, in reading order."""
         return tuple(quantity for part in self.parts for quantity in part.quantities)
 
     def run(self, lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:
-        """The study as a report.
+        """Run the study, and return its report.
 
         Raises:
             InvalidInput: an option is wrong, or there is too little text.
@@ -96,7 +96,7 @@ class Study(Generic[M]):
         return self.report(m, control, work)
 
     def report(self, m: M, control: Mapping[str, Judgement], work: Work | None = None) -> Report:
-        """The measurements as a report.
+        """Make a report from the measurements.
 
         Args:
             control: judgements on random weights, by name of the quantity.

@@ -1,8 +1,8 @@
 """Results of computations: a frozen table with a provenance, and how it is printed and saved.
 
-Owns the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table (rows, JSON,
-CSV, Parquet, HTML, terminal), results as files, and the one function that makes token text visible. Computes nothing
-and depends on no model.
+This package holds the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table
+(rows, JSON, CSV, Parquet, HTML, terminal), results as files, and the one function that makes token text visible. It
+computes nothing and does not depend on a model.
 """
 
 from unembed.results.display import Displayed as Displayed

@@ -1,4 +1,4 @@
-"""The folder of what is computed once and reused: ready indexes, classes of tokens, controls of reports."""
+"""The cache folder, for what is computed once and reused: default indexes, token classes, controls of reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VARIABLE = "UNEMBED_CACHE"
 
 
 def cache_folder() -> Path:
-    """The cache folder: `$UNEMBED_CACHE`, else `unembed` in the platform's cache folder.
+    """Return the cache folder: `$UNEMBED_CACHE`, else `unembed` in the platform's cache folder.
 
     That is `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows, and `$XDG_CACHE_HOME` or `~/.cache` elsewhere.
     """

@@ -1,4 +1,4 @@
-"""Widths of the columns of a table on a terminal."""
+"""Choose the widths of a table's columns on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
-    """Groups of adjacent columns that fit the width without breaking a word; a wider column forms a group alone.
+    """Group adjacent columns that fit the width without breaking a word; a wider column forms a group alone.
 
     Args:
         least: the width at which no word breaks, by column.
@@ -22,10 +22,10 @@ def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
 
 
 def column_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int | None]:
-    """Widths for columns that together exceed the room.
+    """Return widths for columns that together exceed the room.
 
-    Every column gets the width of its longest word, and the remaining room goes to wider columns, a
-    character at a time to the one that lacks most.
+    Every column gets the width of its longest word. The remaining room is given to wider columns, one character at a
+    time to the one that needs most.
 
     Args:
         natural: the width at which nothing breaks, by column.

@@ -1,4 +1,4 @@
-"""How results are displayed: as a short table, or as a drawing once `unembed.notebook` is imported."""
+"""Display results as a short table, or as a drawing once `unembed.notebook` is imported."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ class Drawing(Protocol):
     def _repr_html_(self) -> str: ...
 
     def widget(self) -> Any:
-        """The drawing as a Jupyter widget."""
+        """Return the drawing as a Jupyter widget."""
 
 
 class Displayed:
-    """A result with a tabular form, which is what `print`, `repr` and notebooks show."""
+    """A result with a table, which `print`, `repr` and notebooks show."""
 
     draw: ClassVar[Callable[[Displayed], Drawing | None]] = staticmethod(lambda result: None)
     """The drawing of a result, None where it has none. Importing `unembed.notebook`, which sits above, sets it."""
 
     @abstractmethod
     def to_table(self) -> Table:
-        """The result as a table with its provenance; through it pandas, polars, CSV, JSON and Parquet."""
+        """Return the result as a table with its provenance.
+
+        The table converts to pandas, polars, CSV, JSON and Parquet.
+        """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result, tensors included, to a file that `unembed.open_result` reads.
@@ -48,12 +51,12 @@ class Displayed:
         return repr(self)
 
     def _repr_html_(self) -> str:
-        """The drawing where there is one, else the table."""
+        """Return the drawing if there is one, else the table."""
         drawing = type(self).draw(self)
         return (self.to_table() if drawing is None else drawing)._repr_html_()
 
     def widget(self) -> Any:
-        """The drawing as a Jupyter widget (needs `unembed[notebook]`).
+        """Return the drawing as a Jupyter widget (needs `unembed[notebook]`).
 
         Raises:
             ExtraMissing: `unembed.notebook` is not imported, or anywidget is not installed.

@@ -1,4 +1,4 @@
-"""Writing files atomically: a reader finds the whole file or none."""
+"""Write files atomically: a reader finds either the whole file or none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 @contextmanager
 def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
-    """Context manager: report a full disk or a place without write permission as one error, whichever library writes.
+    """A context that reports a full disk or a missing permission as one error, whichever library writes.
 
     Other exceptions pass unchanged.
 
@@ -89,7 +89,7 @@ def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
 
 
 def _unwritable(error: BaseException, place: Path) -> str | None:
-    """The reason why a write failed; None if the exception has another cause."""
+    """Return the reason why a write failed; None if the exception has another cause."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None:
@@ -106,7 +106,7 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
-    """A temporary name in the folder of `path` to write under; the file is renamed to `path` when the block ends.
+    """A context that yields a temporary name to write to; the file is renamed to `path` when the block ends.
 
     A block that fails or is killed leaves the previous file unchanged.
 

@@ -1,4 +1,4 @@
-"""The one writer of HTML tables: results, notebooks and reports fill its cells."""
+"""Write HTML tables, for results, notebooks and reports alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 def html_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = (), *, caption: str = ""
 ) -> str:
-    """An HTML table.
+    """Return an HTML table.
 
     Args:
         head: the names of the columns; these, the cells and the caption are HTML, escaped already.

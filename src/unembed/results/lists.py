@@ -1,4 +1,4 @@
-"""Tensors as JSON values."""
+"""Convert tensors to JSON values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def numbers(tensor: Tensor | np.ndarray[Any, Any]) -> list[Any]:
-    """The values of a tensor as nested lists. The stubs of torch leave the result of `tolist` untyped."""
+    """Return the values of a tensor as nested lists; the function exists because torch leaves `tolist` untyped."""
     return tensor.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def numbers_or_none(tensor: Tensor) -> list[Any]:
-    """The values of a tensor as nested lists, None in place of NaN: where there is nothing to measure."""
+    """Return the values of a tensor as nested lists, with None for NaN, where there is nothing to measure."""
     if tensor.dim() > 1:
         return [numbers_or_none(part) for part in tensor]
     return [None if value != value else value for value in numbers(tensor)]
 
 
 def lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
-    """Each destination's row, over the sources up to it."""
+    """Return the row of each destination, cut off after the destination itself."""
     return [numbers(row[: i + 1]) for i, row in enumerate(matrix)]

@@ -1,4 +1,4 @@
-"""How the numbers of a column are written: with equal decimals."""
+"""Format the numbers of a column with equal decimals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SIGNIFICANT = 4
 
 
 def column_format(values: Iterable[object]) -> Callable[[object], str]:
-    """A function that writes the numbers of a column, lists of numbers included.
+    """Return a function that formats the numbers of a column, including lists of numbers.
 
-    Every float gets the decimals that give the largest of them four significant digits, fewer where all would end in
-    zeros. One that would be written as zero and is not has two significant digits of its own.
+    Every float gets the decimals that give the largest one four significant digits, or fewer if all would end in zeros.
+    A number that would look like zero gets two significant digits of its own.
     """
     floats = [value for value in _floats(values) if math.isfinite(value)]
     largest = max(map(abs, floats), default=0.0)
@@ -26,7 +26,7 @@ def column_format(values: Iterable[object]) -> Callable[[object], str]:
 
 
 def two_digits(value: float) -> str:
-    """A number from 0 with at least two significant digits and no exponent: 8.9, 0.000066, 1,234."""
+    """Format a non-negative number with at least two significant digits and no exponent: 8.9, 0.000066, 1,234."""
     if not value:
         return "0"
     return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"

@@ -39,12 +39,12 @@ class Provenance:
         object.__setattr__(self, "notes", dict(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as JSON can hold them."""
+        """Return all fields by name, as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Provenance:
-        """The provenance that `to_dict` wrote.
+        """Rebuild the provenance that `to_dict` described.
 
         Raises:
             InvalidInput: a field is unknown or missing.
@@ -65,7 +65,7 @@ class Provenance:
         return cls(**stored)
 
     def line(self) -> str:
-        """One line for captions: the fields that are set, in a fixed order."""
+        """Return one line for captions: the fields that are set, in a fixed order."""
         parts = [self.model if self.revision is None else f"{self.model}@{self.revision[:12]}"]
         parts += [self.dtype] if self.dtype != "none" else []
         parts += [

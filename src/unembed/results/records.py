@@ -1,4 +1,4 @@
-"""Several results of one kind in order: a sequence that is shown as a table."""
+"""Several results of one kind, as a sequence that is shown as a table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T", covariant=True)
 class Records(Displayed, Sequence[T], Generic[T]):
     """Results of one kind, such as the events of a prompt.
 
-    Indexing and iteration give the single results; printed, saved or in a notebook they are a table with a row for
-    each. Equal to any sequence of equal results.
+    Indexing and iteration give single results. Printed, saved or in a notebook, they are a table with a row for each.
+    They equal any sequence of equal results.
     """
 
     items: tuple[T, ...]
@@ -29,12 +29,12 @@ class Records(Displayed, Sequence[T], Generic[T]):
     def of(
         cls, title: str, items: Sequence[T], columns: Mapping[str, Sequence[Any]], provenance: Provenance
     ) -> "Records[T]":
-        """Results with the columns that show them, one value for each."""
+        """Combine results with the columns that show them, which have one value for each result."""
         return cls(tuple(items), Table(title, {name: list(values) for name, values in columns.items()}, provenance))
 
     @classmethod
     def of_fields(cls, title: str, kind: type[Any], items: Sequence[T], provenance: Provenance) -> "Records[T]":
-        """Results of one dataclass, shown with a column for each of its fields."""
+        """Combine results of one dataclass, shown with a column for each field."""
         columns = {f.name: [getattr(item, f.name) for item in items] for f in fields(kind)}  # type: ignore[arg-type]
         return cls.of(title, items, columns, provenance)
 

@@ -1,7 +1,6 @@
-"""Results in files: one safetensors file with the tensors, and everything else as JSON in its header.
+"""Save results to files: safetensors with the tensors, and everything else as JSON in the header.
 
-Nothing in such a file is executed when it is read: it names classes of this package and gives the values of their
-fields.
+Reading such a file executes nothing: it names classes of this package and gives the values of their fields.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def save_result(result: object, path: str | os.PathLike[str]) -> None:
 
 
 def open_result(path: str | os.PathLike[str]) -> Any:
-    """The result that a `save` wrote, as an instance of its class.
+    """Read the result that a `save` wrote, as an instance of its class.
 
     Raises:
         InvalidInput: the file is missing, or is not a result of this package and version.
@@ -79,7 +78,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
-    """A value as JSON: tensors by name, sequences and objects with their kind."""
+    """Convert a value to JSON: tensors by name, sequences and objects with their kind."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor) and value.is_complex():

@@ -1,4 +1,4 @@
-"""A frozen table with a title and a provenance, as which every result is printed, shown and saved."""
+"""The frozen table, with title and provenance, in which every result is printed, shown and saved."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Table:
 
     @property
     def column_names(self) -> list[str]:
-        """Names of the columns, in order."""
+        """The names of the columns, in order."""
         return list(self.columns) if isinstance(self.columns, dict) else list(self.columns.column_names)
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class Table:
         return int(self.columns.num_rows)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each row as a mapping from column name to a plain Python value."""
+        """Yield each row as a mapping from column name to a plain Python value."""
         return self._rows(len(self))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -101,7 +101,7 @@ class Table:
     @overload
     def __getitem__(self, key: slice) -> "Table": ...
     def __getitem__(self, key: str | int | slice) -> Any:
-        """A column by name (a list), a row by number (a mapping), or a slice of rows (a table).
+        """Return a column by name (a list), a row by number (a mapping), or a slice of rows (a table).
 
         Raises:
             InvalidInput: the table has no such column or row.
@@ -125,11 +125,11 @@ class Table:
         return name in self.column_names
 
     def head(self, n: int = 5) -> "Table":
-        """The first `n` rows."""
+        """Return the first `n` rows."""
         return self[: positive_int("n", n)]
 
     def sort_by(self, column: str, *, descending: bool = False) -> "Table":
-        """The rows in the order of a column; equal values keep their order, empty cells and NaN come last.
+        """Sort the rows by a column; equal values keep their order, empty cells and NaN come last.
 
         Raises:
             InvalidInput: the table has no such column, or its values cannot be ordered.
@@ -144,7 +144,7 @@ class Table:
         return self._take([*present, *missing])
 
     def _take(self, rows: Sequence[int]) -> "Table":
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         if isinstance(self.columns, dict):
             columns: Any = {name: [values[i] for i in rows] for name, values in self.columns.items()}
         else:
@@ -152,7 +152,7 @@ class Table:
         return Table(self.title, columns, self.provenance)
 
     def _rows(self, stop: int) -> Iterator[dict[str, Any]]:
-        """The first `stop` rows; only these are turned into Python values."""
+        """Yield the first `stop` rows; only these are turned into Python values."""
         names = self.column_names
         if isinstance(self.columns, dict):
             values = [_plain(column[:stop]) for column in self.columns.values()]
@@ -161,7 +161,10 @@ class Table:
         return (dict(zip(names, cells, strict=True)) for cells in zip(*values, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes: schema name, title, provenance, columns and rows; NaN and infinity become None."""
+        """Return what `to_json` writes: schema name, title, provenance, columns and rows.
+
+        NaN and infinity become None.
+        """
         return {
             "schema": SCHEMA,
             "title": self.title,
@@ -171,11 +174,11 @@ class Table:
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The table as JSON text; written to `path` as well when one is given."""
+        """Return the table as JSON text; if a path is given, write it there too."""
         return _saved(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The rows as CSV text with a header line, list cells as JSON, without the provenance."""
+        """Return the rows as CSV text with a header line, list cells as JSON, without the provenance."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.column_names)
@@ -184,7 +187,7 @@ class Table:
         return _saved(out.getvalue(), path)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table` whose schema metadata holds title and provenance as JSON under `unembed`."""
+        """Return a `pyarrow.Table` whose schema metadata holds title and provenance as JSON under `unembed`."""
         import pyarrow
 
         if isinstance(self.columns, dict):
@@ -195,15 +198,15 @@ class Table:
         return table.replace_schema_metadata({**(table.schema.metadata or {}), b"unembed": json.dumps(about).encode()})
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The Arrow C stream of `to_arrow()`, through which polars, DuckDB, pandas and others read the table."""
+        """Return the Arrow C stream of `to_arrow()`, through which polars, DuckDB, pandas and others read the table."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-        """The dataframe interchange object of `to_arrow()`. That protocol has no columns of lists."""
+        """Return the dataframe interchange object of `to_arrow()`. That protocol has no columns of lists."""
         return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` whose `attrs` hold the title and the provenance.
+        """Return a `pandas.DataFrame` whose `attrs` hold the title and the provenance.
 
         Raises:
             ExtraMissing: pandas is not installed.
@@ -214,7 +217,7 @@ class Table:
         return frame
 
     def to_polars(self) -> Any:
-        """A `polars.DataFrame`.
+        """Return a `polars.DataFrame`.
 
         Raises:
             ExtraMissing: polars is not installed.
@@ -222,7 +225,7 @@ class Table:
         return _require("polars").from_arrow(self.to_arrow())
 
     def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """The path of a Parquet file (zstd) with title and provenance in its metadata."""
+        """Write a Parquet file (zstd) with title and provenance in its metadata, and return its path."""
         import pyarrow
         import pyarrow.parquet
 
@@ -232,13 +235,13 @@ class Table:
 
     @classmethod
     def of_rows(cls, title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], provenance: Provenance) -> Table:
-        """A table from rows, each with one value for every column."""
+        """Make a table from rows, each with one value for every column."""
         listed = list(rows)
         return cls(title, {name: [row[i] for row in listed] for i, name in enumerate(names)}, provenance)
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> Table:
-        """The table that `to_parquet` wrote.
+        """Read the table that `to_parquet` wrote.
 
         Raises:
             InvalidInput: the file is missing, is not Parquet, or was not written by unembed.
@@ -261,7 +264,7 @@ class Table:
         return cls(about["title"], table.replace_schema_metadata(None), Provenance.from_dict(about["provenance"]))
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A self-contained page with the whole table; written to `path` as well when one is given."""
+        """Return a self-contained page with the whole table; if a path is given, write it there too."""
         page = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
             f'<meta name="viewport" content="width=device-width"><title>{html.escape(self.title)}</title>'
@@ -273,7 +276,7 @@ class Table:
         return self.fragment(_SHOWN_ROWS)
 
     def fragment(self, stop: int = _SHOWN_ROWS) -> str:
-        """The first rows as an HTML table, and the provenance under it: a part of a page."""
+        """Return the first rows as an HTML table with the provenance under it, as a part of a page."""
         numeric, numbers = self._numeric(stop), self._number_formats(stop)
         table = html_table(
             [visible_html(name, prose=True) for name in self.column_names],
@@ -357,7 +360,7 @@ class Table:
         return Text(number(value))
 
     def to_text(self, width: int = 200) -> str:
-        """The table as the terminal shows it, without colour, at most `width` columns wide."""
+        """Return the table as the terminal shows it, without colour, at most `width` columns wide."""
         from rich.console import Console
 
         out = io.StringIO()
@@ -365,23 +368,23 @@ class Table:
         return out.getvalue()
 
     def __str__(self) -> str:
-        """The first rows as text, then the number of rows left out; `to_text()` sets the width."""
+        """Show the first rows as text, then the number of rows left out; `to_text()` sets the width."""
         return self.to_text()
 
     def __repr__(self) -> str:
-        """Title, size and the first rows, at most 100 columns wide."""
+        """Show title, size and the first rows, at most 100 columns wide."""
         size = f"Table: {len(self):,} rows x {len(self.column_names)} columns"
         first = self if len(self) <= _REPR_ROWS else self[:_REPR_ROWS]
         more = f"\n... {len(self) - _REPR_ROWS:,} more rows" if len(self) > _REPR_ROWS else ""
         return f"{size}\n{first.to_text(width=100).rstrip()}{more}"
 
     def _number_formats(self, stop: int) -> dict[str, Callable[[object], str]]:
-        """How the numbers of each column are written, by those in the rows that are shown."""
+        """Choose how the numbers of each column are formatted, from the rows that are shown."""
         rows = list(self._rows(stop))
         return {name: column_format(row[name] for row in rows) for name in self.column_names}
 
     def _numeric(self, stop: int) -> set[str]:
-        """Columns to align right: numbers in every row looked at."""
+        """Return the columns to align right: those with numbers in every row that was looked at."""
         numeric = set(self.column_names)
         for row in self._rows(stop):
             numeric -= {name for name, value in row.items() if not isinstance(value, int | float | None)}
@@ -402,7 +405,7 @@ def _holds_tokens(column: str) -> bool:
 
 
 def _plain(values: Any) -> list[Any]:
-    """Python values of an array, a tensor or a sequence; NumPy and torch scalars inside a list included."""
+    """Return plain Python values of an array, a tensor or a sequence, including NumPy and torch scalars in lists."""
     if hasattr(values, "tolist"):
         return values.tolist()
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]

@@ -1,4 +1,4 @@
-"""Token text made visible: the only code that decides how a token is displayed.
+"""Make token text visible; no other code decides how a token is displayed.
 
 | in the token | shown as |
 |---|---|
@@ -38,7 +38,7 @@ _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 
 
 def visible(token: str | bytes, *, prose: bool = False) -> str:
-    """The token as plain text with everything invisible made visible.
+    """Return the token as plain text in which everything invisible is marked.
 
     Args:
         token: a token's text, or its bytes where they may not be UTF-8. A lone surrogate U+DC80 to U+DCFF represents a
@@ -50,7 +50,7 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
-    """The same as a `rich.text.Text`: marks are dimmed among letters, and square brackets are never read as markup."""
+    """Return the token as a `rich.text.Text`: marks are dimmed among letters, square brackets are not markup."""
     from rich.text import Text
 
     text = Text(style=style)
@@ -60,7 +60,7 @@ def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) ->
 
 
 def visible_html(token: str | bytes, *, prose: bool = False) -> str:
-    """The same as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder their neighbours."""
+    """Return the token as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder their neighbours."""
     parts = [
         f'<span class="mark">{html.escape(piece)}</span>' if is_dim else html.escape(piece)
         for piece, is_dim in _dimmed(token, prose)
@@ -69,14 +69,14 @@ def visible_html(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def _dimmed(token: str | bytes, prose: bool) -> list[tuple[str, bool]]:
-    """The pieces, and which are marks to dim; in a token that consists of marks alone, none is dimmed."""
+    """Return the pieces, and which are marks to dim; in a token that consists only of marks, none is dimmed."""
     pieces = list(_pieces(token, prose))
     has_letters = any(not is_mark for _, is_mark in pieces)
     return [(piece, is_mark and has_letters) for piece, is_mark in pieces]
 
 
 def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:
-    """Each character as (what to show, whether that is a mark of ours)."""
+    """Yield each character as (what to show, whether that is one of our marks)."""
     text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
     previous = ""
     for char in text:

@@ -1,4 +1,4 @@
-"""One prompt in full: readings, sub-updates, events, logit attribution, and its main findings in sentences."""
+"""Everything about one prompt: readings, sub-updates, events, logit attribution, and its main findings in sentences."""
 
 from __future__ import annotations
 

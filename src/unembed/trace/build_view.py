@@ -1,4 +1,4 @@
-"""`TraceView`, built from a trace: what `unembed trace` and `unembed explain` show, on every surface."""
+"""Build a `TraceView` from a trace: the content that `unembed trace` and `unembed explain` show in every form."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _MEMORIES = 10
 
 @runtime_checkable
 class Tracing(Protocol):
-    """Gives the trace of a prompt, such as `lm.trace` or a cache of traces."""
+    """A function that returns the trace of a prompt, such as `lm.trace` or a cache of traces."""
 
     def __call__(self, prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
-        """The trace of the prompt under the edits."""
+        """Return the trace of the prompt under the edits."""
         ...
 
 
@@ -69,7 +69,7 @@ def trace_view(
     heads: bool = False,
     dominant: int = 0,
 ) -> tuple[TraceView, Provenance]:
-    """What `unembed trace` shows, and its provenance.
+    """Collect what `unembed trace` shows, and its provenance.
 
     Args:
         settings: where to look, and how to read.
@@ -117,7 +117,7 @@ def explain_view(
     tracing: Tracing,
     index: Index | None = None,
 ) -> tuple[TraceView, Provenance]:
-    """What `unembed explain` shows, and its provenance; the arguments as in `trace_view`.
+    """Collect what `unembed explain` shows, and its provenance; arguments as in `trace_view`.
 
     Args:
         by: split the logit this way only; each way that the model has when None.
@@ -139,7 +139,7 @@ def explain_view(
 def _shown(
     lm: Decoder, settings: TraceSettings, token: str | int | None, tracing: Tracing, index: Index | None
 ) -> ShownPosition:
-    """The position, and the question there; both are checked before anything else costs time."""
+    """Choose the position and the question there; both are checked before anything else costs time."""
     target = None if token is None else lm.single_token(token)
     trace = tracing(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     trace.logits(settings.position)
@@ -150,7 +150,7 @@ def _shown(
 
 
 def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dict[str, Any]:
-    """The fields that both views have."""
+    """Return the fields that both views have."""
     trace, plain = at.trace, None
     if settings.edits:
         plain = tracing(settings.prompt, edits=()).showing(settings.show_unlearned)

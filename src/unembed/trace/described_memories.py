@@ -1,4 +1,4 @@
-"""Memories (FFN neurons) with a description that promote a prediction: recognised patterns in words."""
+"""Find memories (FFN neurons) that promote a prediction and have a description, which names their pattern in words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def described_memories(
     descriptions: MemoryDescriptions,
     top: int = 3,
 ) -> list[DescribedMemory]:
-    """The memories with a description that promote a token most at a position, the largest effect first.
+    """Return the memories with a description that promote a token most at a position, largest effect first.
 
     A memory is listed only if the token is among the 30 that it promotes most.
 
@@ -72,6 +72,6 @@ def described_memories(
 
 
 def _promotes(lm: Decoder, row: DescribedMemory, token: int) -> bool:
-    """Whether the token is listed for the value; otherwise the description does not concern the prediction."""
+    """Tell whether the memory's value lists the token; if not, its description does not explain the prediction."""
     listed, _ = Values(lm).top(row.layer, row.index, LISTED, bottom=row.coefficient < 0, show_unlearned=True)
     return token in listed.tolist()

@@ -1,4 +1,4 @@
-"""A prompt's predictions over all layers and positions, for the explorer's grid: selected here, computed elsewhere."""
+"""Select a prompt's predictions over all layers and positions, for the explorer's grid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Emergence:
-    """How the next-token predictions of a prompt form."""
+    """How the next-token predictions of a prompt form from layer to layer."""
 
     schema: str
     provenance: dict[str, Any]
@@ -74,9 +74,9 @@ class Part:
 
 
 def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
-    """The grid of a trace as its layers are read, after all FFNs first, and the whole at the end.
+    """Yield the grid of a trace while its layers are read, first after all FFNs, and the whole grid at the end.
 
-    The part that is read last comes with the whole. A part may hold no stage: then its readings serve events only.
+    The part that is read last comes with the whole grid. A part without a stage holds readings that only serve events.
     """
     prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():
@@ -88,7 +88,7 @@ def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[P
 
 
 def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence:
-    """The grid of a trace: top tokens at both stages of every layer and position, and all events."""
+    """Return the grid of a trace: top tokens at both stages of every layer and position, and all events."""
     prediction = numbers(trace.prediction)
     stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
     embedding = _stage(trace, "resid_pre", top, slice(1))
@@ -112,7 +112,7 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
 
 
 def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
-    """By point: the entropy of every cell's reading and its divergence from the final prediction, [layer][position]."""
+    """Return for each point the entropy of every reading and its divergence from the prediction, [layer][position]."""
     found: dict[str, dict[str, list[list[float]]]] = {}
     for point in STAGES:
         with suppress(PointMissing):
@@ -122,7 +122,7 @@ def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def trajectories(trace: Trace, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
-    """Rank and probability of tokens by point, [layer][position]; of one position, a list of one, if `position` is."""
+    """Return rank and probability of tokens by point, [layer][position]; only one position if `position` is given."""
     ids = [trace.lm.single_token(token) for token in tokens]
     found: list[dict[str, Any]] = []
     for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):

@@ -1,4 +1,4 @@
-"""Attention heads on one prompt, as plain values: the pattern of one head, and the scores of all heads."""
+"""Show attention heads on one prompt as plain values: one head's pattern, and the scores of all heads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PatternView:
 
 
 def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
-    """A head's pattern on a trace's prompt, under the trace's edits.
+    """Return a head's pattern on a trace's prompt, under the trace's edits.
 
     Raises:
         OutOfRange: the head does not exist.
@@ -61,7 +61,7 @@ def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
 
 @dataclass(frozen=True)
 class PatternsView:
-    """The patterns of all heads on a prompt, small."""
+    """Small versions of the patterns of all heads on a prompt."""
 
     schema: str
     n_tokens: int
@@ -72,7 +72,7 @@ class PatternsView:
 
 
 def patterns_view(trace: Trace) -> PatternsView:
-    """The patterns of all heads on a trace's prompt, in at most 24 rows and columns.
+    """Return the patterns of all heads on a trace's prompt, reduced to at most 24 rows and columns.
 
     Raises:
         Unsupported: no layer has attention weights.
@@ -92,7 +92,7 @@ def patterns_view(trace: Trace) -> PatternsView:
 
 @dataclass(frozen=True)
 class HeadSourcesView:
-    """What one head adds to a question's logits, by the token that it attends to."""
+    """What one head adds to a question's logits, split by the token that it attends to."""
 
     schema: str
     layer: int
@@ -107,7 +107,7 @@ class HeadSourcesView:
 
 
 def head_sources_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadSourcesView:
-    """What a head adds to a question's logits at a position, split by source token.
+    """Split what a head adds to a question's logits at a position by source token.
 
     Args:
         question: the target, and the token that it is compared with.
@@ -160,7 +160,7 @@ class PromptHeadsView:
 
 @torch.no_grad()
 def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:
-    """The effect of every head on a question, and the shape of its pattern, on a trace's prompt.
+    """Return the effect of every head on a question, and the shape of its pattern, on a trace's prompt.
 
     Raises:
         OutOfRange: the position does not exist.

@@ -30,7 +30,7 @@ def logit_lens(
     edits: Edits = (),
     show_unlearned: bool = False,
 ) -> Table:
-    """The most probable tokens of the stream at one point of every layer, for many prompts.
+    """Tabulate the most probable tokens at one point of the stream in every layer, for many prompts.
 
     Args:
         prompts: texts, or token ids.

@@ -32,7 +32,10 @@ MemoryOrder = Literal["effect", "deviation", "size", "coefficient"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryEffects(Displayed):
-    """Sub-updates with the largest effects on a logit, or on a difference of two; `score` is the effect, in logits."""
+    """The sub-updates with the largest effects on a logit, or on a difference of two.
+
+    `score` is the effect in logits.
+    """
 
     question: Question
     rows: list[SubUpdate]
@@ -51,7 +54,7 @@ class MemoryEffects(Displayed):
 
     @property
     def total(self) -> float:
-        """What all memories of the layers add."""
+        """The sum of what all memories of the layers add."""
         return sum(row.score or 0.0 for row in (*self.rows, *self.always_on)) + self.others_effect
 
     def to_table(self) -> Table:
@@ -73,7 +76,7 @@ class MemoryEffects(Displayed):
 
 @dataclass(frozen=True, eq=False)
 class _Scored:
-    """The memories of one layer at a position, by the numbers that they are ranked by."""
+    """The memories of one layer at a position, with the numbers by which they are ranked."""
 
     layer: int
     coefficients: Float[Tensor, " d_mlp"]
@@ -87,7 +90,7 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """The sort key; -1 for silent memories, which are not candidates unless they deviate."""
+        """Return the numbers to sort by; -1 for silent memories, which are listed only if they deviate."""
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)
@@ -151,7 +154,7 @@ class ScoredMemories:
         )
 
     def largest(self, top: int, order: MemoryOrder = "effect") -> MemoryEffects:
-        """The `top` largest of all layers, and every memory that is always on."""
+        """Return the `top` largest of all layers, and every memory that is always on."""
         scored = list(self._layers.values())
         listed = _largest(scored, order, False, positive_int("top", top))
         always_on = _largest(scored, order, True, None)
@@ -169,7 +172,7 @@ class ScoredMemories:
         )
 
     def largest_by_layer(self, top: int, order: MemoryOrder = "effect") -> list[list[SubUpdate]]:
-        """For each layer its `top` largest, then the same number that are always on."""
+        """Return for each layer its `top` largest, then as many that are always on."""
         top = positive_int("top", top)
         chosen = [
             [key for always_on in (False, True) for key in _largest([one], order, always_on, top)]
@@ -179,11 +182,11 @@ class ScoredMemories:
         return [[rows[key] for key in keys] for keys in chosen]
 
     def one(self, layer: int, index: int) -> SubUpdate:
-        """One memory's sub-update, silent or not."""
+        """Return one memory's sub-update, even if it is silent."""
         return self._rows([(layer, index)])[layer, index]
 
     def _rows(self, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], SubUpdate]:
-        """The sub-updates of some memories; the values of those not read before are read in one pass."""
+        """Return the sub-updates of some memories; values not read before are read in one pass."""
         missing = [key for key in keys if key not in self._read]
         chosen = [(n, [i for layer, i in missing if layer == n]) for n in dict.fromkeys(n for n, _ in missing)]
         scores = [self._layers[n].effects[index].tolist() for n, index in chosen]
@@ -212,7 +215,7 @@ class ScoredMemories:
 
 
 def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top: int | None) -> list[tuple[int, int]]:
-    """Layer and index of the largest of those that are always on, or of the others; all of them when `top` is None."""
+    """Return layer and index of the largest memories, either of those always on or of the others; all if no `top`."""
     sizes = torch.cat([torch.where(one.always_on == always_on, one.sizes(order), -1.0) for one in scored])
     candidates = int((sizes >= 0).sum())
     found = sizes.topk(candidates if top is None else min(top, candidates)).indices

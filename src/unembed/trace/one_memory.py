@@ -1,4 +1,4 @@
-"""One memory on a prompt, as plain values: its coefficient at every token, and its effect at one of them."""
+"""Show one memory on a prompt as plain values: its coefficient at every token, and its effect at one of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def memory_on_prompt(
     position: int,
     index: Index | None = None,
 ) -> MemoryOnPrompt:
-    """A memory on a trace's prompt, under the trace's edits.
+    """Describe a memory on a trace's prompt, under the trace's edits.
 
     Raises:
         OutOfRange: there is no such memory or position.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prompt_events(readings: PromptReadings, column: int | None = None) -> list[Event]:
-    """Saturation and elimination events of every position, or of one, which alone is read."""
+    """Return saturation and elimination events of every position, or of only one, which alone is then read."""
     points: tuple[StreamPoint, ...] = ("resid_pre", readings.before_ffn, "resid_post")
     read_at = {point: readings.read(point, position=column) for point in points}
     ranks = {point: reading.tracked_ranks[..., 0].cpu() for point, reading in read_at.items()}
@@ -42,12 +42,12 @@ def _columns(column: int | None) -> slice:
 
 
 def _placed(found: list[Event], column: int | None) -> list[Event]:
-    """Events that were found in one column alone, at their position in the prompt."""
+    """Move events found in a single column to their position in the prompt."""
     return found if column is None else [replace(event, position=column) for event in found]
 
 
 def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor, "layer pos"]:
-    """The rank after each FFN of the token that was first before it, from the list of top tokens where possible."""
+    """Return the rank after each FFN of the token that was first before it, from the list of top tokens if possible."""
     first = readings.read(readings.before_ffn, position=column).ids[..., :1]
     after = readings.read("resid_post", position=column)
     listed = after.ids == first
@@ -61,7 +61,7 @@ def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor
 
 
 def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int | None) -> list[Event]:
-    """Updates across which a token's rank at least halves or doubles, by position and layer.
+    """Return updates across which a token's rank at least halves or doubles, by position and layer.
 
     Args:
         token: the token to follow; each position's own prediction when None.

@@ -1,4 +1,4 @@
-"""The memories (FFN neurons) behind one prompt: sub-updates, effects on a question, and those with a description."""
+"""Find the memories (FFN neurons) behind one prompt: sub-updates, effects on a question, and descriptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PromptMemories(PromptReadings):
         *,
         alone: bool = False,
     ) -> Question:
-        """The question why one token rather than another is predicted; by default the top token against the runner-up.
+        """Ask why one token is predicted and not another; by default the top token and the runner-up.
 
         Args:
             token: the token to explain.
@@ -58,7 +58,7 @@ class PromptMemories(PromptReadings):
         return question(self.lm, self.logits(position), token, against, alone=alone, hidden=self.hidden)
 
     def dominant(self, top: int = TOP) -> list[Dominant]:
-        """For every layer, the dominant sub-updates of every position."""
+        """Return the dominant sub-updates of every position, for every layer."""
         return [
             dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top) for n in range(self.lm.n_layers)
         ]
@@ -72,7 +72,7 @@ class PromptMemories(PromptReadings):
         *,
         top_tokens: int = 10,
     ) -> Records[SubUpdate]:
-        """The dominant sub-updates of one FFN update, largest contribution first.
+        """Return the dominant sub-updates of one FFN update, largest contribution first.
 
         Args:
             position: the position; the last by default.
@@ -94,7 +94,7 @@ class PromptMemories(PromptReadings):
         *,
         top_tokens: int = 10,
     ) -> list[Records[SubUpdate]]:
-        """What `sub_updates` returns, for several layers at once: all values are read in one pass."""
+        """Return what `sub_updates` returns for several layers at once, reading all values in one pass."""
         column = position_of(self.run, position)
         found = top_sub_updates(
             self.lm, self.run, layers, column, top, token, k=top_tokens, show_unlearned=self.show_unlearned
@@ -115,7 +115,7 @@ class PromptMemories(PromptReadings):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> MemoryEffects:
-        """The memories (FFN neurons) with the largest effects on a question; those always on are listed separately.
+        """Return the memories (FFN neurons) with the largest effects on a question; those always on are separate.
 
         Args:
             question: from `question`; the prediction against its runner-up when None.
@@ -148,9 +148,9 @@ class PromptMemories(PromptReadings):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> list[list[SubUpdate]]:
-        """By layer, the memories with the largest effects on a question, then the same number that are always on.
+        """Return, by layer, the memories with the largest effects on a question, then as many that are always on.
 
-        The arguments as for `memory_effects`; `top` counts the memories of one layer.
+        The arguments are those of `memory_effects`; `top` counts the memories of one layer.
 
         Raises:
             Unsupported: one of the layers has no memories.
@@ -170,7 +170,7 @@ class PromptMemories(PromptReadings):
         index: Index | None = None,
         top_tokens: int = 10,
     ) -> SubUpdate:
-        """One memory's sub-update at a position, silent or not, with its effect on a question.
+        """Return one memory's sub-update at a position, even if it is silent, with its effect on a question.
 
         The other arguments as for `memory_effects`.
 
@@ -210,7 +210,7 @@ class PromptMemories(PromptReadings):
     def described_memories(
         self, token: str | int | None = None, position: int = -1, top: int = 3, *, index: Index | None = None
     ) -> Records[DescribedMemory]:
-        """Memories (FFN neurons) with a description that promote a token most, the largest effect first.
+        """Return the memories (FFN neurons) with a description that promote a token most, largest effect first.
 
         The effect is the memory's contribution to the token's logit minus that to the average token's. Descriptions are
         those saved with `index` (see `Index.memories`), or those of an embedded model; without either, none is listed.

@@ -1,4 +1,4 @@
-"""The question that a trace answers: why one token is predicted rather than another."""
+"""The question that a trace answers: why is one token predicted and not another?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unembed.models.decoder import Decoder
 
 @dataclass(frozen=True)
 class Question:
-    """Why `token` rather than `against`; None means the token's logit alone."""
+    """Why `token` and not `against`? None stands for the token's logit alone."""
 
     token: int
     against: int | None
@@ -29,7 +29,7 @@ def question(
     alone: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Question:
-    """The question about a prediction, with tokens chosen where none is named.
+    """Build the question about a prediction, choosing tokens where none is named.
 
     Args:
         logits: of the prediction.

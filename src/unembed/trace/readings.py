@@ -2,7 +2,7 @@
 
 It is read by the lens that was fitted on the model, or by the logit lens where none was.
 
-Reading all positions of a long prompt costs far more than the forward pass, so that only those asked for are read.
+Reading all positions of a long prompt costs far more than the forward pass, so only the requested ones are read.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class PromptReadings:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """Tokens that are left out of lists and ranks; None where every token is listed."""
+        """The tokens left out of lists and ranks; None if every token is listed."""
         return None if self.show_unlearned else self.lm.unlisted
 
     def __len__(self) -> int:
@@ -141,17 +141,17 @@ class PromptReadings:
 
     @property
     def token_strings(self) -> list[str]:
-        """The prompt's tokens as text."""
+        """Return the prompt's tokens as text."""
         return self.lm.token_strings(self.tokens)
 
     @cached_property
     def provenance(self) -> Provenance:
-        """The model, the edits, and whether unlearned tokens are listed."""
+        """The provenance: the model, the edits, and whether unlearned tokens are listed."""
         notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
     def run_with(self, points: Sequence[Point | str], pattern_row: int | None = None) -> Run:
-        """A run of the same prompt and edits that captured these points: the trace's own, or a cached one.
+        """Return a run of the same prompt and edits that captured these points: the trace's own, or a cached one.
 
         Args:
             points: capture points.
@@ -166,11 +166,11 @@ class PromptReadings:
         return self._runs[key]
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
-        """The stream at a point."""
+        """Return the stream at a point."""
         return self.run_with((point,))[point][:, 0]
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """The model's logits after a position."""
+        """Return the model's logits after a position."""
         return self.run.logits[0, position_of(self.run, position)]
 
     @cached_property
@@ -190,7 +190,7 @@ class PromptReadings:
         basis: Basis | None = None,
         position: int | None = None,
     ) -> Readings:
-        """Top tokens of the stream at a point, for every layer and position.
+        """Return the top tokens of the stream at a point, for every layer and position.
 
         Args:
             point: where the stream is read.
@@ -254,12 +254,12 @@ class PromptReadings:
         return joined([self._with_prediction(x[:1], at), _part(after, slice(-1), slice(None))])
 
     def _with_prediction(self, x: Float[Tensor, "layer pos d_model"], at: slice = slice(None)) -> Reading:
-        """Readings of some positions, whose tracked token is the final prediction of each position."""
+        """Read some positions, and track the final prediction of each."""
         track = self.prediction[None, at, None].expand(x.shape[0], -1, -1)
         return read(self.lm, x, TOP, track=track, hidden=self.hidden)
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """What `read` returns, in parts: the stream read some layers at a time, after all FFNs and then before them.
+        """Yield what `read` returns in parts: some layers at a time, first after all FFNs and then before them.
 
         Args:
             vectors: how many to read at once, at most, but at least one layer.
@@ -298,7 +298,7 @@ class PromptReadings:
         basis: Basis | None = None,
         position: int | None = None,
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
-        """The rank (from 1, the top) and the probability of a token at every layer, at every position or at one.
+        """Return rank (1 is the top) and probability of a token at every layer, at every position or at one.
 
         The basis is that of the model's fitted lens, or "final" without one, unless one is named.
 
@@ -327,7 +327,7 @@ class PromptReadings:
         position: int,
         basis: Basis | None = None,
     ) -> Int[Tensor, "point token"]:
-        """The ranks of chosen tokens, as many at each point, at points of one layer and position; 1 is the top."""
+        """Return the ranks of chosen tokens at points of one layer and position, as many tokens at each point."""
         layer, column = self.lm.layer(layer), position_of(self.run, position)
         x, basis = torch.stack([self.run_with((p,)).at(p, layer)[0, column] for p in points]), basis or self.basis
         if basis == "jacobian":
@@ -340,7 +340,7 @@ class PromptReadings:
     def prediction_ranks(
         self, point: StreamPoint = "resid_post", position: int | None = None, basis: Basis | None = None
     ) -> Int[Tensor, "layer pos"]:
-        """The rank of every position's own final prediction at a point of every layer; 1 is the top.
+        """Return the rank of each position's own final prediction at a point of every layer; 1 is the top.
 
         Args:
             point: where the stream is read.
@@ -355,7 +355,7 @@ class PromptReadings:
 
     @torch.no_grad()
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
-        """The entropy, and the KL divergence from the model's final prediction, of every reading at a point, in nats.
+        """Return the entropy of every reading at a point, and its KL divergence from the final prediction, in nats.
 
         Read by the model's fitted lens, or by the logit lens through the final norm where there is none.
 
@@ -378,5 +378,5 @@ class PromptReadings:
 
 
 def _part(reading: Reading, layers: slice, positions: slice) -> Reading:
-    """The readings of some layers and positions."""
+    """Return the readings of some layers and positions."""
     return Reading(*(getattr(reading, f.name)[layers, positions] for f in fields(Reading)))

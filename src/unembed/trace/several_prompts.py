@@ -1,4 +1,4 @@
-"""Traces of several prompts: a sequence that prints as a table with a row for each prompt."""
+"""Trace several prompts; the result prints as a table with a row for each prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unembed.trace.trace import Trace
 def trace_prompts(
     lm: Decoder, prompts: Sequence[Tokens], edits: Edits = (), *, show_unlearned: bool = False
 ) -> Records[Trace]:
-    """The trace of each prompt, run one by one; see `Trace`.
+    """Trace each prompt, one by one; see `Trace`.
 
     Returns:
         The traces; their table has the columns prompt (its number, from 0), text, tokens (how many), prediction,
@@ -43,7 +43,7 @@ def trace_prompts(
 
 
 def _likeliest(trace: Trace, top: int) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids of the most probable next tokens among those that the trace lists."""
+    """Return probabilities and ids of the most probable next tokens among those that the trace lists."""
     probabilities = trace.logits(-1).float().softmax(-1)
     if trace.hidden is not None:
         probabilities = probabilities.masked_fill(trace.hidden.to(probabilities.device), -1)

@@ -1,4 +1,4 @@
-"""One position of a trace as it is shown: its layers, memories and attributions, selected, named and ordered."""
+"""Select, name and order what is shown at one position of a trace: layers, memories and attributions."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class ShownPosition:
         return max(self.top, _READ_ANYWAY)
 
     def read_everywhere(self, point: StreamPoint) -> None:
-        """Read the stream at all positions in one product, of which `column` then takes a part."""
+        """Read the stream at all positions in one product; `column` then takes parts of the result."""
         self.trace.read(point, self._top_read, self.basis)
 
     def column(
         self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
     ) -> list[list[Candidate]]:
-        """Candidates at one position, by layer and rank."""
+        """Return candidates at one position, by layer and rank."""
         position = self.position if position is None else position
         found = self.trace.readings(point, self._top_read, basis or self.basis, position)
         cells = [numbers(part[:, 0, : self.top]) for part in (found.ids, found.probabilities, found.logits)]
@@ -70,7 +70,7 @@ class ShownPosition:
         ]
 
     def prediction(self) -> list[Candidate]:
-        """The most likely next tokens; the first is the model's own, also where lists leave such a token out."""
+        """Return the most likely next tokens; the first is the model's own, even if lists leave that token out."""
         listed = self.column("resid_post", basis="final")[-1]
         first = int(self.trace.prediction[self.position])
         if listed[0].id == first:
@@ -79,7 +79,7 @@ class ShownPosition:
         return [*own, *listed][: self.top]
 
     def layers(self, layers: Sequence[int], updates: dict[int, list[SubUpdateView]]) -> list[LayerView]:
-        """Each layer's readings, events and sub-updates."""
+        """Return each layer's readings, events and sub-updates."""
 
         def at(point: StreamPoint) -> tuple[list[list[Candidate]], list[int], list[float]]:
             ranks, probabilities = self.trace.ranks_and_probabilities(
@@ -114,7 +114,7 @@ class ShownPosition:
         ]
 
     def closer(self, one: LayerView, heads: bool) -> LayerView:
-        """One layer with the origin of its candidates and, with `heads`, what its heads add."""
+        """Return one layer with the origin of its candidates and, with `heads`, what its heads add."""
         lists: dict[StreamPoint, list[Candidate]] = (
             {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
         )
@@ -129,7 +129,10 @@ class ShownPosition:
         return dataclasses.replace(closer, heads=list(added))
 
     def sub_updates(self, layers: Sequence[int], memories: int) -> dict[int, list[SubUpdateView]]:
-        """By layer, the memories with the largest effects on the question; a layer without memories has none."""
+        """Return, by layer, the memories with the largest effects on the question.
+
+        Empty for layers without memories.
+        """
         if memories == 0:
             return {}
         order, k = self.order, self._top_read
@@ -143,7 +146,7 @@ class ShownPosition:
         return {n: self._with_triggers(rows) for n, rows in zip(layers, found, strict=True)}
 
     def effects(self, layers: Sequence[int] | None, memories: int) -> MemoryEffects | None:
-        """What the memories add to the question; None where the layers have none."""
+        """Return what the memories add to the question; None if the layers have no memories."""
         n, order, k = max(1, memories), self.order, self._top_read
         try:
             return self.trace.memory_effects(
@@ -153,14 +156,14 @@ class ShownPosition:
             return None
 
     def memories(self, effects: MemoryEffects) -> MemoriesView:
-        """The effects of memories, each with its top trigger."""
+        """Return the effects of memories, each with its top trigger."""
         rows, always_on = self._with_triggers(effects.rows), self._with_triggers(effects.always_on)
         return MemoriesView(rows, always_on, effects.others, effects.others_effect, effects.total)
 
     def attribution(self, by: By, writers: int) -> AttributionView:
-        """All writers in the order of the forward pass where they are few, else those with the largest contributions.
+        """Return all writers in the order of the forward pass if they are few, else the largest contributions.
 
-        Memories that are always on are listed apart.
+        Memories that are always on are listed separately.
         """
         lm, target, against = self.trace.lm, self.question.token, self.question.against
         found = self.trace.attribution(target, self.position, against, by)
@@ -192,7 +195,7 @@ class ShownPosition:
         return [SubUpdateView(**vars(row), trigger=self._trigger(row)) for row in rows]
 
     def _trigger(self, row: SubUpdate) -> TriggerView | None:
-        """The top trigger of a sub-update's key, if the index holds one on its side of zero."""
+        """Return the top trigger of a sub-update's key, if the index has one for the sign of its coefficient."""
         pole = "negative" if row.coefficient < 0 else "positive"
         if self.index is None or pole not in self.index.poles:
             return None

@@ -1,4 +1,4 @@
-"""The results of a trace as rows, with the columns that show them."""
+"""Turn the results of a trace into tables: rows, and the columns that show them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EntropyAndKL(Displayed):
     provenance: Provenance
 
     def __iter__(self) -> Iterator[Tensor]:
-        """The entropy, then the divergence."""
+        """Yield the entropy, then the divergence."""
         return iter((self.entropy, self.kl))
 
     def to_table(self) -> Table:
@@ -50,7 +50,7 @@ class EntropyAndKL(Displayed):
 
 
 def event_records(title: str, lm: Decoder, events: Sequence[Event], provenance: Provenance) -> Records[Event]:
-    """Events or rank changes, a row for each; `token` is the token whose rank changes."""
+    """Return events or rank changes as a table; `token` is the token whose rank changes."""
     columns: dict[str, list[object]] = {
         "event": [e.kind for e in events],
         "layer": [e.layer for e in events],
@@ -64,7 +64,7 @@ def event_records(title: str, lm: Decoder, events: Sequence[Event], provenance: 
 
 
 def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Provenance) -> Records[SubUpdate]:
-    """Sub-updates, a row for each; columns that hold nothing are left out."""
+    """Return sub-updates as a table; empty columns are left out."""
     columns: dict[str, list[object]] = {
         "memory": [u.name for u in updates],
         "coefficient": [u.coefficient for u in updates],
@@ -80,7 +80,7 @@ def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Pro
 
 
 def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: Provenance) -> Records[HeadUpdate]:
-    """What heads add, a row for each head; without a score where none was requested."""
+    """Return what heads add as a table; without a score if none was requested."""
     columns: dict[str, list[object]] = {
         "head": [head_name(u.layer, u.index) for u in updates],
         "norm": [u.norm for u in updates],
@@ -96,7 +96,7 @@ def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: P
 def described_records(
     title: str, memories: Sequence[DescribedMemory], provenance: Provenance
 ) -> Records[DescribedMemory]:
-    """Memories with a description, a row for each."""
+    """Return memories with a description as a table."""
     names = {"memory": "name", "effect": "effect", "description": "description"}
     columns = {name: [getattr(one, field) for one in memories] for name, field in names.items()}
     return Records.of(title, memories, columns, provenance)

@@ -1,4 +1,4 @@
-"""One prompt in full: readings and memories, and beyond them events, what heads write, and attributions."""
+"""Trace one prompt: readings and memories, and also events, what heads write, and attributions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from unembed.trace.tables import event_records, head_update_records
     "head_updates memory_effects attribution to_table save widget"
 )
 class Trace(PromptMemories, Displayed):
-    """A prompt under the model, with edits if there are any. Everything is computed once, on first use."""
+    """A prompt under the model, perhaps with edits. Everything is computed once, on first use."""
 
     def showing(self, unlearned: bool) -> Trace:
-        """This trace with unlearned tokens listed and ranked, or left out. The model is not run again."""
+        """Return this trace with unlearned tokens listed, or left out. The model is not run again."""
         if unlearned == self.show_unlearned:
             return self
         other = copy(self)
@@ -58,7 +58,7 @@ class Trace(PromptMemories, Displayed):
         return Table(f"Top tokens after the last token, and the rank of {text!r}", columns, self.provenance)
 
     def events(self, position: int | None = None) -> Records[Event]:
-        """Saturation and elimination events, at one position or at all.
+        """Return saturation and elimination events, at one position or at all.
 
         Raises:
             Unsupported: the model has no FFN.
@@ -73,7 +73,7 @@ class Trace(PromptMemories, Displayed):
         return event_records("Saturation and elimination events", self.lm, found, self.provenance)
 
     def rank_changes(self, token: str | int | None = None, position: int | None = None) -> Records[Event]:
-        """Updates across which a token's rank at least halves or doubles, separately for attention and the FFN.
+        """Return updates across which a token's rank at least halves or doubles, separately for attention and the FFN.
 
         Args:
             token: the token to follow; each position's own prediction when None.
@@ -99,7 +99,7 @@ class Trace(PromptMemories, Displayed):
         *,
         top_tokens: int = 10,
     ) -> Records[HeadUpdate]:
-        """What each head of a layer writes at a position, the longest vector first.
+        """Return what each head of a layer writes at a position, the longest vector first.
 
         Args:
             position: the position; the last by default.
@@ -120,7 +120,7 @@ class Trace(PromptMemories, Displayed):
     def attribution(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: By = "component"
     ) -> Attribution:
-        """The logit of a token, or the difference of two, as the sum of its writers' contributions."""
+        """Split the logit of a token, or the difference of two, into the contributions of its writers."""
         row = position_of(self.run, position) if by == "source" else None
         run = self.run_with(points_needed(self.lm, by, self.edits), pattern_row=row)
         found = attribution(self.lm, run, token, position, against, by)

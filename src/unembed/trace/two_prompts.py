@@ -1,4 +1,4 @@
-"""Two prompts side by side, as plain values, and what patching between them puts into a run."""
+"""Show two prompts side by side as plain values, and what patching transfers between them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def comparison_view(
     against: str | int | None = None,
     top: int = 5,
 ) -> ComparisonView:
-    """Two prompts side by side.
+    """Compare two prompts side by side.
 
     Args:
         clean: the trace of the prompt with the behaviour.
@@ -92,7 +92,7 @@ def comparison_view(
 def compared_tokens(
     clean: Trace, corrupted: Trace, token: str | int | None, against: str | int | None
 ) -> tuple[int, int]:
-    """The target, and the token that it is compared with, as `comparison_view` chooses them."""
+    """Return the target and the token that it is compared with, as `comparison_view` chooses them."""
     lm = clean.lm
     first, second = numbers(clean.logits().topk(2).indices)
     target = first if token is None else lm.single_token(token)
@@ -106,7 +106,7 @@ def compared_tokens(
 
 
 def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
-    """How tokens correspond: one by one in prompts of equal length, else as found."""
+    """Return how tokens correspond: one by one in prompts of equal length, else as found automatically."""
     return None if len(clean) == len(corrupted) else "auto"
 
 
@@ -118,9 +118,9 @@ def _side(trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideV
 
 
 def given_coefficients(found: Patching, clean: Trace, corrupted: Trace) -> list[list[list[float]]] | None:
-    """The coefficients in the other prompt, which replaced those of the patched one: [layer][position][memory].
+    """Return the other prompt's coefficients that replaced those of the patched one: [layer][position][memory].
 
-    None where no memories were patched.
+    None if no memories were patched.
     """
     if found.indices is None:
         return None

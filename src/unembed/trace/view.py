@@ -1,4 +1,4 @@
-"""The content of a trace or an explanation, as plain values: the one source of its terminal, JSON, CSV and HTML forms.
+"""The content of a trace or an explanation as plain values, from which all its forms (terminal, JSON, ...) are made.
 
 Ranks count from 1, the top.
 """
@@ -41,12 +41,12 @@ class EventView:
 
     @property
     def place(self) -> str:
-        """Where it happened."""
+        """Name the place where it happened."""
         return "embedding" if self.cause == "embedding" else f"layer {self.layer} {self.update}"
 
     @property
     def happened(self) -> str:
-        """What happened to the token, to be read after its name."""
+        """Say what happened to the token, to be read after the token's name."""
         if self.kind in ("rise", "fall"):
             return f"{self.kind}s from rank {self.rank_before:,} to {self.rank_after:,}"
         if self.kind == "elimination":
@@ -121,13 +121,13 @@ class LayerView:
 
 
 def mixer_of_all(layers: Sequence[LayerView]) -> str:
-    """What the mixers of layers are called: "attention", or "mixer" where layers differ."""
+    """Name the mixers of layers: "attention", or "mixer" if layers differ."""
     names = {layer.mixer for layer in layers if layer.mixer}
     return names.pop() if len(names) == 1 else "mixer"
 
 
 def mixers_in_words(layers: Sequence[LayerView]) -> str:
-    """Which layers have which mixer, where they differ: "attention in layers 1, 3; mixer (Mamba) in layers 0, 2"."""
+    """Say which layers have which mixer, if they differ: "attention in layers 1, 3; mixer (Mamba) in layers 0, 2"."""
     by_name: dict[str, list[str]] = {}
     for layer in layers:
         by_name.setdefault(layer.mixer or "no mixer", []).append(str(layer.layer))
@@ -138,9 +138,9 @@ def mixers_in_words(layers: Sequence[LayerView]) -> str:
 
 @dataclass(frozen=True)
 class AttributionView:
-    """A logit, or a difference of two, as the sum of its writers' contributions, and the error of the sum.
+    """A logit, or a difference of two, as the sum of its writers' contributions, with the error of the sum.
 
-    `rows` are the writers shown; those left out are counted and summed in `others` and `others_contribution`.
+    `rows` are the writers shown; all others are counted and summed in `others` and `others_contribution`.
     """
 
     by: str
@@ -186,7 +186,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TraceView:
-    """All that `unembed trace` and `unembed explain` show."""
+    """Everything that `unembed trace` and `unembed explain` show."""
 
     schema: str
     provenance: dict[str, Any]

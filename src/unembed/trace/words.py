@@ -1,4 +1,4 @@
-"""The tokens, edits and events of a trace, named and in words."""
+"""Put the tokens, edits and events of a trace into words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def prompt_tokens(trace: Trace) -> list[Token]:
-    """The tokens of a trace's prompt."""
+    """Return the tokens of a trace's prompt."""
     return [Token(i, int(trace.tokens[i]), text) for i, text in enumerate(trace.token_strings)]
 
 
@@ -32,14 +32,14 @@ def prompt_roles(trace: Trace) -> list[str | None] | None:
 
 
 def question_tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
-    """The target of a question at a position, and the token that it is compared with."""
+    """Return the target of a question at a position, and the token that it is compared with."""
     ids = [question.token] if question.against is None else [question.token, question.against]
     target, *against = (Token(position, i, text) for i, text in zip(ids, lm.token_strings(ids), strict=True))
     return target, against[0] if against else None
 
 
 def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
-    """An edit in words; one at positions after the prompt's `n_positions` tokens is marked as such."""
+    """Describe an edit in words, and mark one whose positions are after the prompt's `n_positions` tokens."""
     if edit.target == "coefficient":
         what = f"memory {lm.memory_name(edit.layer, lm.memory(edit.layer, edit.index)[1])}"
     else:
@@ -57,7 +57,7 @@ def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
 
 
 def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
-    """The events at one position or at all; none where the model has no FFN."""
+    """Return the events at one position or at all; none if the model has no FFN."""
     try:
         return describe_events(trace.lm, trace.events(position))
     except Unsupported:
@@ -65,7 +65,7 @@ def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
 
 
 def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
-    """Events with their tokens' texts, and in words."""
+    """Describe events in words, with their tokens' texts."""
     texts = lm.token_strings([event.token for event in events])
     return [_event_view(lm, event, text) for event, text in zip(events, texts, strict=True)]
 

@@ -1,7 +1,7 @@
-"""A Mathematical Framework for Transformer Circuits (Elhage et al. 2021), every analysis on any model.
+"""A Mathematical Framework for Transformer Circuits (Elhage et al. 2021): every analysis, on any model.
 
-What needs two layers of attention is left out for models of one; what is exact for attention-only models is a stated
-approximation elsewhere.
+Analyses that need two layers of attention are left out for models with one. Results that are exact for attention-only
+models are approximations elsewhere, and the report says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything the study measures on one model, each measurement made when it is first read."""
+"""Measure everything that the study needs on one model; each measurement is made when it is first read."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ class HeadSkipTrigrams:
 
     @property
     def occurring(self) -> int:
-        """Triples that occur in the corpus."""
+        """The number of triples that occur in the corpus."""
         return sum(c.output_with_source > 0 for c in self.counts)
 
     @property
     def copies(self) -> list[CorpusCounts]:
-        """Of the triples whose output is their source."""
+        """The counts of the triples whose output is also their source."""
         return [c for t, c in zip(self.triples, self.counts, strict=True) if t.source == t.output]
 
     @property
     def likelier(self) -> int:
-        """Of these, how many whose output follows the destination more often when the source occurs earlier."""
+        """The number of copying triples whose output is likelier after the destination with the source."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
 
 
 def skip_trigrams_by_head(
     heads: Circuits, layer: int, top: int, basis: HeadBasis, corpus: Corpus, among: Int[Tensor, " token"], seed: int = 0
 ) -> list[HeadSkipTrigrams]:
-    """The top triples of every head of a layer and their shuffles, counted in one pass over the corpus."""
+    """Find the top triples of every head of a layer, and count them and their shuffles in one pass over a corpus."""
     n_heads = heads.lm.structure.blocks[layer].attention.n_heads
     by_head = [heads.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(n_heads)]
     own = [[(t.source, t.destination, t.output) for t in triples] for triples in by_head]
@@ -94,7 +94,7 @@ def skip_trigrams_by_head(
 
 
 class Measurements:
-    """One model's measurements, each made when it is first read; scores and evidence are stages of the work."""
+    """One model's measurements, each made when it is first read; scores and evidence are saved as stages."""
 
     def __init__(self, lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> None:
         self.lm, self.corpus, self.work, self.options = lm, open_corpus(corpus), work, options
@@ -104,7 +104,7 @@ class Measurements:
 
     @property
     def provenance(self) -> Provenance:
-        """Of every table."""
+        """The provenance of every table."""
         notes = {"unlearned tokens left out": 0 if self.options.include_unlearned else int(self.lm.unlearned.sum())}
         return self.lm.provenance(basis=self.basis, corpus=self.corpus.fingerprint, seed=self.seed, notes=notes)
 
@@ -115,7 +115,7 @@ class Measurements:
 
     @cached_property
     def scores(self) -> HeadScores:
-        """Of every head, on repeated random tokens."""
+        """The scores of every head on repeated random tokens."""
 
         def compute() -> Arrays:
             length = min(64, (self.lm.n_ctx or 256) // 2 - 2)
@@ -128,18 +128,21 @@ class Measurements:
         )
 
     def score_of(self, kind: str, place: tuple[int, int]) -> Measured:
-        """One score of one head, with its interval over sequences."""
+        """Return one score of one head, with its interval over sequences."""
         value, half = float(self.scores[kind][place]), float(self.scores.interval(kind)[place])
         return Measured(value, value - half, value + half, self.scores.by_sequence.shape[1])
 
     @cached_property
     def copying(self) -> Spectra:
-        """Eigenvalues of every head's full OV circuit."""
+        """The eigenvalues of every head's full OV circuit."""
         return self.circuits.copying(self.basis)
 
     @cached_property
     def frequent(self) -> Int[Tensor, " token"]:
-        """Tokens that occur often enough in the corpus to be counted: the largest entries of all are of rare ones."""
+        """The tokens that occur often enough in the corpus to be counted.
+
+        The largest entries of a circuit are often those of rare tokens.
+        """
         often = frequent_tokens(self.lm, self.corpus)
         often = often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
         return often if self.options.include_unlearned else often[~self.lm.unlearned.cpu()[often]]
@@ -152,7 +155,7 @@ class Measurements:
         return int(logits.masked_fill(hidden.to(logits.device), -torch.inf).argmax())
 
     def require_earlier_heads(self, what: str) -> None:
-        """Refuse what is about heads that read other heads.
+        """Refuse measurements of heads that read other heads, in a model that has none.
 
         Raises:
             Unsupported: fewer than two layers have attention.
@@ -174,29 +177,32 @@ class Measurements:
 
     @cached_property
     def skip_trigrams(self) -> list[HeadSkipTrigrams]:
-        """Of every head of the first layer with attention."""
+        """The skip-trigrams of every head of the first layer with attention."""
         return skip_trigrams_by_head(
             self.circuits, self.first_layer, 25, self.basis, self.corpus, self.frequent, self.seed
         )
 
     @cached_property
     def expansion(self) -> Expansion:
-        """The logits of one prompt by path."""
+        """The logits of one prompt, split by path."""
         return self.circuits.expand(self.example, 2 if self.lm.n_layers > 1 else 1)
 
     @cached_property
     def term_importance(self) -> TermImportance:
-        """How much each order of path takes off the loss."""
+        """How much paths of each order lower the loss."""
         return self.circuits.term_importance(self.corpus, max_tokens=self.options.tokens)
 
     @cached_property
     def compositions(self) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-        """Q-, K- and V-composition of all pairs, not above the baseline."""
+        """The Q-, K- and V-composition of all pairs, without subtracting the baseline."""
         return self.circuits.compositions(self.basis)
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:
-        """Of induction, for every head that attends above the first layer; none in a model of one layer."""
+        """The evidence of induction for every head above the first attention layer.
+
+        Empty for a model with one layer.
+        """
         if self.lm.n_layers < 2:
             return []
         names = [f.name for f in fields(InductionEvidence)]
@@ -217,12 +223,12 @@ class Measurements:
 
     @cached_property
     def memory_management(self) -> MemoryManagement:
-        """What erases, by weights and on text."""
+        """The memories and heads that erase, found by weights and measured on text."""
         return memory_management(self.lm, self.basis, corpus=self.corpus, verify=True)
 
     @cached_property
     def example(self) -> Int[Tensor, "1 pos"]:
-        """The first stretch of text, twice, up to its last token but one."""
+        """The start of the text, repeated twice, without the last token."""
         half = min(HALF, ((self.lm.n_ctx or 64) - 2) // 2)
         for segment in windows_of(self.corpus, 2 * half).segments(self.lm):
             tokens = segment.tokens[segment.lead :]

@@ -35,7 +35,7 @@ class Options:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why=f"it must be at least {least}")
 
     def of_control(self) -> Options:
-        """A small sample, for the model with random weights."""
+        """Return settings with a small sample, for the model with random weights."""
         return replace(
             self, sequences=min(self.sequences, 10), tokens=min(self.tokens, 2000), windows=min(self.windows, 24),
             control=False,

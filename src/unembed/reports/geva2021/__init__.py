@@ -1,7 +1,8 @@
 """Geva et al. 2021, "Transformer Feed-Forward Layers Are Key-Value Memories": its experiments on any decoder.
 
-One sweep for triggers and examples together, one reading of all values, shortened triggers of a sample of keys. What
-the paper leaves open, or its released code does differently, is an option; see `Options`.
+The study takes one sweep for triggers and examples together, one reading of all values, and shortened triggers for a
+sample of keys. Where the paper leaves a choice open, or its released code does something else, there is an option; see
+`Options`.
 """
 
 from __future__ import annotations

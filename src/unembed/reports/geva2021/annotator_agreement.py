@@ -1,4 +1,4 @@
-"""How far the rules for patterns agree with people: the labels of an index, and the rules' own on the same prefixes."""
+"""Measure how well the rules for patterns agree with people, by labels on the same prefixes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULE = "rules"
 
 
 def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
-    """Patterns in a key's prefixes as labels of the annotation store; a separate label where there are none."""
+    """Convert the patterns in a key's prefixes to labels of the annotation store; no pattern has a label of its own."""
     notes: list[tuple[str, dict[str, Any]]] = [
         (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
     ] or [(NONE, {"pattern": None, "members": []})]
@@ -29,7 +29,7 @@ def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> 
 def rule_labels(
     finder: Finder, text: TokenStream, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
 ) -> list[dict[str, Any]]:
-    """What the rules find in the prefixes that people were shown, as labels of the annotation store."""
+    """Return what the rules find in the prefixes that people saw, as labels of the annotation store."""
     found: list[dict[str, Any]] = []
     for layer, index in keys:
         places = triggers.positions[triggers.row(layer, index)][: RULES["key"].shown].tolist()
@@ -41,7 +41,7 @@ def rule_labels(
 def compared(
     labels: Iterable[Mapping[str, Any]], finder: Finder, text: TokenStream, triggers: KeyTriggers
 ) -> dict[str, np.ndarray]:
-    """Cohen's kappa of each two annotators, the rules among them, on each question; empty arrays without labels.
+    """Return Cohen's kappa for each two annotators, the rules included, on each question; empty without labels.
 
     Args:
         labels: rows of `Index.labels()`; only those that the annotation screen stored for keys count.
@@ -52,7 +52,7 @@ def compared(
 
 
 def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Cohen's kappa of each two annotators on each question, as columns."""
+    """Return Cohen's kappa for each two annotators on each question, as columns."""
     rows = [
         (found.question, pair, found.items, np.nan if kappa is None else kappa)
         for found in label_agreement(labels)

@@ -1,8 +1,8 @@
-"""What every layer does to random prefixes: a reducer that reads streams, updates and coefficients at chosen positions.
+"""Measure what every layer does to random prefixes: streams, updates and coefficients at chosen positions.
 
-One pass gives all of Figs. 7 to 11: for each prefix and layer the tokens that residual r, update y and output o = r + y
-put first, how probable the residual makes the model's final prediction w = top(o of the last layer), how many memories
-are active, and whether any memory puts first what the layer does.
+One pass gives all data of Figs. 7 to 11. For each prefix and layer these are: the tokens ranked first by the residual
+r, the update y and the output o = r + y; the probability that the residual gives the model's final prediction w = top(o
+of the last layer); how many memories are active; and whether any memory ranks first the token that the layer does.
 
 Source: Geva et al. 2021, section 5.
 """
@@ -56,7 +56,7 @@ class Examples(Reducer):
         self.basis: Basis = basis
 
     def settings(self) -> str:
-        """Class and settings, the places by their checksum."""
+        """Return class and settings, with the positions as a checksum."""
         import hashlib
 
         places = hashlib.sha256(np.array(self.positions).tobytes()).hexdigest()[:16]
@@ -64,7 +64,7 @@ class Examples(Reducer):
         return f"Examples({places}, {self.basis!r}, {self.fraction}, {left_out})"
 
     def start(self, lm: Decoder) -> None:
-        """The first token of every value, and room for the results."""
+        """Find the first token of every value, and make room for the results."""
         self._lm, self._n = lm, len(self.positions)
         self._wanted = torch.tensor(self.positions, dtype=torch.long)
         self._layers = range(lm.n_layers)
@@ -86,7 +86,7 @@ class Examples(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """Streams before and after the FFN, what it writes, and its coefficients, of every layer."""
+        """Return the streams before and after the FFN, its output and its coefficients, for every layer."""
         found = []
         for layer in self._layers:
             found += [("coefficients", layer), ("mlp_out", layer), ("resid_post", layer)]
@@ -95,7 +95,7 @@ class Examples(Reducer):
         return found
 
     def _places(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows and columns of the batch that hold examples, and which examples these are."""
+        """Return the rows and columns of the batch that hold examples, and the numbers of these examples."""
         if self._at is None or self._at[0] is not batch:
             rows, columns = torch.where(torch.isin(batch.positions, self._wanted) & batch.counted)
             which = torch.searchsorted(self._wanted, batch.positions[rows, columns])
@@ -110,7 +110,7 @@ class Examples(Reducer):
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        """Read the cached section."""
+        """Evaluate the tensors that were stored for this batch."""
         _, _, which = self._places(batch)
         self._at = None
         if not len(which):
@@ -137,7 +137,7 @@ class Examples(Reducer):
     def _of_memories(
         self, layer: int, m: Float[Tensor, "example d_mlp"], tops: Int[Tensor, "2 example"]
     ) -> dict[str, Tensor]:
-        """How many memories are active, and which put first what update and output do."""
+        """Count active memories, and those that rank first the same token as the update and the output."""
         update, output = tops.to(m.device)[..., None]
         top, flipped = self._tops[layer], self._flipped[layer]
         size = m.abs()
@@ -160,27 +160,27 @@ class Examples(Reducer):
         }
 
     def merge(self, other: Examples) -> None:
-        """Take in the examples that the other saw."""
+        """Add the examples that the other reducer saw."""
         for name, theirs in other._found.items():
             self._found[name][:, other._done] = theirs[:, other._done]
         self._done |= other._done
 
     def result(self) -> dict[str, np.ndarray]:
-        """Arrays (layer, example): predictions (token ids), probability, shares, claims."""
+        """Return arrays (layer, example): predictions (token ids), probability, shares, claims."""
         return {**{k: v.copy() for k, v in self._found.items()}, "done": self._done.copy()}
 
     def state(self) -> dict[str, Any]:
-        """The arrays as tensors."""
+        """Return the arrays as tensors."""
         return {k: torch.from_numpy(v.copy()) for k, v in {**self._found, "done": self._done}.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take saved arrays back."""
+        """Restore saved arrays."""
         self._found = {k: state[k].numpy().copy() for k in self._found}
         self._done = state["done"].numpy().copy()
 
 
 def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) -> Int[np.ndarray, " n"]:
-    """The last positions of random prefixes, without repetition, in corpus order.
+    """Draw the last positions of random prefixes, without repetition, in corpus order.
 
     Args:
         how: "prefixes" or "sentences"; see `Options.draw`.

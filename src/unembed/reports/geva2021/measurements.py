@@ -1,4 +1,4 @@
-"""Everything the study measures, in stages that a stopped run does not repeat; nothing here is about presentation."""
+"""Measure everything in the study, in stages that an interrupted run does not repeat; presentation lies elsewhere."""
 
 from __future__ import annotations
 
@@ -77,22 +77,22 @@ class Measurements:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """Tokens left out of every reading."""
+        """The tokens left out of every reading."""
         return hidden_tokens(self.lm, self.options.include_unlearned)
 
     @property
     def n_layers(self) -> int:
-        """Layers of the model."""
+        """The number of layers of the model."""
         return self.triggers.n_layers
 
     @property
     def upper(self) -> int:
-        """The first of the upper layers."""
+        """The first of the "upper layers"."""
         return first_upper(self.n_layers)
 
     @property
     def provenance(self) -> Provenance:
-        """Model, corpus, basis, seed, and the options that change numbers."""
+        """The provenance: model, corpus, basis, seed, and the options that change numbers."""
         o = self.options
         names = ("draw", "triggers", "target", "values_basis", "fraction", "semantic")
         notes: dict[str, Any] = {name: getattr(o, name) for name in names}
@@ -101,7 +101,7 @@ class Measurements:
         return self.lm.provenance(corpus=corpus, basis=o.basis, seed=self.seed, notes=notes)
 
     def prefix_text(self, position: int, *, example: bool = False) -> str:
-        """The text of a trigger (of an `example`), its end where it is long; empty where there is none."""
+        """Return the text of a trigger (or an `example`), only its end if it is long; empty if there is none."""
         if position < 0:
             return ""
         body = (self.example_text if example else self.text).prefix(position, special=False)
@@ -118,7 +118,7 @@ CONTROL_SENTENCES = 2000
 
 
 def control_corpus(m: Measurements) -> Corpus:
-    """Random segments of the study's text, each as a separate text."""
+    """Return random segments of the study's text, each as a separate text."""
     random = np.random.default_rng([m.seed, 13])
     n = min(CONTROL_SENTENCES, m.example_text.n_segments)
     chosen = set(random.choice(m.example_text.n_segments, n, replace=False).tolist())
@@ -131,10 +131,11 @@ def control_corpus(m: Measurements) -> Corpus:
 
 
 def with_known_bases(lm: Decoder, options: Options) -> Options:
-    """The options with bases that this model has.
+    """Return the options with bases that this model has.
 
-    An adaptive softmax has no single matrix E whose scores compare over the whole vocabulary; there "raw" becomes
-    "final", its own log-probabilities, as in the released code (WikiLM has no last norm that this could bring in).
+    An adaptive softmax has no single matrix E whose scores can be compared over the whole vocabulary. For such a model
+    "raw" becomes "final", its own log-probabilities, as in the released code. (WikiLM has no final norm that this would
+    add.)
     """
     return options if comparable_basis(lm) == "raw" else replace(options, basis="final", values_basis="final")
 
@@ -210,7 +211,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
 
 
 def with_index_settings(options: Options, index: Index) -> Options:
-    """The options, with those that the index determines: how triggers were chosen, and how many there are.
+    """Return the options with the settings of the index: how triggers were chosen, and how many there are.
 
     Raises:
         InvalidInput: it holds fewer triggers for each key than are to be looked at for patterns.
@@ -233,7 +234,7 @@ def _arrays_of(found: KeyTriggers, other: KeyTriggers | None) -> Arrays:
 
 
 def _triggers_from(stored: Arrays) -> tuple[KeyTriggers, KeyTriggers | None]:
-    """The triggers of both poles, taken out of stored arrays."""
+    """Take the triggers of both poles out of stored arrays."""
     triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
     if "negative_places" not in stored:
         return triggers, None
@@ -248,7 +249,7 @@ def _examples(lm: Decoder, positions: np.ndarray, options: Options) -> Examples:
 def _from_corpus(
     lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray | None, work: Work, options: Options
 ) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
-    """One sweep for triggers and, where positions are given, for examples together with them."""
+    """Collect triggers in one sweep and, if positions are given, examples in the same sweep."""
     name, what = ("triggers", "triggers") if positions is None else ("sweep", "triggers and examples")
     of = "their corpus" if positions is None else "the corpus"
 
@@ -275,7 +276,7 @@ def _from_corpus(
 
 
 def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Arrays:
-    """What every layer does to the examples: one pass over the sentences that hold them."""
+    """Measure what every layer does to the examples, in one pass over the sentences that contain them."""
 
     def compute() -> Arrays:
         seen = _examples(lm, positions, options)
@@ -325,7 +326,7 @@ def _perturbed(
 def _people(
     index: Index, lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
 ) -> Arrays:
-    """Agreement of the rules with the labels that people left in the index."""
+    """Measure how well the rules agree with the labels that people left in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
     return (
         annotator_agreement.compared(rows, pattern_search.finder(lm, text, work.seed, options), text, triggers)

@@ -1,4 +1,4 @@
-"""What the paper leaves open, or its text and its released code do differently: every choice an option."""
+"""The options of the study: each choice that the paper leaves open, or that its released code makes differently."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Options:
             raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")
 
     def of_control(self) -> Options:
-        """Settings of the control: a small sample, no index, no judge."""
+        """Return settings of the control: a small sample, no index, no judge."""
         return replace(
             self,
             index=None,

@@ -1,4 +1,4 @@
-"""The paper's model, WikiLM, against which layers and vocabularies are set."""
+"""The paper's model, WikiLM, with which layers and vocabularies are compared."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NO_FIGURE = "The paper has no such figure."
 
 
 def at(*layers: int) -> tuple[float, ...]:
-    """Its layers, counted from 1, as shares of the depth."""
+    """Return the paper's layers, counted from 1, as shares of the depth."""
     return tuple((layer - 1) / (N_LAYERS - 1) for layer in layers)
 
 
 def first_upper(n_layers: int) -> int:
-    """The layer that lies as deep as the paper's eleventh of sixteen: the first of the "upper layers"."""
+    """Return the first of the "upper layers": the layer at the relative depth of the paper's eleventh of sixteen."""
     return min(max(1, round(FIRST_UPPER * n_layers / N_LAYERS)), n_layers - 1) if n_layers > 1 else 0

@@ -1,4 +1,4 @@
-"""Patterns in the triggers of sampled keys, as numbers: found by rule, in random prefixes too, and by a judge."""
+"""Count patterns in the triggers of sampled keys: found by rule (in random prefixes too), and by a judge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patterns.Finder:
-    """The rules, with random prefixes of the corpus to measure what is common."""
+    """Return the rules, with random prefixes of the corpus that show what is common."""
     kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
     everything = text.prefix_positions()
     random = np.random.default_rng([seed, 3])
@@ -39,7 +39,10 @@ def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patte
 def by_rule(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, name: str = "patterns"
 ) -> Arrays:
-    """Shares of prefixes by kind of pattern, for sampled keys and for as many sets of random prefixes (layer -1)."""
+    """Return the shares of prefixes by kind of pattern.
+
+    They cover sampled keys and as many sets of random prefixes (layer -1).
+    """
 
     def compute() -> Arrays:
         work.progress(f"looking for patterns ({name})", 0, 1)
@@ -63,7 +66,7 @@ def by_rule(
 
 
 def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
-    """What a judge finds in the prefixes of the same keys, and how far the rules agree with it (Cohen's kappa)."""
+    """Return what a judge finds in the prefixes of the same keys, and its agreement with the rules (Cohen's kappa)."""
     judge = require_judge(options.judge)
 
     def compute() -> Arrays:
@@ -102,5 +105,5 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> Arrays:
 
 
 def _body(text: TokenStream, position: int) -> np.ndarray:
-    """A prefix without the special tokens in front."""
+    """Return a prefix without the special tokens in front."""
     return text.prefix(position, special=False)

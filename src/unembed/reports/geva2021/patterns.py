@@ -56,7 +56,7 @@ class Pattern:
 
 
 def surface(prefix: Prefix) -> set[Feature]:
-    """The last tokens of a prefix and the n-grams that it contains."""
+    """Return the last tokens of a prefix and the n-grams that it contains."""
     ids = prefix.tolist()
     found: set[Feature] = {("ends with", tuple(ids[-n:])) for n in (1, 2, 3) if len(ids) >= n}
     for n in (2, 3, 4):
@@ -65,7 +65,7 @@ def surface(prefix: Prefix) -> set[Feature]:
 
 
 def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Feature, set[int]]:
-    """The classes of the words at the end of a prefix, each with these words."""
+    """Return the classes of the words at the end of a prefix, each with these words."""
     found: dict[Feature, set[int]] = defaultdict(set)
     for token in dict.fromkeys(prefix[-SEEN:].tolist()):
         for number in classes.of(token).tolist():
@@ -76,7 +76,7 @@ def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Fea
 
 @dataclass(frozen=True, eq=False)
 class Finder:
-    """Looks for patterns in sets of prefixes, given how common everything is in random ones."""
+    """Looks for patterns in sets of prefixes, given how common each feature is in random prefixes."""
 
     classes: Classes | None
     kinds: tuple[str, ...]
@@ -85,7 +85,7 @@ class Finder:
 
     @classmethod
     def of(cls, reference: Sequence[Prefix], classes: Classes | None, kinds: Sequence[str]) -> Finder:
-        """From random prefixes of the corpus and the classes of the vocabulary (None: no semantic patterns)."""
+        """Build a finder from random prefixes and the classes of the vocabulary (None: no semantic patterns)."""
         counts: dict[Feature, int] = defaultdict(int)
         for prefix in reference:
             for feature in surface(prefix):
@@ -97,11 +97,11 @@ class Finder:
         return cls(classes, tuple(kinds), {f: (c + 1) / (n + 1) for f, c in counts.items() if c > 0}, n)
 
     def rate(self, feature: Feature) -> float:
-        """How likely a random prefix has it; one more than seen, so that nothing is impossible."""
+        """Return the probability that a random prefix has the feature; one count is added, so that it is never 0."""
         return self.rates.get(feature, 1 / (self.n_reference + 1))
 
     def patterns(self, prefixes: Sequence[Prefix]) -> list[Pattern]:
-        """The patterns of a key's triggers, most certain first."""
+        """Return the patterns of a key's triggers, most significant first."""
         shallow = self._distinct("shallow", _holders(map(surface, prefixes)), len(prefixes), CHANCE)
         if self.classes is None:
             return shallow
@@ -119,7 +119,7 @@ class Finder:
     def _by_other_words(
         self, pattern: Pattern, words: Sequence[dict[Feature, set[int]]], shallow: Sequence[Pattern]
     ) -> bool:
-        """Whether the class rests on more than one word that a shallow pattern already shares."""
+        """Tell whether the class includes more than one word that a shallow pattern does not already cover."""
         counts: dict[int, int] = defaultdict(int)
         for i in pattern.members:
             for token in words[i][pattern.what, pattern.tokens]:
@@ -152,12 +152,12 @@ def _holders(found: Iterable[Iterable[Feature]]) -> dict[Feature, frozenset[int]
 
 @cache
 def tail(n: int, p: float, k: int) -> float:
-    """Probability that at least k of n draws with chance p succeed."""
+    """Return the probability that at least k of n draws succeed, each with chance p."""
     return float(sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1)))
 
 
 def covered(patterns: Iterable[Pattern], n: int, kind: str) -> Bool[np.ndarray, " n"]:
-    """Which prefixes hold a pattern of a kind."""
+    """Mark the prefixes that have a pattern of a kind."""
     found = np.zeros(n, bool)
     for pattern in patterns:
         if pattern.kind == kind:
@@ -166,7 +166,7 @@ def covered(patterns: Iterable[Pattern], n: int, kind: str) -> Bool[np.ndarray, 
 
 
 def described(pattern: Pattern, classes: Classes | None, strings: Callable[[Sequence[int]], list[str]]) -> str:
-    """The pattern as a reader sees it."""
+    """Describe the pattern for a reader."""
     if pattern.what == "class":
         assert classes is not None
         return f"{classes.names[pattern.tokens[0]]} ({classes.evidence[pattern.tokens[0]]})"
@@ -174,7 +174,7 @@ def described(pattern: Pattern, classes: Classes | None, strings: Callable[[Sequ
 
 
 def shares(patterns: Sequence[Pattern], n: int) -> Iterator[tuple[str, float]]:
-    """Of n prefixes the shares with shallow patterns only, both kinds, semantic ones only, and none (Fig. 2)."""
+    """Yield the shares of n prefixes with shallow patterns only, both kinds, semantic ones only, and none (Fig. 2)."""
     shallow, semantic = covered(patterns, n, "shallow"), covered(patterns, n, "semantic")
     for name, chosen in (
         ("shallow", shallow & ~semantic),

@@ -1,8 +1,8 @@
-"""How much a key's coefficient falls when its triggers lose their first, last, or a random token (Fig. 3).
+"""Measure how much a key's coefficient falls if its triggers lose their first, last, or a random token (Fig. 3).
 
-The coefficient is the one after the activation, at the end of the shortened prefix; its change is relative to that of
-the whole prefix, so that -1 means the key no longer fires (the floor for ReLU). Special tokens in front stay. Triggers
-of one token are left out where nothing would remain.
+The coefficient is the one after the activation, at the end of the shortened prefix. Its change is relative to that of
+the whole prefix, so that -1 means that the key no longer fires (the floor for ReLU). Special tokens in front are kept.
+Triggers of one token are left out where nothing would remain.
 
 Source: Geva et al. 2021, section 3.2; the paper leaves open how changes are averaged: here over a key's triggers, then
 over keys.
@@ -44,7 +44,7 @@ def changes(
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "key trigger kind"]:
-    """The relative change of each sampled key's coefficient, (m' - m) / m; NaN where there is no such trigger.
+    """Return the relative change (m' - m) / m of each sampled key's coefficient; NaN if there is no such trigger.
 
     Args:
         keys: layer and index of the sampled ones.
@@ -78,7 +78,7 @@ def changes(
 def _jobs(
     text: TokenStream, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int
 ) -> list[Shortened]:
-    """Every shortened prefix of a layer's keys, equal ones once."""
+    """Return every shortened prefix of a layer's keys; equal ones only once."""
     jobs: dict[bytes, Shortened] = {}
     for k, (layer, index) in keys:
         random = np.random.default_rng([seed, layer, index])

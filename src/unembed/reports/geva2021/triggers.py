@@ -1,4 +1,4 @@
-"""The trigger examples of every key, from one sweep or from an index, with what follows them."""
+"""The trigger examples of every key, from a sweep or from an index, with the tokens that follow them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from unembed.sweeps import Need, Reducer, TopTriggers, Triggers
 class OncePerSentence(Reducer):
     """Triggers as the released code selects them: one prefix of each sentence, and never its last one.
 
-    A sentence is a document to the lists inside, so that their limit of one per document holds for it. The last
-    position of every segment is left out: nothing follows it.
+    The lists inside treat a sentence as a document, so that their limit of one trigger for each document applies to it.
+    The last position of every segment is left out, because nothing follows it.
     """
 
     def __init__(self, top: int) -> None:
         self.top = top
 
     def start(self, lm: Decoder) -> None:
-        """Empty lists."""
+        """Start with empty lists."""
         self._lists = TopTriggers(self.top, per_document=1)
         self._lists.start(lm)
         self._changed: tuple[Batch, Batch] | None = None
 
     @property
     def needs(self) -> Collection[Need]:
-        """The coefficients of every layer."""
+        """Return the coefficients of every layer."""
         return self._lists.needs
 
     def _as_documents(self, batch: Batch) -> Batch:
@@ -45,7 +45,7 @@ class OncePerSentence(Reducer):
         return self._changed[1]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Let the lists take what belongs into them."""
+        """Offer the coefficients to the lists."""
         self._lists.see(point, layer, tensor, self._as_documents(batch))
 
     def update(self, batch: Batch) -> None:
@@ -54,30 +54,30 @@ class OncePerSentence(Reducer):
         self._changed = None
 
     def merge(self, other: OncePerSentence) -> None:
-        """Join two parts."""
+        """Merge two parts."""
         self._lists.merge(other._lists)
 
     def result(self) -> Any:
-        """All lists."""
+        """Return all lists."""
         return self._lists.result()
 
     def state(self) -> dict[str, Any]:
-        """The lists."""
+        """Return the lists."""
         return self._lists.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take saved lists back."""
+        """Restore saved lists."""
         self._lists.load_state(state)
 
 
 def reducer(how: str, top: int) -> Reducer:
-    """How triggers are selected: "prefixes" as in the paper's text, "sentences" as in its code."""
+    """Return a reducer that selects triggers: "prefixes" as in the paper's text, "sentences" as in its code."""
     return OncePerSentence(top) if how == "sentences" else TopTriggers(top, min_prefix=1)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyTriggers:
-    """For every key of every layer its triggers, best first; the keys of all layers one after the other.
+    """The triggers of every key, best first; the keys of all layers follow one another.
 
     At the negative pole the best is the one with the most negative coefficient.
     """
@@ -91,7 +91,7 @@ class KeyTriggers:
 
     @classmethod
     def of_lists(cls, values: Sequence[Tensor], positions: Sequence[Tensor]) -> KeyTriggers:
-        """From a sweep's lists, one tensor for each layer."""
+        """Build it from the lists of a sweep, one tensor for each layer."""
         return cls(
             np.concatenate([v.float().numpy() for v in values]),
             np.concatenate([p.numpy() for p in positions]),
@@ -100,7 +100,10 @@ class KeyTriggers:
 
     @classmethod
     def of_sweep(cls, lists: Triggers) -> tuple[KeyTriggers, KeyTriggers | None]:
-        """Both poles of a sweep; the negative one is None where no coefficient is signed, and empty in such layers."""
+        """Return both poles of a sweep.
+
+        The negative one is None if no coefficient is signed, and empty in unsigned layers.
+        """
         positive = cls.of_lists(lists.values, lists.positions)
         if lists.negative_values is None or lists.negative_positions is None:
             return positive, None
@@ -115,27 +118,27 @@ class KeyTriggers:
 
     @classmethod
     def of_index(cls, index: Index, top: int, pole: Pole = "positive") -> KeyTriggers:
-        """From an index, which may have fewer for each key than requested."""
+        """Build it from an index, which may have fewer triggers for each key than requested."""
         values, positions = index.pole(pole)
         bounds = np.concatenate([[0], np.cumsum(index.manifest.layers)])
         return cls(np.asarray(values[:, :top]), np.asarray(positions[:, :top]).astype(np.int64), bounds)
 
     @property
     def top(self) -> int:
-        """Triggers for each key."""
+        """The number of triggers for each key."""
         return self.positions.shape[1]
 
     @property
     def n_layers(self) -> int:
-        """Layers."""
+        """The number of layers."""
         return len(self.bounds) - 1
 
     def row(self, layer: int, index: int) -> int:
-        """The row of a key."""
+        """Return the row of a key."""
         return int(self.bounds[layer]) + index
 
     def sampled(self, per_layer: int, least: int, seed: int, name: str) -> list[tuple[int, int]]:
-        """Random keys of every layer with at least that number of triggers; fewer where a layer has fewer."""
+        """Draw random keys of every layer with at least `least` triggers; fewer if a layer does not have enough."""
         chosen = []
         for layer in range(self.n_layers):
             rows = slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))

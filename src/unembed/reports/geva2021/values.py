@@ -1,4 +1,4 @@
-"""Values as distributions: whether a value puts first what follows its key's triggers (Figs. 4 to 6, Table 2).
+"""Values as distributions: does a value rank first what follows its key's triggers (Figs. 4 to 6, Table 2)?
 
 Source: Geva et al. 2021, section 4.
 """
@@ -21,7 +21,7 @@ from unembed.reports.geva2021.triggers import KeyTriggers
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """For every memory, what its value predicts and what follows its key's triggers, layer by layer."""
+    """What each memory's value predicts and what follows its key's triggers, layer by layer."""
 
     bounds: Int[np.ndarray, " layers_and_one"]
     top: Int[np.ndarray, " key"]
@@ -39,15 +39,15 @@ class Agreement:
 
     @property
     def agrees(self) -> Bool[np.ndarray, " key"]:
-        """Whether the value's first token is the target."""
+        """Tell for each key whether the value's first token is the target."""
         return (self.target >= 0) & (self.top == self.target)
 
     def layer(self, layer: int) -> slice:
-        """The rows of a layer."""
+        """Return the rows of a layer."""
         return slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
 
     def by_chance(self, layer: int) -> float:
-        """The agreement rate if each value met the target of a random key of its layer: no pairing, same tokens."""
+        """Return the agreement rate that random pairs of values and targets within a layer would have."""
         rows = self.layer(layer)
         known = self.target[rows] >= 0
         if not known.any():
@@ -59,7 +59,7 @@ class Agreement:
 
 
 def targets_of(text: TokenStream, triggers: KeyTriggers, target: str = "next") -> Int[np.ndarray, "key top"]:
-    """The token that each trigger is paired with; -1 where there is none.
+    """Return the token that each trigger is paired with; -1 if there is none.
 
     Args:
         target: "next", what follows the prefix, as in the paper; or "last", the prefix's own last token, as the
@@ -81,9 +81,9 @@ def agreement(
     negated: bool = False,
     hidden: Bool[torch.Tensor, " d_vocab"] | None = None,
 ) -> Agreement:
-    """Every value's first token, its probability, and the place of the token that follows the key's first trigger.
+    """Return every value's first token, its probability, and the rank of the token after the key's first trigger.
 
-    That trigger is the best one that is followed by a token: a sentence's last prefix is not.
+    The first trigger is the best one that a token follows; the last prefix of a sentence has no next token.
 
     Args:
         triggers: of all keys; with `negated`, of the negative pole.

@@ -1,4 +1,4 @@
-"""How far apart two words are: by WordNet and by the model's own embedding, for compositions of the last layer.
+"""Measure how far apart two words are, by WordNet and by the embedding, for compositions of the last layer.
 
 Source of the WordNet measure: Lin 1998, 2 IC(common) / (IC(a) + IC(b)), with information content as in
 `unembed.concepts.wordnet`. The paper judged 100 cases by hand.
@@ -26,9 +26,9 @@ _PAIRS = 2000
 
 @cache
 def lin(a: str, b: str) -> float | None:
-    """The largest Lin similarity of two lower-case words' senses, 0 to 1; None where WordNet lacks one of them.
+    """Return the largest Lin similarity (0 to 1) of two lower-case words' senses; None if WordNet lacks one.
 
-    Forms of one word, and words with a common sense, have 1.
+    Forms of one word, and words with a common sense, have similarity 1.
     """
     net = wordnet()
     senses = [net.senses(word) for word in (a, b)]
@@ -48,7 +48,7 @@ def lin(a: str, b: str) -> float | None:
 
 
 def by_wordnet(lm: Decoder, first: Sequence[int], second: Sequence[int]) -> Float[np.ndarray, " pair"]:
-    """Lin similarity of pairs of tokens; NaN where one is not a whole word in WordNet."""
+    """Return the Lin similarity of pairs of tokens; NaN if one is not a whole word in WordNet."""
     strings = lm.token_strings(torch.arange(lm.d_vocab)) if lm.d_vocab <= 2**17 else None
     if strings is None:
         ids = sorted({*first, *second})
@@ -67,7 +67,7 @@ def by_wordnet(lm: Decoder, first: Sequence[int], second: Sequence[int]) -> Floa
 def cosines(
     lm: Decoder, first: Int[np.ndarray, " pair"], second: Int[np.ndarray, " pair"]
 ) -> Float[np.ndarray, " pair"]:
-    """Cosine of the embeddings of pairs of tokens."""
+    """Return the cosine of the embeddings of pairs of tokens."""
     embed = lm.hf.get_input_embeddings()
     rows = [embed(torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(lm.device)).float() for ids in (first, second)]
     return torch.nn.functional.cosine_similarity(*rows, dim=-1).cpu().numpy().astype(np.float64)
@@ -81,9 +81,9 @@ def share_of_closer(
     counts: Int[np.ndarray, " d_vocab"],
     seed: int,
 ) -> Float[np.ndarray, " pair"]:
-    """For each pair of tokens, the share of random pairs of the same frequencies whose embeddings are less close.
+    """Return for each pair the share of random pairs, with similar frequencies, that have closer embeddings.
 
-    Embeddings of frequent tokens lie close to each other whatever they mean, so a pair is compared with pairs whose
+    Embeddings of frequent tokens are close to each other whatever they mean, so a pair is compared with pairs whose
     tokens have similar frequency ranks, within `WINDOW` of the vocabulary on either side. Tokens that the model never
     learned are left out.
     """

@@ -1,6 +1,7 @@
-"""Section 6 of Geva et al. 2022 on any model: early exit, and toxicity where prompts are given.
+"""Section 6 of Geva et al. 2022 on any model: early exit, and toxicity if prompts are given.
 
-Each part runs by itself: one that cannot run (a package is not installed, too little text) leaves one line.
+Each part runs by itself. A part that cannot run (a package is not installed, the text is too short) leaves one line
+that says so.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ PICKED = 10
 
 @dataclass(frozen=True, eq=False)
 class Applications:
-    """What section 6 reports; a part that was not measured is None, with the reason in `notes`."""
+    """The results of section 6; a part that was not measured is None, with the reason in `notes`."""
 
     saturation: Table | None = None
     """Layer at which the prediction settles (Tables 9 and 10)."""
@@ -70,10 +71,10 @@ class Applications:
 
 
 def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Applications:
-    """Early exit on `options.exit_examples` examples; toxicity where `options.prompts` names a file.
+    """Measure early exit on `options.exit_examples` examples, and toxicity if `options.prompts` names a file.
 
-    A part that cannot run raises no error: the report shows the other parts. An import that fails inside a package is
-    reported as it is, not as a package that is not installed.
+    A part that cannot run raises no error: the report shows the other parts. If an import fails inside a package that
+    is installed, the report says so.
     """
     notes: list[str] = []
     saturation = early_exit = toxicity = by_beams = published = None
@@ -101,7 +102,7 @@ def _named(work: Work, name: str) -> Callable[[int, int], None]:
 
 
 def _table_6(lm: Decoder, found: Examples, work: Work) -> tuple[Table, list[str]]:
-    """Table 6; where scikit-learn cannot be imported the rules without a classifier, and a line about the others."""
+    """Return Table 6 and notes; without scikit-learn, only the rules that need no classifier."""
     clusters = min(CLUSTERS, lm.n_memories // 2)
     progress = _named(work, "exit rules")
     try:
@@ -113,7 +114,7 @@ def _table_6(lm: Decoder, found: Examples, work: Work) -> tuple[Table, list[str]
 
 
 def arms_of(lm: Decoder, work: Work, options: Options) -> list[Arm]:
-    """The rows of Table 5 that this model and these options allow."""
+    """Return the rows of Table 5 that this model and these options allow."""
     arms: list[Arm] = [plain()]
     if (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
         arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm), options)))
@@ -127,7 +128,7 @@ def arms_of(lm: Decoder, work: Work, options: Options) -> list[Arm]:
 
 
 def edits_of(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]:
-    """The edits that turn values on: after the activation, or before it where the options set it.
+    """Return the edits that turn values on, after the activation or (if the options say so) before it.
 
     Raises:
         Unsupported: before it in a gated layer, whose coefficient has two factors.
@@ -138,7 +139,7 @@ def edits_of(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]
 
 
 def activated(lm: Decoder, layer: int, value: float) -> float:
-    """The coefficient of a memory whose pre-activation is `value`.
+    """Return the coefficient of a memory whose pre-activation is `value`.
 
     Raises:
         Unsupported: a gated layer, whose coefficient has two factors.

@@ -1,4 +1,4 @@
-"""Everything the study of Geva et al. 2022 measures, in stages that a stopped run does not repeat."""
+"""Measure everything in the study of Geva et al. 2022, in stages that an interrupted run does not repeat."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ class Measurements:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """Tokens left out of every reading."""
+        """The tokens left out of every reading."""
         return hidden_tokens(self.lm, self.options.include_unlearned)
 
     @property
     def text_lengths(self) -> Int[np.ndarray, " example"]:
-        """Tokens of each example's prefix, those that the tokenizer puts in front of every text left out."""
+        """The number of text tokens of each example's prefix, without special tokens in front."""
         return self.sample.length - len(leading(self.lm))
 
     @property
     def provenance(self) -> Provenance:
-        """Model, text, basis, seed, and what was left out."""
+        """The provenance: model, text, basis, seed, and what was left out."""
         left_out = 0 if self.hidden is None else int(self.hidden.sum())
         notes = {"top": 30, "unlearned tokens left out": left_out}
         basis = self.options.basis
@@ -90,9 +90,9 @@ class Measurements:
 
 
 def with_known_bases(lm: Decoder, options: Options) -> Options:
-    """The options with a basis of scores that this model has: "adaptive" for an adaptive softmax.
+    """Return the options with a basis of scores that this model has: "adaptive" for an adaptive softmax.
 
-    Its linear scores e_w . m_i v_i are those of `frozen` too, and compare only within a band of words.
+    Its linear scores e_w . m_i v_i (which equal those of `frozen`) can be compared only within a band of words.
 
     Raises:
         InvalidInput: "adaptive" for another model.
@@ -159,10 +159,10 @@ def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | No
 def _concepts(
     lm: Decoder, examples: list[Segment], per_layer: int, seed: int, hidden: Tensor | None
 ) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
-    """Concepts of values, of random vectors like them, and of whole updates: equally many of each from each layer.
+    """Find concepts of values, of similar random vectors and of whole updates: equally many from each layer.
 
-    Where coefficients are signed also of the values negated: what a negative coefficient promotes. Second, the number
-    of the prefix of each update.
+    Where coefficients are signed, negated values are included too, which show what a negative coefficient promotes. The
+    second result is the number of the prefix of each update.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = range(lm.n_layers)
@@ -198,7 +198,7 @@ def _concepts(
 
 
 def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
-    """What a judge sees in the values' top tokens; it answers once, and its answers are stored."""
+    """Return what a judge sees in the values' top tokens; the judge is asked once, and its answers are stored."""
     checked = require_judge(judge)
 
     def compute() -> Arrays:
@@ -220,7 +220,7 @@ def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None) -> Arr
 
 
 def _clusters(lm: Decoder, work: Work, n_clusters: int | None) -> ValueClusters:
-    """The tree of all values, stored as a stage, and its cut; a tenth of the values as clusters when None."""
+    """Cluster all values and store the tree as a stage; by default a tenth as many clusters as values."""
     n_clusters = max(1, lm.n_memories // 10) if n_clusters is None else n_clusters
 
     def compute() -> Arrays:
@@ -239,7 +239,7 @@ def _clusters(lm: Decoder, work: Work, n_clusters: int | None) -> ValueClusters:
 
 
 def token_counts(lm: Decoder, corpus: Corpus) -> Int[np.ndarray, " d_vocab"]:
-    """How often each token occurs in a corpus."""
+    """Count how often each token occurs in a corpus."""
     counts = np.zeros(lm.d_vocab, dtype=np.int64)
     for segment in corpus.segments(lm):
         counts += np.bincount(segment.tokens[max(segment.skip, segment.lead) :].numpy(), minlength=lm.d_vocab)

@@ -58,7 +58,7 @@ class Options:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
 
     def of_control(self) -> Options:
-        """Settings of the control: a small sample, no toxicity, no judge."""
+        """Return settings of the control: a small sample, no toxicity, no judge."""
         return replace(
             self,
             examples=min(self.examples, 400),

@@ -1,4 +1,4 @@
-"""Numbers of the paper, as printed. Shares are shares here, not percent; None where no confirmed number is at hand."""
+"""Numbers as printed in the paper. Shares are fractions here, not percent; None if no confirmed number is known."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOT_IN_PAPER = "The paper has no such figure."
 
 
 def saturation_lines() -> tuple[Reference, ...]:
-    """Tab. 9 and 10 by share of the depth, the first layer of the paper at 0 and its last at 1."""
+    """Return Tab. 9 and 10 by relative depth: the paper's first layer is at 0 and its last at 1."""
     names = {"wikilm": "WikiLM (published)", "gpt2": "GPT2 medium (published)"}
     return tuple(
         Reference(names[model], tuple(s / 100 for s in rows), at=tuple(i / (len(rows) - 1) for i in range(len(rows))))
@@ -50,7 +50,7 @@ def saturation_lines() -> tuple[Reference, ...]:
 
 
 def for_model(n_layers: int) -> str | None:
-    """Which of the paper's two models a model's depth matches, for tables by layer."""
+    """Return which of the paper's two models has about this depth, for tables by layer."""
     return {16: "wikilm", 24: "gpt2"}.get(n_layers)
 
 

@@ -1,4 +1,4 @@
-"""Induction heads, by what they do and by their weights; and learning in context, most of it of Olsson et al. 2022."""
+"""Induction heads, by their behaviour and their weights, and in-context learning (mostly from Olsson et al. 2022)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MUCH = 0.5
 
 
 def induction_heads(m: Measurements) -> Numbers | None:
-    """The evidence, and the highest score on repeated random tokens."""
+    """Return the evidence of induction, and the highest score on repeated random tokens."""
     if not m.evidence:
         return None
     best = max(m.evidence, key=lambda e: e.induction)
@@ -39,7 +39,7 @@ def induction_heads(m: Measurements) -> Numbers | None:
 
 
 def judge_induction_heads(n: Numbers) -> Judgement:
-    """Heads that attend to the token after the earlier occurrence."""
+    """Judge whether heads attend to the token after the earlier occurrence."""
     found = sorted((e for e in n.evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(n.evidence, key=lambda e: e.induction)
     names = ", ".join(f"{head_name(e.layer, e.head)} ({e.induction:.0%})" for e in found[:6])
@@ -53,7 +53,7 @@ def judge_induction_heads(n: Numbers) -> Judgement:
 
 
 def by_weights(m: Measurements) -> Numbers | None:
-    """The evidence, where any of it is of weights."""
+    """Return the evidence, if any of it comes from weights."""
     if m.evidence and all(e.by_weights is None for e in m.evidence):
         why = " ".join(induction_missing(m.lm, m.basis)).rstrip(".")
         raise Unsupported(f"induction by weights in {m.lm.name}", why=why)
@@ -61,7 +61,7 @@ def by_weights(m: Measurements) -> Numbers | None:
 
 
 def judge_by_weights(n: Numbers) -> Judgement:
-    """The signs of induction in the weights of the heads found by what they do."""
+    """Judge whether the heads found by their behaviour show the signs of induction in their weights."""
     known = [e for e in n.evidence if e.by_weights is not None]
     found = [e for e in known if e.induction >= ROLE]
     signs = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) >= ROLE]
@@ -85,14 +85,14 @@ def _names(heads: Sequence[InductionEvidence]) -> str:
 
 
 def induction_section_of(m: Measurements) -> Section:
-    """Induction heads by weights and by behaviour, on random tokens and in the corpus."""
+    """Compare induction heads by weights and by behaviour, on random tokens and in the corpus."""
     on_text = scores_on_text(m.lm, m.corpus, max_windows=min(16, m.options.windows))
     return induction_section(m.circuits, m.evidence, m.basis, m.provenance, 24, on_text)
 
 
 @once
 def one_position(m: Measurements) -> Numbers | None:
-    """Where the strongest induction head attends at the last token of repeated text, and what it does to the logit."""
+    """Find what the strongest induction head attends to at the last token of a repeated text, and its effect."""
     if m.lm.n_layers < 2:
         return None
     best = max(m.evidence, key=lambda e: e.induction)
@@ -115,7 +115,7 @@ def one_position(m: Measurements) -> Numbers | None:
 
 
 def judge_one_position(n: Numbers) -> Judgement:
-    """One position of repeated text."""
+    """Judge the strongest induction head at one position of a repeated text."""
     (at, token), (expected, wanted) = n.attended, n.expected
     return judged(
         f"Head {n.head} gives most attention ({n.attention:.0%}) to position {at}, `{token}`, which adds "
@@ -125,7 +125,7 @@ def judge_one_position(n: Numbers) -> Judgement:
 
 
 def one_position_section(m: Measurements) -> Section:
-    """Where the strongest induction head attends at one position, and how that changes the logits."""
+    """Show where the strongest induction head attends at one position, and how that changes the logits."""
     n, tokens = one_position(m), m.example[0]
     assert n is not None
     text = (
@@ -137,9 +137,9 @@ def one_position_section(m: Measurements) -> Section:
 
 @once
 def losses(m: Measurements) -> Numbers | None:
-    """Losses by position of the model, without its induction heads, and without the heads nearest in output length.
+    """Measure losses by position with all heads, without induction heads, and without control heads.
 
-    None where no document is as long as a few sentences.
+    The control heads are nearest in output length. The result is None if no document is as long as a few sentences.
     """
     window, whole = min(m.lm.n_ctx or 512, 512), None
     while whole is None:
@@ -162,7 +162,7 @@ def losses(m: Measurements) -> Numbers | None:
 
 
 def judge_in_context(n: Numbers) -> Judgement:
-    """Late tokens compared with early ones."""
+    """Judge whether the loss is lower late in the window than early."""
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
     return judged(
         f"The loss around position {n.whole.late} is {signed(gain)} nats below that around {n.whole.early} "
@@ -172,7 +172,7 @@ def judge_in_context(n: Numbers) -> Judgement:
 
 
 def judge_ablation(n: Numbers) -> Judgement | None:
-    """The in-context gain without induction heads, and without those nearest in output length."""
+    """Judge whether the in-context gain is smaller without induction heads than without control heads."""
     if n.without is None:
         return None
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
@@ -195,7 +195,7 @@ def _ablated(found: InContext) -> str:
 
 
 def in_context_section_of(m: Measurements) -> Section | None:
-    """Losses by position; None where documents are too short."""
+    """Show losses by position; None if documents are too short."""
     n = losses(m)
     return None if n is None else in_context_section(n.whole, n.without, n.others, m.provenance)
 

@@ -1,4 +1,4 @@
-"""Models of one layer: copying, skip-trigrams and their bugs, primitive in-context learning."""
+"""Results on models of one layer: copying, skip-trigrams and their bugs, and simple in-context learning."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ COPIES = 0.5
 
 
 def copying(m: Measurements) -> Numbers:
-    """The copying scores of the heads that have an OV circuit."""
+    """Return the copying scores of the heads that have an OV circuit."""
     score = m.copying.score
     return Numbers(n_layers=m.lm.n_layers, scores=score[~score.isnan()].tolist())
 
 
 def judge_copying(n: Numbers) -> Judgement:
-    """How many heads copy."""
+    """Judge how many heads copy."""
     copies = sum(s >= COPIES for s in n.scores)
     return judged(
         f"{copies} of {len(n.scores)} heads have a copying score of at least {COPIES:g}; the median is "
@@ -50,7 +50,7 @@ def judge_copying(n: Numbers) -> Judgement:
 
 
 def copying_section(m: Measurements) -> Section:
-    """Eigenvalues of the heads that copy most and least."""
+    """Show the eigenvalues of the heads that copy most and least."""
     try:
         score = m.copying.score
     except Unsupported as refused:
@@ -62,13 +62,13 @@ def copying_section(m: Measurements) -> Section:
 
 
 def _likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
-    """Whether the output follows the destination more often with the source, where it occurs with and without it."""
+    """Tell for each triple whether its output is likelier with the source; triples without both cases are left out."""
     return [c.rate_with > c.rate_without for c in counts if c.with_source and c.without_source]
 
 
 @once
 def skip_trigrams(m: Measurements) -> Numbers:
-    """In how many triples the output is likelier with the source, and with the sources of one another."""
+    """Count the triples whose output is likelier with their source, and the same with exchanged sources."""
     own, shuffled = [], []
     for found in m.skip_trigrams:
         k = len(found.triples)
@@ -88,7 +88,7 @@ def skip_trigrams(m: Measurements) -> Numbers:
 
 
 def judge_skip_trigrams(n: Numbers) -> Judgement:
-    """Triples in the corpus, compared with the same triples with one another's sources."""
+    """Judge the triples in the corpus against the same triples with exchanged sources."""
     return judged(
         f"Of the {n.n} largest triples of the first layer's heads, {n.occurring} occur in the corpus. In "
         f"{n.likelier:.0%} of the {n.gain.n} whose destination occurs both with and without the source, the output is "
@@ -98,7 +98,7 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
 
 
 def skip_trigram_sections(m: Measurements) -> list[Section]:
-    """Every head of the layer, what of its triples the corpus holds; and the two heads that it confirms most."""
+    """Show how many triples of each head occur in the corpus, and the two heads that the corpus confirms most."""
     found, layer = m.skip_trigrams, m.first_layer
 
     def share(counts: Sequence[CorpusCounts]) -> float | None:
@@ -133,9 +133,9 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
 
 @once
 def bugs(m: Measurements) -> Numbers | None:
-    """Occurring and crossed pairs of the head whose triples the corpus confirms most; None where none raises a triple.
+    """Count occurring and crossed pairs of the head whose triples the corpus confirms most; None if there is none.
 
-    By chance: in tables of random tokens of the same frequencies.
+    The chance level comes from tables of random tokens with similar frequencies.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:
@@ -168,7 +168,7 @@ def bugs(m: Measurements) -> Numbers | None:
 
 
 def judge_bugs(n: Numbers) -> Judgement:
-    """Pairs raised after a source, compared with tables of random tokens of the same frequencies."""
+    """Judge the pairs raised after a source against tables of random tokens with similar frequencies."""
     return judged(
         f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
         f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "
@@ -178,9 +178,9 @@ def judge_bugs(n: Numbers) -> Judgement:
 
 
 def bug_section(m: Measurements) -> Section | None:
-    """Pairs that a head raises after a source although they never occur: both halves do, in other pairs.
+    """Show pairs that a head raises after a source but that never occur, although both halves occur in other pairs.
 
-    Of the sources tried, the one with most of them is shown.
+    Of the sources tried, the one with most such pairs is shown.
     """
     try:
         found = bugs(m)
@@ -221,7 +221,7 @@ def bug_section(m: Measurements) -> Section | None:
 
 @once
 def primitive(m: Measurements) -> Numbers:
-    """By how much the first layer's heads lower the loss of repeated tokens and of new ones."""
+    """Measure how much the first layer's heads lower the loss of repeated tokens and of new ones."""
     found = m.term_importance
     repeated, new = found.repeated_gain.numpy(), found.new_gain.numpy()
     return Numbers(
@@ -234,7 +234,7 @@ def primitive(m: Measurements) -> Numbers:
 
 
 def judge_primitive(n: Numbers) -> Judgement:
-    """By how much the first layer's heads lower the loss of repeated tokens, compared with new ones."""
+    """Judge whether the first layer's heads lower the loss of repeated tokens more than that of new ones."""
     return judged(
         f"The single heads of layer {n.layer} take {signed(n.repeated)} nats off the loss of next tokens that occurred "
         f"earlier in the window and {signed(n.new)} off that of new ones, a difference of {signed(n.lead)}.",
@@ -243,7 +243,7 @@ def judge_primitive(n: Numbers) -> Judgement:
 
 
 def primitive_section(m: Measurements) -> Section:
-    """By how much the first layer's heads lower the loss on repeated and on new tokens, and which triples copy."""
+    """Show how much the first layer's heads lower the loss of repeated and new tokens, and which triples copy."""
     n = primitive(m)
     losses = {
         "next_token_text": ["occurred earlier in the window", "is new in the window"],

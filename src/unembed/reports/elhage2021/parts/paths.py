@@ -1,4 +1,4 @@
-"""Paths through heads: the sum that gives the logits, how much each order matters, and which heads read which."""
+"""Paths through heads: their sum gives the logits; how much each order matters, and which heads read which."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _TERMS = "Two-layer models: term importance analysis"
 
 
 def expansion(m: Measurements) -> Numbers:
-    """The error of the sum over paths."""
+    """Return the error of the sum over paths."""
     return Numbers(exact=m.expansion.exact, error=m.expansion.error, n_terms=len(m.expansion))
 
 
 def judge_expansion(n: Numbers) -> Judgement:
-    """The sum over paths against the model's logits."""
+    """Judge the sum over paths against the model's logits."""
     kind = "exactly" if n.exact else "with patterns and norm scales frozen"
     here = f"{n.n_terms:,} terms and the remainder give all logits {kind}, relative error {n.error:.0e}."
     return judged(here, n.error < 1e-4 if n.exact else None)
 
 
 def term_importance(m: Measurements) -> Numbers | None:
-    """How far each order of path, and each layer's heads, lower the loss; None in a model of one layer."""
+    """Measure how much each order of path, and each layer's heads, lower the loss; None for a model of one layer."""
     if m.lm.n_layers < 2:
         return None
     m.require_earlier_heads("paths through two heads")
@@ -54,12 +54,12 @@ def term_importance(m: Measurements) -> Numbers | None:
 
 
 def _known(by_layer: Float[Tensor, " layer"]) -> dict[int, float]:
-    """The numbers of the layers with attention."""
+    """Return the values by layer, for layers with attention."""
     return {n: value for n, value in enumerate(by_layer.tolist()) if value == value}
 
 
 def judge_virtual_heads(n: Numbers) -> Judgement:
-    """All orders above 1 compared with order 1."""
+    """Judge how much all orders above 1 contribute, compared with order 1."""
     single, virtual = n.reductions[0], sum(n.reductions[1:])
     return judged(
         f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
@@ -69,7 +69,7 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
 
 
 def judge_second_layer(n: Numbers) -> Judgement:
-    """The single heads of each layer, given those of the others."""
+    """Judge what the single heads of each layer add to those of the other layers."""
     parts, alone = (", ".join(f"layer {k} {v:+.2f}" for k, v in of.items()) for of in (n.given_others, n.by_layer))
     known = list(n.given_others.values())
     condition = known[-1] > 2 * known[0] if max(known) >= MATTERS else None
@@ -82,7 +82,7 @@ def judge_second_layer(n: Numbers) -> Judgement:
 
 @once
 def composition(m: Measurements) -> Numbers | None:
-    """The strongest pair of each kind of composition; None in a model of one layer."""
+    """Find the strongest pair of each kind of composition; None for a model of one layer."""
     if m.lm.n_layers < 2:
         return None
     m.require_earlier_heads("composition")
@@ -104,14 +104,14 @@ def composition(m: Measurements) -> Numbers | None:
 
 
 def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
-    """The largest entry of (layer, head, later layer, later head), with writer and reader."""
+    """Return the largest entry of (layer, head, later layer, later head), with its writer and reader."""
     value, at = ratios.nan_to_num(-torch.inf).flatten().max(dim=0)
     a, h, b, k = (int(i) for i in torch.unravel_index(at, ratios.shape))
     return float(value), (a, h), (b, k)
 
 
 def judge_k_composition(n: Numbers) -> Judgement:
-    """The strongest K-composition, and what its earlier head attends to."""
+    """Judge the strongest K-composition, and what its earlier head attends to."""
     value, *ends = n.peaks["k"]
     writer, reader = (head_name(*end) for end in ends)
     return judged(
@@ -123,7 +123,7 @@ def judge_k_composition(n: Numbers) -> Judgement:
 
 
 def judge_small(n: Numbers, mode: str) -> Judgement:
-    """Q- or V-composition compared with the strongest K-composition."""
+    """Judge whether Q- or V-composition is small compared with the strongest K-composition."""
     value, *ends = n.peaks[mode]
     writer, reader = (head_name(*end) for end in ends)
     most, pairs = n.peaks["k"][0], n.n_reaching_half[mode]
@@ -136,7 +136,7 @@ def judge_small(n: Numbers, mode: str) -> Judgement:
 
 
 def explain_small(m: Measurements, mode: str) -> str:
-    """How many directions the strongest pair's product has."""
+    """Explain how many directions the product of the strongest pair uses."""
     _, (a, h), (b, k) = _strongest(m.compositions[mode])
     reads = m.circuits.ov(b, k, m.basis) if mode == "v" else m.circuits.qk(b, k, basis=m.basis)
     sizes = (m.circuits.ov(a, h, m.basis) @ (reads.T if mode == "k" else reads)).double().singular_values() ** 2
@@ -150,7 +150,7 @@ def explain_small(m: Measurements, mode: str) -> str:
 
 
 def small(mode: str, reads: str) -> Quantity[Measurements]:
-    """Of Q- or V-composition, that it is small."""
+    """Build the claim that Q- or V-composition is small."""
     return Quantity(
         f"{mode.upper()}-composition",
         f"{mode.upper()}-composition is small in the two-layer model.",

@@ -1,4 +1,4 @@
-"""The residual stream: memories and heads that erase, and a basis that no direction prefers."""
+"""The residual stream: memories and heads that erase, and the absence of a privileged basis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROTATION = 1e-3
 
 
 def judge_memory_management(n: Numbers) -> Judgement:
-    """Memories and heads that oppose what is there and leave less of it."""
+    """Judge whether memories and heads oppose what is in the stream and leave less of it."""
     found = n.found
     memories = [e for e in found.memories if e.cosine < found.threshold and e.on_text is not None]
     heads = [e for e in found.erasing_heads if e.negative_share > found.head_threshold and e.on_text is not None]
@@ -40,7 +40,7 @@ def judge_memory_management(n: Numbers) -> Judgement:
 
 
 def explain_memory_management(m: Measurements) -> str:
-    """What the heads and memories that stand out by weights do on text instead."""
+    """Explain what the heads and memories that stand out by weights do on text instead."""
     found = m.memory_management
     ffn = "" if found.n_memories else "The model has no FFN. "
     heads = [(e, e.on_text) for e in found.erasing_heads if e.negative_share > found.head_threshold]
@@ -57,7 +57,7 @@ def explain_memory_management(m: Measurements) -> str:
 
 
 def rotation(m: Measurements) -> Numbers:
-    """Largest change of a logit of one prompt, over the largest logit, when the stream is rotated; or why not."""
+    """Rotate the stream, and measure the largest change of a logit relative to the largest logit, or say why not."""
     exact = m.lm.dtype in (torch.float32, torch.float64)
     try:
         turned = rotated(m.lm, m.seed)
@@ -68,7 +68,7 @@ def rotation(m: Measurements) -> Numbers:
 
 
 def judge_rotation(n: Numbers) -> Judgement:
-    """The logits of a model whose stream was rotated, compared with its own."""
+    """Judge whether the logits of a model with a rotated stream equal its own."""
     if n.error is None:
         return judged(f"{n.why[:1].upper()}{n.why[1:].rstrip('.')}.", None)
     return judged(
@@ -79,7 +79,7 @@ def judge_rotation(n: Numbers) -> Judgement:
 
 
 def section(m: Measurements) -> Section:
-    """The residual stream as a channel."""
+    """Show the residual stream as a channel."""
     weights, spaces = virtual_weights(m.lm, m.basis), subspaces(m.lm, m.basis)
     return stream_section(m.circuits, weights, spaces, m.memory_management, m.provenance)
 

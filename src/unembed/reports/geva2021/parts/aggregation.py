@@ -38,7 +38,7 @@ FEWEST_CASES = 20
 
 @once
 def active(m: Measurements) -> Numbers:
-    """The share of memories with a coefficient above 0."""
+    """Return the share of memories with a coefficient above 0."""
     e, seed = m.examples["above_zero"], m.seed
     layers = [mean_of(row, seed=seed, share=True) for row in e]
     of_example, n_memories = e.mean(axis=0), int(np.diff(m.triggers.bounds).mean())
@@ -51,7 +51,7 @@ def active(m: Measurements) -> Numbers:
 
 
 def judge_drop(n: Numbers) -> Judgement:
-    """Where the fewest memories are active, and how few."""
+    """Judge in which layer the fewest memories are active, and how few."""
     layers: list[Measured] = n.layers
     least = min(range(len(layers)), key=lambda n: layers[n].value)
     deepest = layers[least]
@@ -66,7 +66,7 @@ def judge_drop(n: Numbers) -> Judgement:
 
 
 def explain_active(m: Measurements) -> str | None:
-    """An activation that is not ReLU: how many memories carry what the layer writes."""
+    """Explain, for an activation other than ReLU, how many memories carry what the layer writes."""
     site = m.lm.feed_forward(0)
     if site.activation == "relu" and not site.is_gated:
         return None
@@ -137,7 +137,7 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
 
 
 def active_section(m: Measurements) -> Section:
-    """How many memories of a layer are active, by three counts."""
+    """Show how many memories of a layer are active, counted in three ways."""
     e, fraction = m.examples, m.options.fraction
     counts = {
         "above_zero": "above 0",
@@ -169,7 +169,7 @@ def active_section(m: Measurements) -> Section:
 
 @once
 def zero(m: Measurements) -> Numbers:
-    """The share of examples in which the layer's prediction is that of no memory, by layer and by definition."""
+    """Return the share of examples in which no memory has the layer's prediction, by layer and by definition."""
     e, n = m.examples, len(m.positions)
     names = {"active": "any_active", "all_memories": "any_value", "released_code": "any_output"}
     return Numbers(**{to: [share_of(int((~row).sum()), n) for row in e[name]] for to, name in names.items()})
@@ -177,7 +177,7 @@ def zero(m: Measurements) -> Numbers:
 
 @once
 def agreeing(m: Measurements) -> Numbers:
-    """The cases (layer and example) in which an active memory agrees, compared with all cases."""
+    """Return the cases (layer and example) in which an active memory agrees with the layer, among all cases."""
     e, seed = m.examples, m.seed
     layers, which = np.nonzero(e["any_active"])
     stop, n = stop_words(m.lm), e["update"].shape[1]
@@ -197,7 +197,7 @@ def agreeing(m: Measurements) -> Numbers:
 
 
 def explain_zero(m: Measurements) -> str:
-    """How likely a random token is some memory's first, in a small vocabulary."""
+    """Explain how likely a random token is some memory's first token in a small vocabulary."""
     a = m.agreement
     share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers)]
     return (
@@ -208,7 +208,7 @@ def explain_zero(m: Measurements) -> str:
 
 
 def explain_agreeing(m: Measurements) -> str | None:
-    """Agreeing cases that are most of all cases."""
+    """Explain a result in which most of all cases agree."""
     share = float(m.examples["any_active"].mean())
     if share <= 1 / 3:
         return None
@@ -308,7 +308,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
 
 
 def composition_section(m: Measurements) -> Section:
-    """Whether a layer's prediction is that of any of its memories."""
+    """Show whether a layer's prediction is also that of one of its memories."""
     e, found = m.examples, zero(m)
     stop, short = stop_words(m.lm), m.example_text.prefix_lengths(m.positions) < SHORT
     layers = list(zip(e["update"], e["any_active"], strict=True))
@@ -345,7 +345,7 @@ def composition_section(m: Measurements) -> Section:
 
 
 def stop_words(lm: Decoder) -> np.ndarray:
-    """Which tokens are common stop words: (d_vocab,) booleans."""
+    """Mark the tokens that are common stop words: booleans (d_vocab,)."""
     return np.array([token.word in STOP_WORDS for token in clean(lm.token_strings(range(lm.d_vocab)))])
 
 

@@ -29,7 +29,7 @@ _PATTERNS = ("shallow", "both", "semantic", "none")
 
 @once
 def patterns(m: Measurements) -> Numbers:
-    """How many keys and prefixes have a pattern, in the sampled keys and in sets of random prefixes."""
+    """Count the keys and prefixes with a pattern, for sampled keys and for sets of random prefixes."""
     found, seed = m.patterns, m.seed
     keys = found["layer"] >= 0
     high, low = keys & (found["layer"] >= m.upper), keys & (found["layer"] < m.upper)
@@ -123,7 +123,7 @@ def _minus(m: Measured) -> Measured:
 
 
 def patterns_section(m: Measurements) -> Section:
-    """Patterns by rule in the triggers of sampled keys, compared with random prefixes."""
+    """Compare the patterns found by rule in the triggers of sampled keys with those in random prefixes."""
     series = {kind: kind if kind != "none" else "none found" for kind in _PATTERNS}
     shown, title = ("covered", *_PATTERNS), "Fig. 2: trigger prefixes by kind of pattern"
     return Section(
@@ -146,7 +146,7 @@ def patterns_section(m: Measurements) -> Section:
 
 
 def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict[str, list]:
-    """Shares of prefixes by kind of pattern, and patterns of a key."""
+    """Return, by layer, the shares of prefixes for each kind of pattern, and the number of patterns of a key."""
     rows = [found["layer"] == layer for layer in range(m.n_layers)]
     return {
         "layer": list(range(m.n_layers)),
@@ -157,14 +157,14 @@ def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict
 
 
 def _keys(m: Measurements, found: Mapping[str, np.ndarray], chosen: np.ndarray) -> tuple[list, dict[str, list]]:
-    """Layer and index of the chosen keys, and their names and patterns as columns."""
+    """Return layer and index of the chosen keys, and columns with their names and patterns."""
     keys = list(zip(found["layer"][chosen].tolist(), found["index"][chosen].tolist(), strict=True))
     described = [d or "none" for d in found["described"][chosen].tolist()]
     return keys, {"key": [m.lm.memory_name(*key) for key in keys], "patterns_text": described}
 
 
 def _examples(m: Measurements) -> Exhibit:
-    """Table 1's form: a key, its patterns, three of its triggers."""
+    """Show keys as in Table 1: a key, its patterns, and three of its triggers."""
     keys, cells = _keys(m, m.patterns, np.flatnonzero(m.patterns["layer"] >= 0))
     places = [m.triggers.positions[m.triggers.row(*key)][:3].tolist() for key in keys]
     cells["first_triggers_text"] = [" ‖ ".join(m.prefix_text(p)[-90:] for p in row if p >= 0) for row in places]
@@ -173,7 +173,7 @@ def _examples(m: Measurements) -> Exhibit:
 
 
 def _judged(m: Measurements) -> list[Exhibit]:
-    """What a judge finds in the same prefixes, next to the rules, if one was given."""
+    """Show what a judge, if one was given, finds in the same prefixes, next to the rules."""
     found = m.judged
     if not len(found.get("layer", ())):
         return []
@@ -190,7 +190,7 @@ def _judged(m: Measurements) -> list[Exhibit]:
 
 
 def _kappas(m: Measurements) -> list[Exhibit]:
-    """Agreement of the rules with people, where an index with labels was given, and with a judge."""
+    """Show how well the rules agree with people (if an index with labels was given) and with a judge."""
     compared = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
     if not compared:
         return []
@@ -205,7 +205,7 @@ def _kappas(m: Measurements) -> list[Exhibit]:
 
 @once
 def shortened(m: Measurements) -> Numbers | None:
-    """How the coefficients of sampled keys change without the first, the last, or a random token of a trigger."""
+    """Measure how the coefficients of sampled keys change if a trigger loses its first, last, or a random token."""
     if not len(m.perturbed):
         return None
     layer, per_key, seed = m.perturbed[:, 0], _changes_by_key(m.changes), m.seed
@@ -281,12 +281,12 @@ PERTURBATION: tuple[Quantity[Measurements], ...] = (
 
 
 def _changes_by_key(changes: np.ndarray) -> np.ndarray:
-    """The mean change of each key over its triggers: (key, kind)."""
+    """Average the change of each key over its triggers: (key, kind)."""
     return np.array([[_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
 
 
 def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.ndarray, note: str = "") -> Exhibit:
-    """Mean and median change of each layer, by kind; `changes` are (key, trigger, kind) of the perturbed keys."""
+    """Tabulate the mean and median change of each layer by kind; `changes` are (key, trigger, kind)."""
     per_key = _changes_by_key(changes)
     rows = [m.perturbed[:, 0] == n for n in range(m.n_layers)]
     cells: dict[str, list] = {"layer": list(range(m.n_layers))}
@@ -298,7 +298,7 @@ def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.nda
 
 
 def perturbation_section(m: Measurements) -> Section:
-    """What shortening a trigger does to the coefficient."""
+    """Show what shortening a trigger does to the coefficient."""
     n_keys, n_triggers = m.changes.shape[:2]
     series, title = {kind: f"{kind} token removed" for kind in KINDS}, "Fig. 3: relative change of the coefficient"
     return Section(

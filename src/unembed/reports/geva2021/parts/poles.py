@@ -1,4 +1,4 @@
-"""The negative pole: keys and values of gated layers at their other end."""
+"""The negative pole: what the keys and values of gated layers do if the coefficient is negative."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unembed.reports.quantities import Part
 
 
 def poles_section(m: Measurements) -> Section | None:
-    """Where coefficients are signed; nothing elsewhere."""
+    """Show the negative pole where coefficients are signed; None elsewhere."""
     if m.negative is None or m.agreement_negative is None or m.changes_negative is None:
         return None
     negative, found = m.agreement_negative, m.patterns_negative

@@ -1,4 +1,4 @@
-"""Section 5.2, residual connections refine predictions (Figs. 9 to 11), to the compositions of the last layer."""
+"""Section 5.2: residual connections refine predictions (Figs. 9 to 11), up to compositions in the last layer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FEWEST_PAIRS = 20
 
 
 def breakdown(residual: np.ndarray, update: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:
-    """Which of the layer's two parts its output follows, for arrays of token ids.
+    """Classify which of its two parts, residual r or update y, the layer's output o follows (token ids).
 
     residual: o = r ≠ y. ffn: o = y ≠ r. agreement: o = r = y. composition: r ≠ y and o is neither. joint: r = y and o
     is another token, which no single softmax allows but norms and adaptive softmaxes do.
@@ -61,13 +61,13 @@ def _kinds(m: Measurements) -> dict[str, np.ndarray]:
 
 
 def _shares(claims: np.ndarray) -> list[Measured]:
-    """The share of examples for which each layer's claim holds."""
+    """Return the share of examples for which each layer's claim holds."""
     return [share_of(int(row.sum()), len(row)) for row in claims]
 
 
 @once
 def match(m: Measurements) -> Numbers:
-    """When the residual has the final prediction first: by layer, from a layer on for good, and how the share grows."""
+    """Measure when the residual ranks the final prediction first: in a layer, or from that layer on for good."""
     e, n_layers, upper, seed = m.examples, m.n_layers, m.upper, m.seed
     equal = e["residual"] == e["output"][-1]  # layer example
     # An example has settled at a layer if the residual predicts the model's own token from this layer to the last.
@@ -90,7 +90,7 @@ def match(m: Measurements) -> Numbers:
 
 @once
 def probability(m: Measurements) -> Numbers:
-    """How the residual's probability of the prediction grows from layer to layer."""
+    """Measure how the probability that the residual gives the prediction grows from layer to layer."""
     found = m.examples["probability"].astype(float)
     return Numbers(
         steps=[mean_of(step, seed=m.seed) for step in np.diff(found, axis=0)],
@@ -100,7 +100,7 @@ def probability(m: Measurements) -> Numbers:
 
 @once
 def outputs(m: Measurements) -> Numbers:
-    """What the layer's output follows."""
+    """Measure what the layer's output follows."""
     e, kinds = m.examples, _kinds(m)
     changed = e["output"] != e["residual"]
     layers, which = np.nonzero(changed)
@@ -113,7 +113,7 @@ def outputs(m: Measurements) -> Numbers:
 
 
 def judge_growth(n: Numbers) -> Judgement:
-    """Growth per layer above and below the upper layers' start."""
+    """Judge the growth per layer before and after the start of the upper layers."""
     if n.growth is None:
         return Judgement("The model has too few layers to compare growth.", "inconclusive")
     return judged(
@@ -125,7 +125,7 @@ def judge_growth(n: Numbers) -> Judgement:
 
 
 def judge_rise(n: Numbers) -> Judgement:
-    """The residual's probability of the prediction, layer by layer."""
+    """Judge the probability that the residual gives the prediction, layer by layer."""
     falls = sum(step.high < 0 for step in n.steps)
     return judged(
         f"The residual's probability of the prediction rises by {points(n.rise)} on average from the first layer to "
@@ -136,7 +136,7 @@ def judge_rise(n: Numbers) -> Judgement:
 
 
 def explain_growth(m: Measurements) -> str | None:
-    """How much is left to grow where the upper layers begin, where that is too little to pass the test."""
+    """Explain how little is left to grow where the upper layers begin, if it is too little to pass the test."""
     found, upper, n_layers = match(m), m.upper, m.n_layers
     matched = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
     left = (1 - matched) / max(n_layers - upper, 1)
@@ -150,7 +150,7 @@ def explain_growth(m: Measurements) -> str | None:
 
 
 def explain_alone(m: Measurements) -> str:
-    """What the least layer's output is instead, and how many layers share the work."""
+    """Explain what the output of the layer with the smallest share is, and how many layers share the work."""
     kinds = {name: rows.mean(axis=1) for name, rows in _kinds(m).items()}
     layer = int(np.argmin(kinds["residual"]))
     changed = float(sum(kinds[name][layer] for name in ("composition", "joint", "ffn")))
@@ -265,7 +265,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
 
 
 def refinement_section(m: Measurements) -> Section:
-    """When the residual already holds the prediction, and what each FFN makes of it."""
+    """Show when the residual already has the prediction, and what each FFN does to it."""
     found, kinds = match(m), _kinds(m)
     residual = {
         "layer": range(m.n_layers),
@@ -323,7 +323,7 @@ class Compositions:
 
 
 def judge_compositions(m: Measurements) -> Compositions:
-    """Random compositions of the last layer, and whether the new token is related to the residual's.
+    """Draw compositions of the last layer, and judge whether the new token is related to the residual's token.
 
     Two tokens are related where WordNet relates them or where their embeddings are closer than 99 % of random pairs of
     the same frequencies; they are distant where WordNet has both and does not relate them, or where their embeddings
@@ -346,7 +346,7 @@ def judge_compositions(m: Measurements) -> Compositions:
 
 @once
 def compositions(m: Measurements) -> Numbers:
-    """How many compositions of the last layer there are, and how many of the sampled ones go to a related token."""
+    """Count the compositions of the last layer, and the sampled ones that move to a related token."""
     found = judge_compositions(m)
     related, known = int(found.related.sum()), int(found.known.sum())
     return Numbers(
@@ -384,7 +384,7 @@ LAST_LAYER: tuple[Quantity[Measurements], ...] = (
 
 
 def last_layer_section(m: Measurements) -> Section:
-    """Compositions of the last layer: how far the new token is from the residual's."""
+    """Show compositions of the last layer: how far the new token is from the residual's token."""
     found: Compositions = compositions(m).judged
     chosen, n_pairs = found.chosen, len(found.chosen)
     tokens = {

@@ -1,4 +1,4 @@
-"""Every choice of this run, and where the paper's text and its released code part."""
+"""List every choice of this run, and where the paper's text and its released code differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIFFERENCES = {
 
 
 def settings_section(m: Measurements) -> Section:
-    """The options of the run as a table, and those of the index that gave the triggers."""
+    """Show the options of the run as a table, and the settings of the index that gave the triggers."""
     names = [f.name for f in fields(Options) if f.name not in ("index", "tokens_per_batch")]
     here = {name: str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names}
     exhibits, text = [], ()

@@ -1,4 +1,4 @@
-"""Section 4, values represent distributions: agreement with what follows the triggers (Figs. 4 to 6, Table 2)."""
+"""Section 4, values represent distributions: do they agree with what follows the triggers (Figs. 4 to 6, Table 2)?"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BINS = 8
 
 
 def rates(a: Agreement) -> list[Measured]:
-    """The agreement rate of every layer."""
+    """Return the agreement rate of every layer."""
     return [_rate(a, a.layer(n)) for n in range(len(a.bounds) - 1)]
 
 
 def ranks(a: Agreement) -> list[np.ndarray]:
-    """The ranks of the targets in every layer, NaN where there is none."""
+    """Return the ranks of the targets in every layer, NaN where there is no target."""
     rows = [a.rank[a.layer(n)] for n in range(len(a.bounds) - 1)]
     return [np.where(row > 0, row, np.nan) for row in rows]
 
@@ -37,7 +37,7 @@ def _rate(a: Agreement, rows: slice) -> Measured:
 
 @once
 def agreement(m: Measurements) -> Numbers:
-    """How often values put first what follows their keys' first triggers."""
+    """Measure how often a value ranks first the token that follows its key's first trigger."""
     a, start = m.agreement, int(m.agreement.bounds[m.upper])
     return Numbers(
         upper=m.upper,
@@ -53,7 +53,7 @@ def agreement(m: Measurements) -> Numbers:
 
 @once
 def next_ranks(m: Measurements) -> Numbers:
-    """The rank of the trigger's next token, by layer."""
+    """Measure the rank of the trigger's next token, by layer."""
     a, layer = m.agreement, np.repeat(np.arange(m.n_layers), np.diff(m.triggers.bounds))
     known = a.rank > 0
     of_layer = [a.rank[known & (layer == n)] for n in range(m.n_layers)]
@@ -66,7 +66,7 @@ def next_ranks(m: Measurements) -> Numbers:
 
 @once
 def by_probability(m: Measurements) -> Numbers:
-    """Agreement in bins of equal size by the value's largest probability."""
+    """Measure agreement in bins of equal size, by the value's largest probability."""
     a, known = m.agreement, np.flatnonzero(m.agreement.target >= 0)
     order = known[np.argsort(a.probability[known], kind="stable")]
     parts = [part for part in np.array_split(order, BINS) if len(part)]
@@ -79,7 +79,7 @@ def by_probability(m: Measurements) -> Numbers:
 
 @once
 def predictive(m: Measurements) -> Numbers:
-    """The values with the largest probability: where they lie, and how many follow one of their triggers."""
+    """Find the values with the largest probability: their layers, and how many agree with one of their triggers."""
     a, known = m.agreement, m.agreement.target >= 0
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     in_upper = np.searchsorted(a.bounds, order, side="right") - 1 >= m.upper
@@ -95,7 +95,7 @@ def predictive(m: Measurements) -> Numbers:
 
 
 def explain_agreement(m: Measurements) -> str | None:
-    """What chance gives in the lower layers of a small vocabulary, where that is a third of the rate or more."""
+    """Explain how much agreement chance gives in the lower layers, if it is a third of the rate or more."""
     chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
     if not chance >= rate / 3:
@@ -108,7 +108,7 @@ def explain_agreement(m: Measurements) -> str | None:
 
 
 def explain_predictive_upper(m: Measurements) -> str | None:
-    """Longer values have a larger largest probability, where nothing sets their scale."""
+    """Explain that longer values have a larger maximum probability if nothing sets their scale."""
     lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.n_layers)]
     low, high = float(np.mean(lengths[: m.upper] or [0.0])), float(np.mean(lengths[m.upper :]))
     if low <= 1.2 * high:
@@ -270,7 +270,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def values_section(m: Measurements) -> Section:
-    """Whether values put first what follows their keys' triggers."""
+    """Show whether values rank first what follows their keys' triggers."""
     a, bins = m.agreement, by_probability(m)
     of_layers = {
         "layer": range(m.n_layers),
@@ -322,7 +322,7 @@ def values_section(m: Measurements) -> Section:
 def predictive_exhibit(
     name: str, what: str, m: Measurements, a: Agreement, triggers: KeyTriggers, note: str
 ) -> Exhibit:
-    """Table 2's form: the values (or negated ones) with the largest probability, and how often their triggers agree."""
+    """Show, as in Table 2, the values with the largest probability, and how often their triggers agree."""
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layers = np.searchsorted(a.bounds, order, side="right") - 1
     followed = a.followed[order].tolist()

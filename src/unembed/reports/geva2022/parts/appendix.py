@@ -1,4 +1,4 @@
-"""Appendix A.1 and A.3: what the final norm changes (Fig. 4), and what share dominant sub-updates have (Fig. 6)."""
+"""Appendix A.1 and A.3: the effect of the final norm (Fig. 4), and the share of dominant sub-updates (Fig. 6)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _OVERLAPS = {
 
 @once
 def norm(m: Measurements) -> Numbers:
-    """The overlap of top tokens with and without the norm, of values and of random vectors."""
+    """Measure the overlap of top tokens with and without the norm, for values and for random vectors."""
     overlaps = {name: mean_of(m.overlaps[name].ravel(), seed=m.seed, share=True) for name in _OVERLAPS}
     return Numbers(has_norm=m.lm.structure.final_norm is not None, **overlaps)
 
 
 def judge_norm(n: Numbers) -> Judgement:
-    """Overlap with and without the norm, compared with the overlap with random vectors."""
+    """Judge the overlap with and without the norm against the overlap with random vectors."""
     if not n.has_norm:
         return Judgement("The model has no final norm, so both readings are the same.", "inconclusive")
     return judged(
@@ -59,7 +59,7 @@ NORM: tuple[Quantity[Measurements], ...] = (
 
 
 def norm_section(m: Measurements) -> Section:
-    """App. A.1."""
+    """Show App. A.1."""
     cells = {"layer": range(m.lm.n_layers), **{name: means(m.overlaps[name], m.seed) for name in _OVERLAPS}}
     y_label, no_values = "intersection over union", published.NO_VALUES
     title = "Overlap of the top 30 tokens with and without the final norm (Fig. 4)"
@@ -78,7 +78,7 @@ def norm_section(m: Measurements) -> Section:
 
 @once
 def contribution(m: Measurements) -> Numbers:
-    """The share of the ten dominant sub-updates in the sum of all contributions, and that of ten of equal share."""
+    """Measure the ten dominant sub-updates' share of all contributions, and the share of ten average ones."""
     share = m.sample.contribution
     return Numbers(
         layers=means(share, m.seed),
@@ -89,7 +89,7 @@ def contribution(m: Measurements) -> Numbers:
 
 @once
 def coefficients(m: Measurements) -> Numbers:
-    """The share of negative coefficients among the ten dominant sub-updates."""
+    """Measure the share of negative coefficients among the ten dominant sub-updates."""
     negative = (m.sample.coefficients < 0).mean(axis=-1)  # layer example
     return Numbers(layers=means(negative, m.seed), whole=mean_of(negative.mean(axis=0), seed=m.seed, share=True))
 
@@ -100,12 +100,12 @@ def _where_signed(m: Measurements) -> Numbers | None:
 
 
 def _middle(layers: Sequence[Measured]) -> Measured:
-    """The median layer; of an even number of layers the upper of the two in the middle."""
+    """Return the median layer; of an even number of layers, the upper of the two middle ones."""
     return sorted(layers, key=lambda x: x.value)[len(layers) // 2]
 
 
 def judge_large_contribution(n: Numbers) -> Judgement:
-    """Layers in which the ten make up more than a tenth."""
+    """Judge in how many layers the ten dominant sub-updates make up more than a tenth."""
     layers: list[Measured] = n.layers
     over = [i for i, x in enumerate(layers) if x.low > 0.1]
     undecided = any(x.low <= 0.1 <= x.high for x in layers)
@@ -118,7 +118,7 @@ def judge_large_contribution(n: Numbers) -> Judgement:
 
 
 def explain_contribution(m: Measurements) -> str:
-    """How much of the difference the number of memories can account for."""
+    """Explain how much of the difference the number of memories accounts for."""
     found, in_paper = contribution(m), DOMINANT / 4096
     middle = _middle(found.layers).value
     return (
@@ -180,7 +180,7 @@ CONTRIBUTION: tuple[Quantity[Measurements], ...] = (
 
 
 def contribution_section(m: Measurements) -> Section:
-    """App. A.3."""
+    """Show App. A.3."""
     cells = {
         "layer": range(m.sample.n_layers),
         "dominant": [replace(x, published=published.CONTRIBUTION) for x in contribution(m).layers],

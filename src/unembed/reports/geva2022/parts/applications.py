@@ -23,7 +23,7 @@ _RULES = {"rule": "sub_updates", "classifier": "both"}
 
 @once
 def rule(m: Measurements) -> Numbers | None:
-    """Accuracy and saved layers of the sub-updates rule and of a trained classifier, over five splits."""
+    """Return accuracy and saved layers of the sub-updates rule and of a trained classifier, over five splits."""
     rows = {} if m.applications.early_exit is None else {r["method"]: r for r in m.applications.early_exit.rows()}
     if "both" not in rows:
         return None
@@ -36,7 +36,7 @@ def rule(m: Measurements) -> Numbers | None:
 
 
 def judge_rule(n: Numbers) -> Judgement:
-    """The sub-updates rule compared with a trained classifier, over five splits."""
+    """Judge the sub-updates rule against a trained classifier, over five splits."""
     spread = 2 * math.hypot(n.rule_accuracy_std, n.classifier_accuracy_std)
     layers = 2 * math.hypot(n.rule_saved_layers_std, n.classifier_saved_layers_std)
     accurate = n.rule_accuracy >= 90 and n.rule_accuracy >= n.classifier_accuracy - max(spread, 1.0)
@@ -53,7 +53,7 @@ def judge_rule(n: Numbers) -> Judgement:
 
 
 def explain_rule(m: Measurements) -> str | None:
-    """What even an oracle could save, and on how many examples the rule is fitted."""
+    """Explain how much even an oracle could save, and on how many examples the rule is fitted."""
     n = rule(m)
     if n is None:
         return None
@@ -87,7 +87,7 @@ EARLY_EXIT: tuple[Quantity[Measurements], ...] = (
 
 @once
 def toxicity(m: Measurements) -> Numbers | None:
-    """The share of toxic continuations, without and with the values that a scorer picked."""
+    """Measure the share of toxic continuations, with and without the values that a scorer picked."""
     if m.applications.toxicity is None:
         return None
     rows = {row["arm"]: row for row in m.applications.toxicity.rows()}
@@ -119,7 +119,7 @@ TOXICITY: tuple[Quantity[Measurements], ...] = (
 
 
 def toxicity_section(m: Measurements) -> Section | None:
-    """Table 5 greedily, by beams, and as published; nothing without prompts."""
+    """Show Table 5 for greedy decoding, for beams, and as published; None without prompts."""
     found = m.applications
     if found.toxicity is None:
         return None
@@ -159,7 +159,7 @@ def toxicity_section(m: Measurements) -> Section | None:
 
 
 def early_exit_section(m: Measurements) -> Section | None:
-    """Tables 6, 9 and 10; nothing where they were not measured."""
+    """Show Tables 6, 9 and 10; None if they were not measured."""
     found = m.applications
     if found.saturation is None or found.early_exit is None:
         return None
@@ -182,7 +182,7 @@ def early_exit_section(m: Measurements) -> Section | None:
 
 
 def small_sample(n: int) -> tuple[str, ...]:
-    """How far numbers of fewer examples than the paper has can be trusted; empty where there are as many."""
+    """Say how far numbers from fewer examples than in the paper can be trusted; empty if there are as many."""
     if n >= PAPER_EXAMPLES:
         return ()
     tested = max(n // 10, 1)
@@ -195,12 +195,12 @@ def small_sample(n: int) -> tuple[str, ...]:
 
 
 def notes_section(m: Measurements) -> Section | None:
-    """A line for each part that was not measured."""
+    """List each part that was not measured, with the reason."""
     return Section("Not measured", m.applications.notes) if m.applications.notes else None
 
 
 def _in_shares(name: str, table: Table, note: str, percent: Sequence[str], **shown: Any) -> Exhibit:
-    """A table with columns in percent, as shares."""
+    """Convert a table's columns from percent to shares."""
     columns = {column: table.columns[column] for column in table.column_names}
     if "method" in columns:
         columns["method"] = [name.replace("_", "-") for name in columns["method"]]

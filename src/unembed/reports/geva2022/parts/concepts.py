@@ -1,4 +1,4 @@
-"""Section 4: do sub-updates promote concepts? What the top tokens of vectors have in common (Tab. 2, Fig. 2)."""
+"""Section 4: do sub-updates promote concepts? It measures what the top tokens of vectors share (Tab. 2, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _GROUPS = {"in_a_concept": COUNTED, "with_stopwords": WITH_STOP_WORDS, **{kind: 
 
 
 def _units(m: Measurements, vectors: str) -> np.ndarray | None:
-    """What was drawn at random: the prefixes of updates, the other vectors themselves."""
+    """Return the units that were drawn at random: the prefixes of updates, or the vectors themselves."""
     return m.update_prefixes if vectors == UPDATES else None
 
 
 @once
 def shares(m: Measurements) -> dict[str, dict[str, Measured]]:
-    """The share of the top tokens in a concept, by kind of vector and by column of Tab. 2."""
+    """Return the share of the top tokens in a concept, by kind of vector and by column of Tab. 2."""
     return {
         name: {
             column: mean_of(found.coverage(kinds), units=_units(m, name), seed=m.seed, share=True)
@@ -46,7 +46,7 @@ def shares(m: Measurements) -> dict[str, dict[str, Measured]]:
 
 @once
 def numbers(m: Measurements) -> dict[str, Measured]:
-    """Concepts per vector, by kind of vector."""
+    """Return the number of concepts of a vector, by kind of vector."""
     return {
         name: mean_of(found.number(), units=_units(m, name), seed=m.seed, share=True)
         for name, found in m.concepts.items()
@@ -55,7 +55,7 @@ def numbers(m: Measurements) -> dict[str, Measured]:
 
 @once
 def coverage(m: Measurements) -> Numbers:
-    """The top tokens of values, random vectors and updates that are in a concept."""
+    """Measure how many top tokens of values, random vectors and updates are in a concept."""
     values, random, updates = (m.concepts[name].coverage(COUNTED) for name in (VALUES, RANDOM, UPDATES))
     return Numbers(
         values=shares(m)[VALUES]["in_a_concept"],
@@ -68,7 +68,7 @@ def coverage(m: Measurements) -> Numbers:
 
 @once
 def stop_words(m: Measurements) -> Numbers:
-    """The share of the top tokens that stop words add, in updates and in values."""
+    """Measure the share that stop words add to the top tokens in concepts, for updates and for values."""
     values, updates = (
         m.concepts[name].coverage(WITH_STOP_WORDS) - m.concepts[name].coverage(COUNTED) for name in (VALUES, UPDATES)
     )
@@ -81,7 +81,7 @@ def stop_words(m: Measurements) -> Numbers:
 
 @once
 def number_of_concepts(m: Measurements) -> Numbers:
-    """Concepts per value and per random vector."""
+    """Count the concepts of values and of random vectors."""
     values, random = (m.concepts[name].number().astype(np.float64) for name in (VALUES, RANDOM))
     return Numbers(
         values=numbers(m)[VALUES],
@@ -97,13 +97,13 @@ def _over_layers(m: Measurements, vectors: str, kinds: Sequence[str]) -> list[Me
 
 @once
 def coverage_by_layer(m: Measurements) -> Numbers:
-    """The top tokens of values that are in a concept, by layer."""
+    """Measure how many top tokens of values are in a concept, by layer."""
     return Numbers(layers=_over_layers(m, VALUES, COUNTED))
 
 
 @once
 def semantic(m: Measurements) -> Numbers:
-    """The top tokens in semantic concepts, of values and of random vectors."""
+    """Measure how many top tokens are in semantic concepts, for values and for random vectors."""
     values, random = (m.concepts[name].coverage(("semantic",)) for name in (VALUES, RANDOM))
     other = m.concepts[VALUES].coverage(tuple(kind for kind in COUNTED if kind != "semantic"))
     return Numbers(
@@ -117,7 +117,7 @@ def semantic(m: Measurements) -> Numbers:
 
 @once
 def last_updates(m: Measurements) -> Numbers | None:
-    """The top tokens in a concept, of the updates of the last two layers and of earlier ones."""
+    """Compare how many top tokens are in a concept, for updates of the last two layers and earlier ones."""
     share, at = m.concepts[UPDATES].coverage(COUNTED), np.array(m.concepts[UPDATES].layers)
     last = at >= m.lm.n_layers - 2
     if last.all():
@@ -131,7 +131,7 @@ def last_updates(m: Measurements) -> Numbers | None:
 
 
 def explain_concepts(m: Measurements) -> str:
-    """How much of the vocabulary the top tokens are, and what the program finds."""
+    """Explain what share of the vocabulary the top tokens are, and what the program finds."""
     return (
         f"Concepts are found by a program, not by people, among {TOP} of {m.lm.d_vocab:,} tokens "
         f"({format_percent(TOP / m.lm.d_vocab)} of the vocabulary; {format_percent(TOP / GPT2_VOCAB)} in GPT2), of a "
@@ -140,7 +140,7 @@ def explain_concepts(m: Measurements) -> str:
 
 
 def _all_inside(layers: Sequence[Measured], low: float, high: float) -> bool | None:
-    """Whether every layer's share lies in a band; a layer whose whole interval lies outside decides."""
+    """Tell whether every layer's share lies in a band; it is False if a layer's whole interval lies outside."""
     if any(x.high < low or x.low > high for x in layers):
         return False
     return True if all(low <= x.value <= high for x in layers) else None
@@ -302,7 +302,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Tab. 2 and Fig. 2; with the concepts that a judge sees in the same values, where there is one."""
+    """Show Tab. 2 and Fig. 2, and the concepts that a judge sees in the same values, if there is one."""
     reading = "read by the adaptive softmax's log-probabilities" if comparable_basis(m.lm) == "final" else "raw reading"
     columns = {"random_vectors": RANDOM, "updates": UPDATES, **({"negated": NEGATED} if NEGATED in m.concepts else {})}
     of_layers = {

@@ -41,7 +41,7 @@ def _enough(m: Measurements, *kinds: Kind) -> bool:
 
 @once
 def table_4(m: Measurements) -> dict[tuple[Kind, str], Numbers]:
-    """The largest, mean and smallest of ten scores, over events of each kind, by dominant and by random sub-updates."""
+    """Return the largest, mean and smallest of ten scores, by kind of event, for dominant and random sub-updates."""
     return {
         (kind, by): Numbers(
             **{
@@ -57,7 +57,7 @@ def table_4(m: Measurements) -> dict[tuple[Kind, str], Numbers]:
 
 @once
 def maxima(m: Measurements) -> Numbers | None:
-    """The strongest sub-update of a saturation and of an elimination."""
+    """Measure the strongest sub-update of saturations and of eliminations."""
     if not _enough(m, *KINDS):
         return None
     largest = {kind: _scores(m, kind).max(axis=1) for kind in KINDS}
@@ -68,7 +68,7 @@ def maxima(m: Measurements) -> Numbers | None:
 
 
 def _spread(m: Measurements, kind: Kind) -> Numbers | None:
-    """The largest and the smallest score of one kind of event."""
+    """Return the largest and the smallest score for one kind of event."""
     if not _enough(m, kind):
         return None
     found = table_4(m)[kind, "dominant"]
@@ -76,7 +76,7 @@ def _spread(m: Measurements, kind: Kind) -> Numbers | None:
 
 
 def _ratio_of_sizes(scores: np.ndarray, seed: int) -> Measured:
-    """|mean of maxima| over |mean of minima|, both of the same resampled events."""
+    """Return |mean of maxima| over |mean of minima|, both from the same resampled events."""
     most, least = scores.max(axis=1), scores.min(axis=1)
     random = np.random.default_rng(seed)
     rows = random.integers(0, len(scores), (1000, len(scores)))
@@ -96,7 +96,7 @@ def _sides(n: Numbers) -> str:
 
 @once
 def candidate(m: Measurements) -> Numbers | None:
-    """Whether an eliminated candidate falls by itself or because others rise."""
+    """Measure whether an eliminated candidate falls by itself or because others rise."""
     if not _enough(m, "elimination"):
         return None
     change = m.sample.candidate_change[counted_events(m.sample, "elimination")]
@@ -109,7 +109,7 @@ def candidate(m: Measurements) -> Numbers | None:
 
 @once
 def by_random(m: Measurements) -> Numbers | None:
-    """Random sub-updates compared with dominant ones, in saturations."""
+    """Compare random sub-updates with dominant ones, in saturations."""
     if not _enough(m, "saturation"):
         return None
     dominant, random = (_scores(m, "saturation", by).max(axis=1) for by in (False, True))
@@ -123,7 +123,7 @@ def by_random(m: Measurements) -> Numbers | None:
 
 @once
 def settled(m: Measurements) -> Numbers | None:
-    """When predictions settle: before the last layer, in it, and how much oftener than in any other."""
+    """Measure when predictions settle: before or in the last layer, and how often compared with other layers."""
     if m.sample.n_layers < 3:
         return None
     last = m.sample.saturation == m.sample.n_layers - 1
@@ -136,7 +136,7 @@ def settled(m: Measurements) -> Numbers | None:
 
 
 def explain_candidate(m: Measurements) -> str:
-    """How much of the fall is in the ten dominant sub-updates."""
+    """Explain how much of the fall comes from the ten dominant sub-updates."""
     change = float(m.sample.candidate_change[counted_events(m.sample, "elimination")].mean())
     ten = float(_scores(m, "elimination").sum(axis=1).mean())
     return (
@@ -244,7 +244,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Events and their scores, and by layer where predictions settle."""
+    """Show events and their scores, and in which layers predictions settle."""
     sample, provenance = m.sample, m.provenance
     wikilm, gpt2 = ([share / 100 for share in published.SATURATION[model]] for model in ("wikilm", "gpt2"))
     as_published = {"layer": range(len(gpt2)), "wikilm": wikilm + [None] * (len(gpt2) - len(wikilm)), "gpt2": gpt2}
@@ -279,7 +279,7 @@ def section(m: Measurements) -> Section:
 
 
 def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
-    """A paragraph where some updates have fewer than ten active memories, as ReLU makes them; none elsewhere."""
+    """Note updates with fewer than ten active memories, which ReLU can cause; empty if there are none."""
     few = (sample.coefficients != 0).sum(axis=-1) < DOMINANT  # layer example
     if not few.any():
         return ()
@@ -341,7 +341,7 @@ def _saturation_table(sample: EventSample, provenance: Provenance) -> Exhibit:
 
 
 def event_table(lm: Decoder, sample: EventSample, examples: list[Segment], provenance: Provenance) -> Exhibit:
-    """Some events of each kind, the farthest moves first, with the prefix to trace them by."""
+    """List some events of each kind, largest change of rank first, with a prefix by which to trace them."""
     by_number = {s.number: s for s in examples}
     chosen = []
     for kind in KINDS:

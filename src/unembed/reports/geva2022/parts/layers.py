@@ -34,7 +34,7 @@ _CLUSTERS_SHOWN = 25
 
 
 def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
-    """Which rows lie in a frequently active cluster: the fewest clusters that hold `FREQUENT` of all rows.
+    """Mark rows in a frequently active cluster: these are the fewest clusters that hold `FREQUENT` of all rows.
 
     Args:
         clusters_of_rows: the cluster of each appearance of an extreme sub-update.
@@ -47,28 +47,28 @@ def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
 
 
 def clusters_of(m: Measurements) -> np.ndarray:
-    """The cluster of each appearance of an extreme sub-update."""
+    """Return the cluster for each appearance of an extreme sub-update."""
     rows = zip(m.extreme.layer, m.extreme.index, strict=True)
     return np.array([m.clusters.of(int(n), int(i)) for n, i in rows], dtype=np.int64)
 
 
 @once
 def frequent(m: Measurements) -> ExtremeSubUpdates:
-    """The extreme sub-updates whose clusters are frequently active (Sec. 5.2)."""
+    """Return the extreme sub-updates whose clusters are frequently active (Sec. 5.2)."""
     extreme, active = m.extreme, frequently_active(clusters_of(m))
     rows = (a[active] for a in (extreme.layer, extreme.index, extreme.example, extreme.score))
     return ExtremeSubUpdates(extreme.threshold, extreme.basis, *rows)
 
 
 def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """For rows of token ids: whether at least half of a row's tokens are in the rarer half of the vocabulary."""
+    """Tell for rows of token ids whether at least half of the tokens are in the rarer half of the vocabulary."""
     rank = np.empty(len(token_counts), dtype=np.int64)
     rank[np.argsort(-token_counts, kind="stable")] = np.arange(len(token_counts))
     return (rank[ids] >= len(token_counts) / 2).mean(axis=1) >= 0.5
 
 
 def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
-    """The ten top tokens of each value."""
+    """Return the ten top tokens of each value."""
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
     basis = comparable_basis(m.lm)
@@ -77,14 +77,14 @@ def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
 
 @once
 def rare(m: Measurements) -> np.ndarray:
-    """Of the memories of frequently active clusters, those that promote rare tokens: booleans."""
+    """Mark the memories of frequently active clusters that promote rare tokens."""
     memories = frequent(m).memories
     return is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
 
 
 @once
 def figure_3(m: Measurements) -> Numbers:
-    """The dominant sub-updates' scores of the top candidate: by layer, and of every layer and example."""
+    """Return the dominant sub-updates' scores of the top candidate, by layer and for every example."""
     scores = candidate_scores(m.sample, basis=m.options.basis)  # layer example 10
     maxima, minima = scores.max(axis=-1), scores.min(axis=-1)
     return Numbers(means=means(scores.mean(axis=-1), m.seed, share=False), maxima=maxima, minima=minima, seed=m.seed)
@@ -95,18 +95,18 @@ def _of_deep_models(m: Measurements) -> Numbers | None:
 
 
 def _last_layers(n_layers: int) -> int:
-    """Layers of the divergence at the top: two of 24 in GPT2 medium, three of 16 in WikiLM."""
+    """Return how many last layers diverge in the paper: two of 24 in GPT2 medium, three of 16 in WikiLM."""
     return max(1, round(n_layers / 7))
 
 
 def _top(n_layers: int) -> str:
-    """The layers of the divergence, in words."""
+    """Name the last layers that diverge."""
     last = _last_layers(n_layers)
     return "the last layer" if last == 1 else f"the last {last} layers"
 
 
 def judge_means(n: Numbers) -> Judgement:
-    """Mean scores below the last layers."""
+    """Judge the mean scores below the last layers."""
     earlier: list[Measured] = n.means[: len(n.means) - _last_layers(len(n.means))]
     positive, negative = sum(x.low > 0 for x in earlier), sum(x.high < 0 for x in earlier)
     return judged(
@@ -117,7 +117,7 @@ def judge_means(n: Numbers) -> Judgement:
 
 
 def judge_peaks(n: Numbers) -> Judgement:
-    """Where the largest maximum lies, below the last layers."""
+    """Judge in which layer the largest maximum lies, below the last layers."""
     n_layers = len(n.maxima)
     earlier = n.maxima[: n_layers - _last_layers(n_layers)]
     by_layer = earlier.mean(axis=1)
@@ -134,7 +134,7 @@ def judge_peaks(n: Numbers) -> Judgement:
 
 
 def judge_strongly_down(n: Numbers) -> Judgement:
-    """Minima of the last layers compared with those of the others."""
+    """Judge the minima of the last layers against those of the others."""
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
     # The examples are what was drawn at random, so the layers of each example are averaged first.
     top, rest = n.minima[below_top:].mean(axis=0), n.minima[:below_top].mean(axis=0)
@@ -149,7 +149,7 @@ def judge_strongly_down(n: Numbers) -> Judgement:
 
 @once
 def few_values(m: Measurements) -> Numbers | None:
-    """Values in clusters that are frequently active in extreme updates, and in those of random dominant sub-updates."""
+    """Count the values in frequently active clusters of extreme sub-updates, and of random dominant ones."""
     extreme, sample, clusters = m.extreme, m.sample, m.clusters
     if len(extreme) < FEWEST:
         return None
@@ -170,7 +170,7 @@ def few_values(m: Measurements) -> Numbers | None:
 
 
 def judge_few_values(n: Numbers) -> Judgement:
-    """Values in clusters of extreme sub-updates compared with those of random dominant ones."""
+    """Judge the number of values in clusters of extreme sub-updates against that of random dominant ones."""
     mean, (low, high) = float(n.by_chance.mean()), np.quantile(n.by_chance, (0.025, 0.975))
     return judged(
         f"{format_percent(n.covered)} of the values lie in a cluster that is frequently active in extreme updates; for "
@@ -183,13 +183,13 @@ def judge_few_values(n: Numbers) -> Judgement:
 
 @once
 def groups(m: Measurements) -> Numbers:
-    """The depth of extreme values for rare and for common tokens."""
+    """Measure the depth of extreme values that promote rare and common tokens."""
     depth = frequent(m).memories[:, 0] / max(m.sample.n_layers - 1, 1)
     return Numbers(rare=depth[rare(m)], common=depth[~rare(m)], seed=m.seed)
 
 
 def judge_groups(n: Numbers) -> Judgement:
-    """Depth of values for rare and for common tokens."""
+    """Judge the depth of values for rare tokens against that for common tokens."""
     if min(len(n.rare), len(n.common)) < FEWEST_VALUES:
         here = (
             f"Extreme values that promote rare tokens: {len(n.rare)}; common ones: {len(n.common)}; too few to compare."
@@ -206,7 +206,7 @@ def judge_groups(n: Numbers) -> Judgement:
 
 @once
 def inputs(m: Measurements) -> Numbers | None:
-    """Appearances of extreme sub-updates on a short prefix or with a likely prediction, and all such examples."""
+    """Compare examples with extreme sub-updates with all: how many prefixes are short or predictions likely."""
     if len(m.extreme) < FEWEST:
         return None
     easy = (m.text_lengths <= SHORT) | (m.sample.final_probability >= EASY)
@@ -305,7 +305,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Fig. 3, the clusters of extreme sub-updates, and their two groups."""
+    """Show Fig. 3, the clusters of extreme sub-updates, and their two groups."""
     extreme, no_figure = m.extreme, published.NOT_IN_PAPER
     scores, title = "Scores of the top candidate by the dominant sub-updates", "Extreme sub-updates by layer"
     return Section(

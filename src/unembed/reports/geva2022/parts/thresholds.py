@@ -1,6 +1,6 @@
-"""Lines that the tests of sections 5.1 and 5.2 share.
+"""The thresholds that tests of sections 5.1 and 5.2 share.
 
-Scores are logit units: a sub-update of score s multiplies the odds of its token by exp(s) (Sec. 3, Eq. 2).
+Scores are in logits: a sub-update of score s multiplies the odds of its token by exp(s) (Sec. 3, Eq. 2).
 """
 
 from __future__ import annotations
