@@ -121,7 +121,9 @@ class Reading:
     """log of the sum of exp(logit) over the whole vocabulary, hidden tokens included."""
     tracked_logits: Float[Tensor, "*pos tracked"]
     tracked_ranks: Int[Tensor, "*pos tracked"]
-    """From 1, the top."""
+    """From 1, the top; hidden tokens count."""
+    highest_hidden: Float[Tensor, "*pos"]
+    """The largest logit of a hidden token; -inf where none is hidden."""
 
     @property
     def probabilities(self) -> Float[Tensor, "*pos k"]:
@@ -157,7 +159,7 @@ def read(
         basis: "raw", "final" or "frozen".
         scale: for "frozen", the final norm's scale.
         track: tokens whose logit and rank are returned, for each vector.
-        hidden: tokens to leave out of lists and ranks (never learned ones).
+        hidden: tokens to leave out of lists (never learned ones); ranks count them.
 
     Memory: ROWS * COLUMNS scores at a time, and the result.
     """
@@ -284,10 +286,14 @@ def _read_rows(
     top: int,
     tracked: Int[Tensor, "row tracked"],
     hidden: Bool[Tensor, " d_vocab"] | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return top ids and logits, log totals, and logits and ranks of tracked tokens, reading the vocabulary once."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Top ids and logits, total, the tracked tokens' logits and ranks, and the highest hidden logit.
+
+    The vocabulary is gone through once.
+    """
     own = readout.own(prepared, tracked)
-    higher = torch.zeros_like(tracked)
+    higher, hidden_above = torch.zeros_like(tracked), torch.zeros_like(tracked)
+    highest = torch.full(prepared.shape[:1], -torch.inf, dtype=own.dtype, device=own.device)
     best_values, best_ids, totals = [], [], []
     for tokens in readout.columns():
         scores = readout.scores(prepared, tokens)
@@ -302,6 +308,12 @@ def _read_rows(
         if tracked.shape[1]:
             higher += _higher(scores, own, tracked - tokens.start)
         if hidden_scores is not None:
+            if tracked.shape[1]:
+                place = torch.searchsorted(left_out, tracked - tokens.start).clamp_(max=len(left_out) - 1)
+                hidden_above += _higher(
+                    hidden_scores, own, torch.where(left_out[place] == tracked - tokens.start, place, -1)
+                )
+            highest = torch.maximum(highest, hidden_scores.amax(dim=1).to(highest))
             scores[:, left_out] = hidden_scores
         totals.append(_log_total(scores))
     values, at = torch.cat(best_values, dim=1).topk(min(top, readout.lm.d_vocab), dim=1)
@@ -312,7 +324,8 @@ def _read_rows(
     in_list = torch.where(listed, values[:, None, :], -torch.inf).amax(dim=2)
     own = torch.where(listed.any(dim=2), in_list, own)
     higher = torch.where(listed.any(dim=2), (values[:, None, :] > own[:, :, None]).sum(dim=2), higher)
-    return ids, values, torch.logsumexp(torch.stack(totals, dim=1), dim=1), own, higher + 1
+    total = torch.logsumexp(torch.stack(totals, dim=1), dim=1)
+    return ids, values, total, own, higher + hidden_above + 1, highest
 
 
 def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.browser.conftest import address
 from tests.browser.test_journeys import AT, PROMPT, grid, the_sum
 from tests.browser.test_ranges_links_tour import inspector
+from unembed.trace import TraceSettings, trace_view
 from unembed.trace.words import describe_events
 
 LITTLE = "Once upon a time there was a little"
@@ -47,16 +48,18 @@ def test_findings_link_to_the_screens_they_name(opened, lm, index):
     rows = page.get_by_role("list", name="Findings").get_by_role("button")
     expect(rows).to_have_count(3)
     trace = lm.trace(LITTLE)
-    rows.filter(has_text="saturation").click()
+    rows.filter(has_text="on.").first.click()
     expect(inspector(page).get_by_role("heading", name=settled_at(trace))).to_be_visible()
-    question = trace.question()
-    found = trace.memory_effects(question, index=index)
-    row = rows.filter(has_text="adds most")
-    layer, memory, effect = found.most
-    assert f"the lead of {shown(lm.token_strings([question.token])[0])} over " in row.inner_text()
-    assert f": +{effect:.2f}." in row.inner_text()
-    row.click()
-    expect(page.get_by_role("heading", name=f"L{layer}M{memory}", exact=True)).to_be_visible()
+    settings = TraceSettings(LITTLE, -1, 5, "final", False, (), None)
+    view, _ = trace_view(
+        lm, settings, layer=None, memories=2, token=None, point=None, tracing=lm.trace, index=index, dominant=2
+    )
+    expect(rows).to_have_text([one.sentence for one in view.findings])
+    part = view.findings[0]
+    rows.first.click()
+    name = {"head": f"L{part.layer}H{part.index}", "memory": f"L{part.layer}M{part.index}"}.get(part.kind)
+    heading = f"Layer {part.layer}" if name is None else name
+    expect(page.get_by_role("heading", name=heading).first).to_be_visible()
 
 
 def effects(rows):
@@ -99,8 +102,8 @@ def test_a_target_and_a_runner_up_drive_every_pane(opened, lm, index):
     house = lm.single_token(" house")
     expect(question.get_by_role("combobox", name="Runner-up")).to_have_value(f"#{house}")
     agree(trace.question(against=house))
-    finding = page.get_by_role("list", name="Findings").get_by_role("button").filter(has_text="adds most")
-    expect(finding).to_contain_text("over ·house")
+    finding = page.get_by_role("list", name="Findings").get_by_role("button").first
+    expect(finding).to_contain_text("the difference of their logits")
     other = trace.prediction.tolist()[0]  # any token that is not among the first ten
     question.get_by_role("combobox", name="Target").select_option(index=2)
     chosen = int(question.get_by_role("combobox", name="Target").input_value()[1:])

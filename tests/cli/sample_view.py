@@ -10,6 +10,9 @@ from unembed.trace import (
     EventView,
     Finding,
     GridView,
+    HeadEffectsView,
+    HeadEffectView,
+    HeadSource,
     LayerView,
     MemoriesView,
     SubUpdateView,
@@ -20,8 +23,9 @@ WORDS = ["The", " first", " month", " of", " the", " year", " is"]
 JANUARY = Candidate(9, " January", 0.34, 12.2)
 HOSTILE = Candidate(8, "\x1b[31m<b>[red]\u202e", 0.08, 10.9)
 THE = Candidate(7, " the", 0.05, 9.1)
-CHANGE = "Layer 5 FFN changes the probability of ·January most (× 8.9): from 3.8 % to 34 %."
-MEMORY = "Of 6,144 memories, L5M733 adds most to the lead of ·January over ·the: +1.58."
+PART = "Head L4H2, reading ·first, decides: without it ·January falls from 34% to 3.8%."
+SETTLED = "By the logit lens, ·January is first from the FFN of layer 4 on."
+DISPLACED = "Until then the logit lens has ·the first (20%), since layer 2."
 RISE = "Layer 4 FFN: ·January rises from rank 12 to 1 and stays there (saturation)."
 FALL = "Layer 1 FFN: ␛[31m<b>[red]⟨U+202E⟩ falls from rank 1 to 14 (elimination)."
 
@@ -65,7 +69,23 @@ def sample_view(n_layers: int = 6) -> TraceView:
             -0.5,
             total,
         ),
-        findings=[_finding("change", CHANGE, -2.1), _finding("memory", MEMORY, 1.6), _finding("saturation", RISE, 0.6)],
+        findings=[
+            _finding("head", PART, 2.1),
+            _finding("settled", SETTLED, 1.6),
+            _finding("displaced", DISPLACED, 0.6),
+        ],
+        heads=HeadEffectsView(
+            [
+                HeadEffectView(
+                    4, 2, 1.21, [HeadSource(1, 101, WORDS[1], 0.9, 1.2), HeadSource(0, 100, "The", 0.1, 0.1)], 0.038
+                ),
+                HeadEffectView(5, 0, -0.4, [HeadSource(2, 102, HOSTILE.token, 0.7, -0.4)], 0.5),
+            ],
+            70,
+            0.31,
+        ),
+        hidden=12,
+        removed=22,
     )
 
 

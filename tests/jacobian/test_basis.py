@@ -43,9 +43,10 @@ def test_streams_are_read_affinely_by_default(fitted: tuple[LanguageModel, Jacob
         assert found.basis == found.provenance.basis == "jacobian"
         for layer in range(lm.n_layers):
             scores = lens.read(trace.stream(point)[layer], layer, point)
-            scores[:, lm.unlisted] = -torch.inf
+            ranks = (scores > scores.gather(1, trace.prediction[:, None])).sum(dim=1) + 1  # hidden tokens count
+            assert trace.hidden is not None
+            scores[:, trace.hidden] = -torch.inf
             torch.testing.assert_close(found.logits[layer].float(), scores.topk(10).values, rtol=1e-4, atol=1e-4)
-            ranks = (scores > scores.gather(1, trace.prediction[:, None])).sum(dim=1) + 1
             assert trace.prediction_ranks(point)[layer].tolist() == ranks.tolist()
             own = trace.ranks_among([[int(trace.prediction[-1])]], [point], layer, -1)
             assert int(own) == int(ranks[-1])

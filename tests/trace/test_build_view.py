@@ -16,12 +16,14 @@ from rich.console import Console
 from tests.conftest import tiny
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
-from unembed.cli.trace import html, terminal
+from unembed.cli.trace import html
+from unembed.cli.trace.layer_rows import draw_layers
 from unembed.language_model import LanguageModel, load
 from unembed.memories.token_ranking import promoting
 from unembed.steering import ranked_values_table
 from unembed.trace import TraceSettings, emergence, explain_view, trace_view, trajectories
 from unembed.trace.findings import _update
+from unembed.trace.settling import Settling
 
 SETTINGS = TraceSettings("five tokens", -1, 5, "final", True, (), None)
 
@@ -105,17 +107,18 @@ def test_an_event_of_attention_has_the_ranks_before_and_after_attention(
         assert event.rank_before > event.rank_after == 1
 
 
-def test_a_finding_names_the_expert_of_a_memory(tokens: torch.Tensor) -> None:
+def test_a_list_of_memories_names_experts(tokens: torch.Tensor) -> None:
     lm = tiny("qwen2_moe", torch.float32)
 
     def tracing(prompt: Any, *, edits: Any = ()) -> Any:
         return lm.trace(tokens[0], edits=edits, show_unlearned=True)
 
     view, _ = trace_view(lm, SETTINGS, layer=None, memories=5, token=None, point=None, tracing=tracing)
-    (finding,) = (one for one in view.findings if one.kind == "memory")
-    assert finding.index is not None
-    assert re.search(r"memories, L\d(E\d+|S)M\d+ adds most", finding.sentence)
-    assert lm.memory_name(finding.layer, finding.index) in finding.sentence
+    assert view.memories is not None
+    for row in view.memories.rows:
+        assert re.fullmatch(r"L\d(E\d+|S)M\d+", row.name) and row.without is not None
+    of_memories = [one for one in view.findings if one.kind == "memory" and one.index is not None]
+    assert all(lm.memory_name(one.layer, one.index or 0) in one.sentence for one in of_memories)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_an_explanation_splits_a_logit_by_every_kind_of_part_that_the_model_has(
 def _words(view: Any) -> str:
     """What the terminal and the page draw of a trace's layers, and its sentences."""
     out = io.StringIO()
-    Console(file=out, width=150).print(terminal._layers(view, 140, True, 1))
+    Console(file=out, width=150).print(draw_layers(view, 140, plain=True))
     told = [*(f.sentence + f.definition for f in view.findings), *(m.sentence for m in view.moves)]
     return "\n".join([out.getvalue(), html._layers(view), *told, *(e.sentence for n in view.layers for e in n.events)])
 
@@ -192,23 +195,16 @@ def test_events_and_rank_changes_of_another_mixer_are_its_own() -> None:
     assert causes == {("mixer", False), ("attention", True)}
 
 
-def test_the_writer_that_adds_most_is_named_by_its_kind() -> None:
-    lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
-    (writer,) = (one for one in view.findings if one.kind == "writer")
-    assert re.match(r"Of 4 updates, the mixer \(Mamba-2\) of layer \d adds most", writer.sentence)
-    assert writer.definition.startswith("The token mixer or FFN that adds most")
-
-
-def test_what_a_layer_of_one_part_changes_is_that_of_its_part() -> None:
-    lm = load(tiny_model("mamba2"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
-    (change,) = (one for one in view.findings if one.kind == "change")
-    assert change.sentence.startswith(f"Layer {change.layer} mixer (Mamba-2) changes the probability of")
-    # Each layer of Nemotron-H has a mixer or an FFN, never both; GPT-J's are added together.
-    lm = load(tiny_model("nemotron_h"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
-    assert [_update(lm, one, "resid_post") for one in view.layers] == ["mixer (Mamba-2)", "FFN", "attention", "FFN"]
-    lm = load(tiny_model("gptj"), tokenizer=lettered("gpt2").tokenizer)
-    view, _ = trace_view(lm, SETTINGS, layer=None, memories=3, token=None, point=None, tracing=lm.trace)
-    assert _update(lm, view.layers[0], "resid_post") == "as a whole"
+@pytest.mark.parametrize(
+    ("model_type", "updates"),
+    [
+        ("mamba2", ["the mixer (Mamba-2) of layer 0", "the mixer (Mamba-2) of layer 1"]),
+        # Each layer of Nemotron-H has a mixer or an FFN, never both; GPT-J's are added together.
+        ("nemotron_h", ["the mixer (Mamba-2) of layer 0", "the FFN of layer 1", "the attention of layer 2"]),
+        ("gptj", ["layer 0"]),
+    ],
+)
+def test_an_update_of_a_layer_of_one_part_is_that_part(model_type: str, updates: list[str]) -> None:
+    lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
+    settled = [Settling(n, "layer", 2, 0.1, 0.2, None, None, None) for n in range(len(updates))]
+    assert [_update(lm, one) for one in settled] == updates

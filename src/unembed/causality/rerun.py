@@ -23,7 +23,7 @@ from unembed.stream.capture_points import ForwardPass, has_point, require_point
 from unembed.stream.decomposition import require_one_stream
 from unembed.stream.hooks import Callback, Hook, Stop, accepts_argument, memory_guard
 from unembed.stream.interventions import Edits, as_edits
-from unembed.stream.run import Tokens, cache_argument, check_positions, padded, prepare
+from unembed.stream.run import Run, Tokens, cache_argument, check_positions, padded, prepare
 from unembed.validation import positive_int
 
 TOKENS_AT_ONCE = 2048
@@ -66,6 +66,7 @@ class Rerun:
         points: Sequence[str] = (),
         edits: Edits = (),
         stream: Float[Tensor, "pos d_model"] | None = None,
+        seen: Run | None = None,
     ) -> None:
         """Run the prompt once; store the stream that enters every block, and `points` in the layers that have them.
 
@@ -74,6 +75,8 @@ class Rerun:
             points: further activations to store.
             edits: changes that hold in every run.
             stream: what enters the first block instead of the embedding (a corrupted embedding).
+            seen: a run of the same tokens, or of more, under the same edits; where it captured resid_pre and nothing
+                else is stored, the prompt is not run again.
 
         Raises:
             InvalidInput: more than one prompt, or a point that cannot be replaced.
@@ -100,9 +103,9 @@ class Rerun:
             require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._captured: dict[tuple[str, int], Tensor] = {}
-        self.reference = self._first_run()
-        # A model with several streams captures one vector that represents them; the streams cannot be recovered from
-        # it.
+        stored = None if stream is not None or points or seen is None else self._stored(seen)
+        self.reference = self._first_run() if stored is None else stored
+        # Several streams cannot be recovered from the one vector that represents them.
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property
@@ -131,6 +134,21 @@ class Rerun:
             logits = _last_logits([self], current)[0]
         self._check_patterns()
         return logits
+
+    @torch.no_grad()
+    def _stored(self, seen: Run) -> Float[Tensor, " d_vocab"] | None:
+        """Logits after the last token from a run already made; None where it did not capture what reruns need."""
+        lm = self.lm
+        if not all(seen.has("resid_pre", layer) for layer in range(lm.n_layers)):
+            return None
+        for layer in range(lm.n_layers):
+            self._captured["resid_pre", layer] = seen.at("resid_pre", layer)[0, : self.n_pos].to(lm.device)
+        # The form of a block's output does not depend on the text: one token shows it.
+        with ExitStack() as stack:
+            current = stack.enter_context(replaced_pass(lm, ()))
+            self._outputs = record_outputs(stack, lm)
+            lm.hf(self.ids[:, :1], **cache_argument(lm), **last_logits(lm, 1), **current.arguments)
+        return seen.logits[0, self.n_pos - 1].to(lm.device)
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
         """Return the stream of the unchanged run that enters a block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from unembed.cli.command import command
@@ -33,6 +34,9 @@ def explain(
     effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
     position: Position = -1,
     writers: Annotated[int, Option("Writers listed of each split.", low=1, aliases=("--top", "-k"))] = 12,
+    everything: Annotated[
+        bool, Option("Show every layer and component, in the order of the model.", name="all")
+    ] = False,
     edits: EditOptions = EditOptions(),
     basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
@@ -71,6 +75,6 @@ def explain(
     view, provenance = explain_view(
         lm, settings, token=token, by=by, writers=writers, tracing=lm.trace, index=index_for(opening, lm, index)
     )
-    deliver([view], provenance, draw_explanation, output)
+    deliver([view], provenance, partial(draw_explanation, everything=everything), output)
     if output.for_terminal:
         print_explorer_link(opening, "trace", index=index, prompt=prompt, edits=changes, **state)

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from unembed.trace.view import EventView as EventView
     from unembed.trace.view import Finding as Finding
     from unembed.trace.view import GridView as GridView
+    from unembed.trace.view import HeadEffectsView as HeadEffectsView
+    from unembed.trace.view import HeadEffectView as HeadEffectView
+    from unembed.trace.view import HeadSource as HeadSource
     from unembed.trace.view import LayerView as LayerView
     from unembed.trace.view import MemoriesView as MemoriesView
     from unembed.trace.view import SubUpdateView as SubUpdateView
@@ -68,6 +71,7 @@ else:
             "trace": "Trace",
             "two_prompts": "ComparisonView alignment_of compared_tokens comparison_view given_coefficients",
             "view": "SCHEMA_EXPLAIN SCHEMA_TRACE AttributionView EventView Finding GridView "
-            "LayerView MemoriesView SubUpdateView TraceView mixer_of_all mixers_in_words",
+            "HeadEffectsView HeadEffectView HeadSource LayerView MemoriesView SubUpdateView TraceView mixer_of_all "
+            "mixers_in_words",
         },
     )

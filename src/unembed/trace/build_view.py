@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from unembed.jacobian.basis import basis_or_default
@@ -11,9 +11,11 @@ from unembed.logit_attribution import kinds_of
 from unembed.models.sizes import sizes_of
 from unembed.names import Basis, By, StreamPoint
 from unembed.results import Provenance
-from unembed.trace.findings import findings
+from unembed.trace.decisive_parts import DecisiveParts
+from unembed.trace.findings import Measured, findings
+from unembed.trace.settling import settling
 from unembed.trace.shown_position import ShownPosition
-from unembed.trace.view import SCHEMA_EXPLAIN, SCHEMA_TRACE, GridView, TraceView
+from unembed.trace.view import SCHEMA_EXPLAIN, SCHEMA_TRACE, Finding, GridView, LayerView, TraceView
 from unembed.trace.words import describe_events, edit_in_words, prompt_roles, prompt_tokens, question_tokens
 
 if TYPE_CHECKING:
@@ -91,17 +93,22 @@ def trace_view(
     wanted = _MEMORIES if memories is None else memories
     effects = at.effects(None if layer is None else layers, wanted)
     shown = at.layers(layers, updates)
+    parts = DecisiveParts(None)
     own: dict[str, Any] = {"grid": None if point is None else _grid(at, point, layers)}
     if layer is not None:
         shown = [at.closer(one, heads) for one in shown]
     else:
-        own["findings"] = findings(trace, at.question, effects, position, shown)
-        if settings.basis == "final":
-            own["moves"] = describe_events(lm, trace.rank_changes(target, position))
         if wanted:
             own["described"] = list(trace.described_memories(target, position, index=index))
+        pair = settings.against is not None and not settings.alone
+        parts = at.decisive_parts(pair)
+        described = {(one.layer, one.index): one.description for one in own.get("described", ())}
+        own["findings"] = _findings(at, settings, parts, described, shown)
+        own |= {"heads": parts.heads, "removed": len(parts.removals)}
+        if settings.basis == "final":
+            own["moves"] = describe_events(lm, trace.rank_changes(target, position))
     if effects is not None and wanted:
-        own["memories"] = at.memories(effects)
+        own["memories"] = at.memories(effects, parts)
     attributions = [at.attribution("component", _COMPONENTS_SHOWN)]
     view = TraceView(schema=SCHEMA_TRACE, **common, layers=shown, attributions=attributions, **own)
     return view, _provenance(at, settings)
@@ -136,6 +143,34 @@ def explain_view(
     return view, _provenance(at, settings)
 
 
+def _findings(
+    at: ShownPosition,
+    settings: TraceSettings,
+    parts: DecisiveParts,
+    described: Mapping[tuple[int, int], str],
+    layers: Sequence[LayerView],
+) -> list[Finding]:
+    """The findings at the position."""
+    logits, target, against = at.trace.logits(at.position).double(), at.question.token, None
+    if settings.against is not None and not settings.alone:
+        against = at.question.against
+    measured = Measured(
+        target,
+        float(logits.softmax(-1)[target]),
+        at.position,
+        parts.removals,
+        parts.sources,
+        described,
+        parts.reading_themselves,
+        against,
+        None if against is None else float(logits[target] - logits[against]),
+    )
+    settled = settling(layers)
+    if settled is not None and not at.lists_first(settled.before, settled.layer):
+        settled = dataclasses.replace(settled, displaced=None)
+    return findings(at.trace.lm, measured, settled, layers, at.basis)
+
+
 def _shown(
     lm: Decoder, settings: TraceSettings, token: str | int | None, tracing: Tracing, index: Index | None
 ) -> ShownPosition:
@@ -166,6 +201,7 @@ def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dic
         "position": at.position,
         "basis": settings.basis,
         "show_unlearned": settings.show_unlearned,
+        "hidden": 0 if trace.hidden is None else int(trace.hidden.sum()),
         "prediction": at.prediction(),
         "without_edits": None if plain is None else dataclasses.replace(at, trace=plain).prediction(),
         "target": target,

@@ -1,160 +1,279 @@
-"""The findings of a trace at a position, in at most three sentences: when, by what, and what changed most.
+"""The findings of a trace at a position, in at most three sentences.
 
-A finding's weight is in nats of a token's log-probability or logit; the sentences are ordered by it.
+Which part matters most, which is measured by removing parts; when the prediction settles and what it displaced, which
+a lens reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
-from unembed.models.decoder import Decoder
-from unembed.models.structure.mixer_names import site_name
+from unembed.models.structure.mixer_names import mixer_name, site_name
+from unembed.names import head_name
 from unembed.results import visible
-from unembed.results.number_format import two_digits
-from unembed.trace.view import EventView, Finding, LayerView
+from unembed.trace.settling import READERS, Settling
+from unembed.trace.view import Finding, HeadSource, LayerView
 
 if TYPE_CHECKING:
-    from unembed.trace.memory_effects import MemoryEffects
-    from unembed.trace.question import Question
-    from unembed.trace.trace import Trace
+    from unembed.models.decoder import Decoder
+    from unembed.trace.removals import Part, Removal
 
 DEFINITIONS = {
-    "saturation": "The first layer from which on the model's prediction stays first. Its weight: how much that "
-    "update changes the prediction's log-probability.",
-    "memory": "The sub-update of all layers that adds most to the token's logit, or to its lead over the token that it "
-    "is compared with, the final norm's scale fixed. Memories that are on for nearly every token are left out.",
-    "writer": "The attention or FFN that adds most to the token's logit, or to its lead over the token that it is "
-    "compared with, the final norm's scale fixed.",
-    "change": "The update, of attention or FFN, across which the token's log-probability changes most; the first, "
-    "which starts from the embedding alone, is left out.",
-    "elimination": "The first candidate that an FFN pushes furthest down. Its weight: the log-probability it loses, or "
-    "at least loses where it is no longer listed after.",
+    "part": "The parts that add most to the token's lead were removed one at a time (their output at "
+    "this position set to zero); without this one the token's probability falls most. Heads that read their own "
+    "position, as an FFN does, are left out. Of parts that come close to the largest, one is named whose source or "
+    "description is known.",
+    "settled": "The first layer after which the token is first, and after each layer from there on, as the lens reads "
+    "the stream.",
+    "displaced": "The token that the lens read as the first before that.",
 }
-"""By kind: the definition of the finding."""
+"""By kind: the definition of the finding. The kinds head, memory and layer share that of a part."""
+
+FEWER = 0.5
+"""A part decides where the token is no longer the most likely without it, or has at most this share of its
+probability."""
+LEAST = 0.3
+"""The smallest fall of the token's log-odds, in nats, by which a part decides."""
+CLOSE = 0.8
+"""The share of the largest effect from which on a part comes close to it."""
+GAIN = 0.02
+"""The smallest rise of another token's probability that is told."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured about the prediction at a position."""
+
+    token: int
+    """The token that the question is about."""
+    probability: float
+    """The model's own of that token."""
+    position: int
+    """After which it is predicted."""
+    removals: Sequence[Removal]
+    """The parts that were removed, one at a time."""
+    sources: Mapping[tuple[int, int], HeadSource]
+    """Of some heads, the token that they read for this prediction."""
+    descriptions: Mapping[tuple[int, int], str]
+    """Of some memories, what they do in text."""
+    left_out: Collection[tuple[int, int]] = ()
+    """Heads that are no candidates."""
+    against: int | None = None
+    """The token that was chosen to be compared with."""
+    difference: float | None = None
+    """The model's own difference of the two logits; None where no token was chosen."""
 
 
 def findings(
-    trace: Trace,
-    question: Question,
-    effects: MemoryEffects | None,
-    position: int,
-    layers: Sequence[LayerView],
+    lm: Decoder, measured: Measured, settled: Settling | None, layers: Sequence[LayerView], basis: str
 ) -> list[Finding]:
-    """The findings at a position, the one of largest weight first.
+    """The findings at a position, in the order of worth.
 
     Args:
-        question: the token, and what it is compared with.
-        effects: what the memories add to the question, where the model has any.
-        layers: all layers at that position, with the ranks and probabilities of the target.
+        settled: when the token settles, by these layers; None where it is not first after the last.
+        layers: all layers at that position, with the ranks and probabilities of the token.
+        basis: how the layers were read.
     """
-    target = question.token
-    text, *other = trace.lm.token_strings([target] if question.against is None else [target, question.against])
-    lead = f"the lead of {visible(text)} over {visible(other[0])}" if other else f"the logit of {visible(text)}"
-    events = {event.kind: event for layer in layers for event in layer.events}
-    steps = _steps(layers)
-    # The first reading is that of the embedding, which is not a prediction and precedes every update.
-    change = max(list(steps)[1:], key=lambda step: abs(steps[step]), default=None)
-    found: list[Finding | None] = []
-    settled = events.get("saturation")
-    if settled is not None:
-        # Where the reader follows another token, the change of the model's own prediction is not known here.
-        nats = steps.get((settled.layer, _point(settled)), 0.0) if settled.id == target else 0.0
-        found.append(_of_event(settled, nats))
-    found.append(_writer(trace, question, position, lead) if effects is None else _memory(trace, effects, lead))
-    dropped = events.get("elimination")
-    same = settled is not None and settled.id == target and change == (settled.layer, _point(settled))
-    last = [] if change is None or same else [_change(trace.lm, *change, steps[change], text, layers)]
-    if dropped is not None:
-        last.append(_of_event(dropped, _elimination_loss(dropped, layers[dropped.layer])))
-    found += sorted(last, key=_weight, reverse=True)[:1]
-    return sorted((one for one in found if one is not None), key=_weight, reverse=True)
+    reader, name = READERS.get(basis, f"basis {basis}"), _named(lm, measured.token)
+    found = [_part(lm, measured)]
+    if settled is None:
+        found.append(_never_first(name, layers, reader))
+    else:
+        found += [_settled(lm, name, settled, len(layers), reader), _displaced(lm, settled, reader)]
+    return [one for one in found if one is not None]
 
 
-def _definition(kind: str, lm: Decoder) -> str:
-    """A definition, in which attention stands for what mixes tokens, in the words of the model."""
-    only_attention = all(block.mixer is None or block.mixer.is_attention for block in lm.structure.blocks)
-    return DEFINITIONS[kind] if only_attention else DEFINITIONS[kind].replace("attention or FFN", "token mixer or FFN")
+def _part(lm: Decoder, measured: Measured) -> Finding | None:
+    """The part without which the token falls most; a layer only where nothing smaller decides."""
+    small = [one for one in measured.removals if one.part.index is not None and not _is_left_out(one.part, measured)]
+    best = _most(small, measured)
+    layer = _most([one for one in measured.removals if one.part.index is None], measured)
+    if best is not None and _decides(best, measured):
+        called = _capital(_called(lm, best.part, measured))
+        sentence = f"{called} decides{_over(lm, measured)}: without it {_without(lm, best, measured)}."
+        return _finding(best, sentence, measured)
+    if layer is not None and _decides(layer, measured):
+        called, without = _capital(_called(lm, layer.part, measured)), _without(lm, layer, measured)
+        sentence = f"{called} decides{_over(lm, measured)} as a whole: without what it writes here {without}."
+        if best is not None:
+            called = _called(lm, best.part, measured)
+            sentence += f" Of {_count(small)} none does alone; {called} matters most ({_change(best, measured)})."
+        return _finding(layer, sentence, measured)
+    if best is None:
+        return None
+    called, without = _called(lm, best.part, measured), _without(lm, best, measured)
+    sentence = f"Of {_count(small)} none decides alone; {called} matters most: without it {without}."
+    return _finding(best, sentence, measured)
 
 
-def _weight(finding: Finding) -> float:
-    return abs(finding.nats)
+def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:
+    part = removal.part
+    source = None
+    if part.kind == "head" and part.index is not None and (part.layer, part.index) in measured.sources:
+        source = measured.sources[part.layer, part.index].position
+    kind, point = ("layer" if part.index is None else part.kind), "resid_mid"
+    if part.kind in ("memory", "ffn"):
+        point = "resid_post"
+    return Finding(kind, sentence, DEFINITIONS["part"], removal.effect, part.layer, point, part.index, source)
 
 
-def _point(event: EventView) -> str:
-    return {"ffn": "resid_post", "attention": "resid_mid", "mixer": "resid_mid"}.get(event.cause, "resid_pre")
+def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
+    """The removal of the largest effect, or of those close to it one that is explained; None where none is positive."""
+    best = max(removals, key=lambda one: one.effect, default=None)
+    if best is None or best.effect <= 0:
+        return None
+    close = sorted((one for one in removals if one.effect >= CLOSE * best.effect), key=lambda one: -one.effect)
+    return next((one for one in close if _is_explained(one.part, measured)), best)
 
 
-def _of_event(event: EventView, nats: float) -> Finding:
-    return Finding(event.kind, event.sentence, DEFINITIONS[event.kind], nats, event.layer, _point(event), None)
+def _is_explained(part: Part, measured: Measured) -> bool:
+    """Whether it is known what a head reads, other than the first token, on which heads rest; or a memory does."""
+    if part.index is None:
+        return False
+    place = part.layer, part.index
+    if part.kind == "memory":
+        return place in measured.descriptions
+    return place in measured.sources and measured.sources[place].position > 0
 
 
-def _steps(layers: Sequence[LayerView]) -> dict[tuple[int, str], float]:
-    """By layer and point: the change of the target's log-probability across the update that ends there."""
-    steps: dict[tuple[int, str], float] = {}
-    for one in layers:
-        before = one.probability_before
-        points = [("resid_mid", one.probability_middle), ("resid_post", one.probability_after)]
-        for point, after in points:
-            if after is not None:
-                steps[one.layer, point] = math.log(after / before) if before > 0 and after > 0 else 0.0
-                before = after
-    return steps
+def _is_left_out(part: Part, measured: Measured) -> bool:
+    return part.kind == "head" and (part.layer, part.index) in measured.left_out
 
 
-def _change(lm: Decoder, layer: int, point: str, nats: float, text: str, layers: Sequence[LayerView]) -> Finding:
-    one = layers[layer]
-    before, after = one.probability_before, one.probability_after
-    if one.probability_middle is not None:
-        before, after = (before, one.probability_middle) if point == "resid_mid" else (one.probability_middle, after)
-    sentence = (
-        f"Layer {layer} {_update(lm, one, point)} changes the probability of {visible(text)} most "
-        f"(× {two_digits(math.exp(nats))}): from {two_digits(100 * before)} % to {two_digits(100 * after)} %."
-    )
-    return Finding("change", sentence, _definition("change", lm), nats, layer, point, None)
+def _count(small: Sequence[Removal]) -> str:
+    """How many heads and memories were removed, in words."""
+    kinds = {one.part.kind for one in small}
+    words = {frozenset({"memory"}): "memories", frozenset({"head"}): "heads"}
+    return f"{len(small)} {words.get(frozenset(kinds), 'heads and memories')}"
 
 
-def _update(lm: Decoder, one: LayerView, point: str) -> str:
-    """What changes the stream on its way to a point of a layer."""
-    block = lm.structure.blocks[one.layer]
-    only_mixer = block.feed_forward is None and not block.late_writers
-    if one.mixer and (point == "resid_mid" or only_mixer):
-        return one.mixer
-    return "FFN" if one.probability_middle is not None or not one.mixer else "as a whole"
+def _decides(removal: Removal, measured: Measured) -> bool:
+    if measured.difference is not None:
+        return removal.effect >= max(LEAST, FEWER * measured.difference)
+    p = removal.probability
+    return p <= FEWER * measured.probability or (removal.first != measured.token and removal.effect >= LEAST)
 
 
-def _elimination_loss(event: EventView, layer: LayerView) -> float:
-    """The log-probability that the eliminated token lost; a lower bound where it is no longer listed after."""
-    before = next((c.probability for c in layer.middle or layer.before if c.id == event.id), 0.0)
-    after = next((c.probability for c in layer.after if c.id == event.id), layer.after[-1].probability)
+def _called(lm: Decoder, part: Part, measured: Measured) -> str:
+    """A part in words."""
+    if part.index is None:
+        block = lm.structure.blocks[part.layer]
+        what = "FFN" if part.kind == "ffn" or block.mixer is None else site_name(block.mixer)
+        return f"the {what} of layer {part.layer}"
+    place = part.layer, part.index
+    if part.kind == "memory":
+        description = measured.descriptions.get(place)
+        return f"memory {lm.memory_name(*place)}" + (f" ({visible(description, prose=True)})" if description else "")
+    source = measured.sources.get(place)
+    if source is None:
+        return f"head {head_name(*place)}"
+    itself = " itself" if source.position == measured.position else ""
+    return f"head {head_name(*place)}, reading {_quoted(source.token)}{itself},"
+
+
+def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:
+    """What happens to the token without a part, and to the one that gains most."""
+    if measured.difference is not None:
+        return f"the difference of their logits falls from {_change(removal, measured)}"
+    before, after = _from_to(measured.probability, removal.probability)
+    fallen = f"{_named(lm, measured.token)} falls from {before} to {after}"
+    if removal.gained_to - removal.gained_from < GAIN:
+        return fallen
+    before, after = _from_to(removal.gained_from, removal.gained_to)
+    return f"{fallen} and {_named(lm, removal.gained)} rises from {before} to {after}"
+
+
+def _change(removal: Removal, measured: Measured) -> str:
+    """What is measured, with and without a part."""
+    if measured.difference is not None:
+        numbers = f"{measured.difference:+.2f} to {measured.difference - removal.effect:+.2f}"
+        return numbers.replace("-", "−")
+    return " to ".join(_from_to(measured.probability, removal.probability))
+
+
+def _over(lm: Decoder, measured: Measured) -> str:
+    """The two tokens that were chosen, where two were."""
+    if measured.against is None:
+        return ""
+    return f" for {_named(lm, measured.token)} over {_named(lm, measured.against)}"
+
+
+def _settled(lm: Decoder, name: str, settled: Settling, n_layers: int, reader: str) -> Finding:
+    nats = _log_ratio(settled.probability_after, settled.probability_before)
+    place, ten = _update(lm, settled), settled.first_ten
+    if settled.cause == "embedding":
+        told = "is first from the embedding on, before any layer"
+    elif settled.layer < n_layers - 1 or n_layers == 1:
+        told = f"is first from {place} on"
+    else:
+        told = f"is first only after {place}, the last"
+        told += "" if ten is None else f", and among the first ten from layer {ten} on"
+    sentence = f"By {reader}, {name} {told}."
+    return Finding("settled", sentence, DEFINITIONS["settled"], nats, settled.layer, _point(settled), None)
+
+
+def _displaced(lm: Decoder, settled: Settling, reader: str) -> Finding | None:
+    other = settled.displaced
+    if other is None:
+        return None
+    since = "" if settled.displaced_since is None else f", since layer {settled.displaced_since}"
+    sentence = f"Until then {reader} has {_named(lm, other.id)} first ({_percent(other.probability)}){since}."
+    nats = _log_ratio(settled.probability_after, other.probability)
+    return Finding("displaced", sentence, DEFINITIONS["displaced"], nats, settled.layer, _point(settled), None)
+
+
+def _never_first(name: str, layers: Sequence[LayerView], reader: str) -> Finding:
+    best = min(layers, key=lambda one: (one.rank_after, -one.layer))
+    last = layers[-1]
+    told = f"is never first; its best rank is {best.rank_after:,}, after layer {best.layer}"
+    told += "" if best is last else f", and {last.rank_after:,} after the last"
+    nats = _log_ratio(best.probability_after, best.probability_before)
+    sentence = f"By {reader}, {name} {told}."
+    return Finding("settled", sentence, DEFINITIONS["settled"], nats, best.layer, "resid_post", None)
+
+
+def _update(lm: Decoder, settled: Settling) -> str:
+    """The update after which the prediction settles."""
+    block = lm.structure.blocks[settled.layer]
+    if settled.cause == "layer" and block.feed_forward is not None and block.mixer is not None:
+        return f"layer {settled.layer}"
+    is_ffn = settled.cause == "ffn" or block.mixer is None
+    return f"the {'FFN' if is_ffn else mixer_name(block)} of layer {settled.layer}"
+
+
+def _point(settled: Settling) -> str:
+    return {"mixer": "resid_mid", "embedding": "resid_pre"}.get(settled.cause, "resid_post")
+
+
+def _log_ratio(after: float, before: float) -> float:
     return math.log(after / before) if before > 0 and after > 0 else 0.0
 
 
-def _memory(trace: Trace, effects: MemoryEffects, compared: str) -> Finding | None:
-    """The memory that adds most to the question, those that are always on left out."""
-    if effects.most is None:
-        return None
-    layer, index, effect = effects.most
-    name = trace.lm.memory_name(layer, index)
-    sentence = f"Of {effects.memories:,} memories, {name} adds most to {compared}: {effect:+.2f}."
-    return Finding("memory", sentence, DEFINITIONS["memory"], effect, layer, "resid_post", index)
+def _percent(probability: float, places: int | None = None) -> str:
+    if probability < 0.001:
+        return "under 0.1%"
+    places = (1 if probability < 0.0995 else 0) if places is None else places
+    return f"{100 * probability:.{places}f}%"
 
 
-def _writer(trace: Trace, question: Question, position: int, compared: str) -> Finding | None:
-    """The attention, other mixer or FFN that adds most to the question."""
-    attribution = trace.attribution(question.token, position, question.against)
-    of = [n for n, kind in enumerate(attribution.kinds) if kind in ("attention", "mixer", "ffn")]
-    counted = torch.isin(attribution.kind, torch.tensor(of))
-    best = int(torch.where(counted, attribution.contribution, -torch.inf).argmax())
-    contribution, layer = float(attribution.contribution[best]), int(attribution.layer[best])
-    if contribution <= 0:
-        return None
-    kind = attribution.kinds[int(attribution.kind[best])]
-    site = trace.lm.structure.blocks[layer].mixer
-    name = f"the {'FFN' if kind == 'ffn' or site is None else site_name(site)} of layer {layer}"
-    sentence = f"Of {int(counted.sum()):,} updates, {name} adds most to {compared}: {contribution:+.2f}."
-    point = "resid_post" if kind == "ffn" else "resid_mid"
-    return Finding("writer", sentence, _definition("writer", trace.lm), contribution, layer, point, None)
+def _from_to(before: float, after: float) -> tuple[str, str]:
+    """Two probabilities, with a decimal where they would read the same without."""
+    shown = _percent(before), _percent(after)
+    return (_percent(before, 1), _percent(after, 1)) if shown[0] == shown[1] else shown
+
+
+def _named(lm: Decoder, token: int) -> str:
+    return _quoted(lm.token_strings([token])[0])
+
+
+def _quoted(text: str) -> str:
+    """A token's text, in quotation marks where punctuation alone would read as the sentence's own."""
+    shown = visible(text)
+    return shown if any(letter.isalnum() for letter in text) else f"“{shown}”"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -47,17 +47,21 @@ def _placed(found: list[Event], column: int | None) -> list[Event]:
 
 
 def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor, "layer pos"]:
-    """Return the rank after each FFN of the token that was first before it, from the list of top tokens if possible."""
-    first = readings.read(readings.before_ffn, position=column).ids[..., :1]
+    """The rank after each FFN of the token that was first before it, from the list of top tokens where possible.
+
+    1, as if it had not fallen, where a token that lists leave out was first.
+    """
+    before = readings.read(readings.before_ffn, position=column)
+    first = before.ids[..., :1]
     after = readings.read("resid_post", position=column)
     listed = after.ids == first
     own = torch.where(listed, after.logits, -torch.inf).amax(dim=-1, keepdim=True)
     ranks = (after.logits > own).sum(dim=-1) + 1
-    others = ~listed.any(dim=-1)
+    others = ~listed.any(dim=-1) | (own[..., 0] < after.highest_hidden)
     if bool(others.any()):
         x = readings.stream("resid_post")[:, _columns(column)][others]
         ranks[others] = read(readings.lm, x, 1, track=first[others], hidden=readings.hidden).tracked_ranks[:, 0]
-    return ranks
+    return ranks.masked_fill(before.logits[..., 0] < before.highest_hidden, 1)
 
 
 def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int | None) -> list[Event]:

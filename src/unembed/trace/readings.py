@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
 from unembed.jacobian.basis import basis_or_default, carried_streams, fitted_lens
-from unembed.lens import Reading, final_scale, joined, logits_of, read
+from unembed.lens import Reading, final_scale, joined, logits_of, read, top_k
 from unembed.logit_attribution import points_needed
 from unembed.memories.events import Event
 from unembed.models.decoder import Decoder
@@ -90,8 +90,9 @@ class PromptReadings:
         Args:
             tokens: one prompt.
             edits: changes to make in the run.
-            show_unlearned: also list and rank tokens that the model never learned; by default they are left out of
-                every list, rank and event. Probabilities are those of the whole vocabulary either way.
+            show_unlearned: also list tokens that the model never learned and bytes of longer characters; by default
+                they are left out of every list, but for the prediction and its runner-up. Ranks count all tokens either
+                way, and probabilities are those of the whole vocabulary.
 
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
@@ -133,8 +134,19 @@ class PromptReadings:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """The tokens left out of lists and ranks; None if every token is listed."""
-        return None if self.show_unlearned else self.lm.unlisted
+        """Tokens that are left out of lists; None where every token is listed.
+
+        Bytes of longer characters and tokens that the model never learned, but for those that the model itself has as
+        the most or second most likely next token at a position of the prompt.
+        """
+        return None if self.show_unlearned else self._hidden
+
+    @cached_property
+    def _hidden(self) -> Bool[Tensor, " d_vocab"]:
+        hidden = self.lm.unlisted.clone()
+        logits = self.run.logits[0]
+        hidden[top_k(logits, 2)[1].flatten().to(hidden.device)] = False
+        return hidden
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

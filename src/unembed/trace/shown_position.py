@@ -13,6 +13,7 @@ from unembed.memories.usual_coefficients import usual_coefficients
 from unembed.models.named_tokens import Candidate, candidates
 from unembed.names import Basis, By, StreamPoint
 from unembed.results.lists import numbers
+from unembed.trace.decisive_parts import MEMORIES, DecisiveParts, decisive_parts
 from unembed.trace.view import AttributionView, LayerView, MemoriesView, SubUpdateView, TriggerView
 from unembed.trace.words import event_views
 
@@ -113,6 +114,11 @@ class ShownPosition:
             for n in layers
         ]
 
+    def lists_first(self, point: StreamPoint, layer: int) -> bool:
+        """Whether the first token of a list is first of all tokens, hidden ones included."""
+        found = self.trace.read(point, self._top_read, self.basis, self.position)
+        return float(found.logits[layer, 0, 0]) >= float(found.highest_hidden[layer, 0])
+
     def closer(self, one: LayerView, heads: bool) -> LayerView:
         """Return one layer with the origin of its candidates and, with `heads`, what its heads add."""
         lists: dict[StreamPoint, list[Candidate]] = (
@@ -155,9 +161,21 @@ class ShownPosition:
         except (PointMissing, Unsupported):
             return None
 
-    def memories(self, effects: MemoryEffects) -> MemoriesView:
-        """Return the effects of memories, each with its top trigger."""
+    def decisive_parts(self, chosen_pair: bool) -> DecisiveParts:
+        """The heads behind the question, and the parts that were removed one at a time.
+
+        Args:
+            chosen_pair: rank removals by the difference of the two logits instead of the token's log-odds.
+        """
+        by_effect = dataclasses.replace(self, order="effect")
+        effects = by_effect.effects(None, MEMORIES)
+        by_component = self.trace.attribution(self.question.token, self.position, self.question.against)
+        return decisive_parts(self.trace, self.question, self.position, effects, by_component, chosen_pair=chosen_pair)
+
+    def memories(self, effects: MemoryEffects, parts: DecisiveParts) -> MemoriesView:
+        """The effects of memories, each with its top trigger, and what was measured without it."""
         rows, always_on = self._with_triggers(effects.rows), self._with_triggers(effects.always_on)
+        rows = [dataclasses.replace(row, without=parts.without("memory", row.layer, row.index)) for row in rows]
         return MemoriesView(rows, always_on, effects.others, effects.others_effect, effects.total)
 
     def attribution(self, by: By, writers: int) -> AttributionView:

@@ -13,6 +13,7 @@ from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.logit_attribution import Row
 from unembed.memories.top_sub_updates import SubUpdate
 from unembed.models.named_tokens import Candidate, Token
+from unembed.names import head_name
 from unembed.trace.described_memories import DescribedMemory
 
 SCHEMA_TRACE = "unembed.trace/3"
@@ -73,6 +74,8 @@ class SubUpdateView(SubUpdate):
 
     trigger: TriggerView | None = None
     """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
+    without: float | None = None
+    """The target's probability when this memory is silent; None where that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,48 @@ class MemoriesView:
     others_effect: float
     total: float
     """What all memories of the layers add."""
+
+
+@dataclass(frozen=True)
+class HeadSource:
+    """A token that a head reads from."""
+
+    position: int
+    id: int
+    token: str
+    weight: float
+    """The head's attention weight."""
+    effect: float
+    """The part of the head's effect that comes from it, in logits."""
+
+
+@dataclass(frozen=True)
+class HeadEffectView:
+    """One head's effect on the question."""
+
+    layer: int
+    head: int
+    effect: float
+    """What it adds to the difference of the two logits, or to the one logit."""
+    sources: list[HeadSource]
+    """Where the effect comes from, the largest part first; empty where heads cannot be split by source."""
+    without: float | None = None
+    """The target's probability when this head writes nothing; None where that was not measured."""
+
+    @property
+    def name(self) -> str:
+        """The name of the head, such as L23H4."""
+        return head_name(self.layer, self.head)
+
+
+@dataclass(frozen=True)
+class HeadEffectsView:
+    """The heads with the largest effects on the question, of all layers."""
+
+    rows: list[HeadEffectView]
+    others: int
+    """Heads that are not in the list, and the sum of their effects."""
+    others_effect: float
 
 
 @dataclass(frozen=True)
@@ -168,20 +213,26 @@ class GridView:
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence about a position, and the layer and part that it links to."""
+    """One sentence about a position, and the layer and part that it links to.
+
+    `kind`: "head", "memory" or "layer" (the part without which the target falls most), "settled", or "displaced".
+    """
 
     kind: str
     sentence: str
     definition: str
     """The part that the finding is about."""
     nats: float
-    """Its weight: nats of a token's log-probability, or of its logit."""
+    """By how much the target's log-odds fall without the part (the difference of the logits of two chosen tokens); of
+    the other kinds, by how much the token's log-probability changes."""
     layer: int
     point: str
     """The stream after the update: resid_mid after attention or another mixer, resid_post after the FFN; resid_pre
     for the embedding."""
     index: int | None
-    """Of the memory, where it is one."""
+    """Of the memory or head, where it is one."""
+    source: int | None = None
+    """The position that the head reads, where it is one."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +258,8 @@ class TraceView:
     grid: GridView | None
     attributions: list[AttributionView]
     findings: list[Finding] = field(default_factory=list[Finding])
-    """At most three, the one of largest weight first; only where all layers are shown."""
+    """At most three: the part that matters most, when the prediction settles, what it displaced; only where all layers
+    are shown."""
     moves: list[EventView] = field(default_factory=list[EventView])
     """Updates across which the target's rank at least halves or doubles; where all layers are shown."""
     described: list[DescribedMemory] = field(default_factory=list[DescribedMemory])
@@ -216,3 +268,10 @@ class TraceView:
     """What the memories add to the question; None where the model has none, or none were requested."""
     roles: list[str | None] | None = None
     """The role of each token of a conversation, null for the chat template's own; None where the prompt is a text."""
+    heads: HeadEffectsView | None = None
+    """What the heads add to the question; None where the model has none that add up, or one layer is shown."""
+    hidden: int = 0
+    """Tokens that the lists leave out: bytes of longer characters, and tokens that the model never learned. Ranks count
+    them."""
+    removed: int = 0
+    """Parts that were removed one at a time, for the findings and for `without`."""

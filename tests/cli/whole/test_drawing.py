@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.cli.sample_view import CHANGE, FALL, MEMORY, RISE, sample_view
+from tests.cli.sample_view import DISPLACED, FALL, PART, RISE, SETTLED, sample_view
 from unembed.cli.bars import Scale, decimals, percent, signed
 from unembed.cli.trace.html import page
 from unembed.cli.trace.terminal import draw_explanation, draw_trace
 
 
-def drawn(width: int, *, plain: bool = False, colour: bool = False) -> str:
+def drawn(width: int, *, plain: bool = False, colour: bool = False, everything: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
-    console.print(draw_trace(sample_view(), width, plain=plain))
+    console.print(draw_trace(sample_view(), width, plain=plain, everything=everything))
     return out.getvalue()
 
 
@@ -36,9 +36,10 @@ def test_nothing_that_matters_is_cut_at_any_width(width: int) -> None:
     text = " ".join(drawn(width).split())
     for part in (
         "·January 34%",
-        "rises from rank 12 to 1",
-        "from 3.8% to 34%",
-        ": +1.58.",
+        "from 34% to 3.8%",
+        "from the FFN of layer 4 on",
+        "L4H2",
+        "70 other heads together +0.31",
         "L0M733",
         "always on L0M29 +0.52",
         "402 other active memories together −0.50",
@@ -46,12 +47,13 @@ def test_nothing_that_matters_is_cut_at_any_width(width: int) -> None:
         "+2.31",
         "layer 5 FFN",
         "12 others together",
+        "12 tokens are not listed",
     ):
         assert part in text
 
 
 def test_wide_terminals_show_more() -> None:
-    assert drawn(160).count("·the 5.0%") > drawn(80).count("·the 5.0%")
+    assert drawn(160).count("·June") > drawn(80).count("·June")
 
 
 def test_no_token_acts_on_the_terminal() -> None:
@@ -61,24 +63,47 @@ def test_no_token_acts_on_the_terminal() -> None:
     assert "[red]" in text
 
 
-def test_a_negative_coefficient_pushes_toward_the_lowest_tokens_and_points_left() -> None:
+def test_a_memory_that_lowers_the_lead_shows_what_it_suppresses_and_points_left() -> None:
     line = next(line for line in drawn(100).splitlines() if line.startswith("L0M20 "))
-    assert "·a <i> ␀" in line
+    assert "suppresses ·January" in line
     assert "█│" in line
 
 
 def test_plain_output_has_words_for_signs() -> None:
-    text = drawn(100, plain=True)
+    text = drawn(100, plain=True, everything=True)
     assert "(saturation)" in text and "(elimination)" in text
-    assert not set(text) & set("█▌▐│◆✕")
+    assert not set(text) & set("█▌▐│◆✕•")
 
 
-def test_findings_follow_the_layers_in_order_and_repeat_no_event() -> None:
+def test_findings_come_first_in_order_and_events_only_with_everything() -> None:
     lines = [line.rstrip() for line in drawn(100).splitlines()]
-    first = lines.index("Findings   the largest effect first")
-    assert "Memories behind ·January over ·the" in lines[first + 6]
-    assert lines[first + 1 : first + 5] == [f"  {CHANGE}".replace(" %", "%"), f"  {MEMORY}", f"◆ {RISE}", f"✕ {FALL}"]
-    assert sum(RISE in line for line in lines) == 1
+    first = lines.index(f"• {PART}")
+    assert lines[first - 1] == "" and first < 6
+    assert lines[first + 1 : first + 3] == [f"• {SETTLED}", f"• {DISPLACED}"]
+    assert "Heads behind ·January over ·the" in lines[first + 4]
+    assert RISE not in "".join(lines)
+    whole = [line.rstrip() for line in drawn(100, everything=True).splitlines()]
+    assert whole[-len(whole) :].count(f"◆ {RISE}") == whole.count(f"✕ {FALL}") == 1
+
+
+def test_a_head_shows_what_it_reads_and_the_prediction_without_it() -> None:
+    (line,) = (line for line in drawn(100).splitlines() if line.startswith("L4H2"))
+    assert "+1.21" in line and "3.8%" in line and line.rstrip().endswith("·first 90%")
+
+
+def test_writers_are_in_the_order_of_size_and_the_rest_is_one_row() -> None:
+    view = sample_view(20)
+    out = io.StringIO()
+    Console(file=out, width=100).print(draw_trace(view, 100, plain=True))
+    attribution = out.getvalue().split("Why ·January")[1].splitlines()[1:]
+    shown = [line.split() for line in attribution if line.startswith("layer")]
+    (whole,) = view.attributions
+    largest = sorted(whole.rows, key=lambda row: -abs(row.contribution))[:12]
+    assert [" ".join(words[:3]) for words in shown] == [row.label for row in largest]
+    (rest,) = (line for line in attribution if "others together" in line)
+    assert rest.split()[0] == str(12 + 40 - 12)
+    left = whole.total - sum(row.contribution for row in largest)
+    assert float(rest.split()[-1].replace("−", "-")) == pytest.approx(left, abs=0.01)
 
 
 def test_an_explanation_shows_ranks_and_attributions() -> None:

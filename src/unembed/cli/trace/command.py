@@ -50,6 +50,9 @@ def trace(
     basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
+    everything: Annotated[
+        bool, Option("Show every layer, event and writer, in the order of the model.", name="all")
+    ] = False,
     next_steps: Annotated[bool, Option("Also print three commands to try next with this prompt.", name="next")] = False,
     opening: Opening = Opening(),
     seed: UnusedSeed = None,
@@ -57,11 +60,12 @@ def trace(
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
-    The top token of the stream before and after each layer, and the rank of the predicted one; at most three findings;
-    the memories (FFN neurons) that decide between the predicted token and the runner-up, and the difference of the two
-    logits as the sum of its writers. With --index, each memory's top trigger is from that index. With --csv: every
-    reading at --point. Several prompts follow one another; in JSON and CSV they are one object and one table. Each
-    reading lists one token (--tokens) in the terminal, five elsewhere.
+    At most three findings, of which the first is measured: the head or memory (FFN neuron) without which the prediction
+    falls most. Then the heads and memories between the predicted token and the runner-up, the layers in which something
+    happens, and the difference of the two logits as the sum of its writers, the largest first (--all: each). With
+    --index, each memory's top trigger is from that index. With --csv: every reading at --point. Several prompts follow
+    one another; in JSON and CSV they are one object and one table. Each reading lists one token (--tokens) in the
+    terminal, five elsewhere.
     """
     given = prompts_of(prompts, file, may_lack=conversation.messages is not None)
     if output.html is not None and (len(given) > 1 or cut.windows is not None):
@@ -94,7 +98,8 @@ def trace(
             )
         )
     next_model = "" if opening.model == "wren" else opening.model
-    draw = partial(draw_trace, lines=tokens or 1, next_steps=next_model if next_steps else None)
+    next_model = next_model if next_steps else None
+    draw = partial(draw_trace, lines=tokens or 1, next_steps=next_model, everything=everything)
     deliver([view for view, _ in views], views[0][1], draw, output)
     if output.for_terminal and basis is None:
         say_unmeasured(lm, opening)

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from unembed.cli.bars import Scale, decimals, percent, signed
+from unembed.cli.bars import percent
+from unembed.cli.trace.html_parts import attribution_section, described_section, heads_section, memories_section
 from unembed.models import Candidate
 from unembed.results import character_at, visible, visible_html
-from unembed.trace import (
-    AttributionView,
-    EventView,
-    LayerView,
-    SubUpdateView,
-    TraceView,
-    mixer_of_all,
-    mixers_in_words,
-)
+from unembed.trace import EventView, LayerView, TraceView, mixer_of_all, mixers_in_words
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -67,10 +60,11 @@ def page(view: TraceView, provenance_line: str) -> str:
         [
             _header(view),
             _grid(view),
+            heads_section(view),
+            described_section(view),
+            memories_section(view),
             _layers(view),
-            _described(view),
-            _memories(view),
-            *(_attribution(attribution) for attribution in view.attributions),
+            *(attribution_section(attribution) for attribution in view.attributions),
             f"<footer>{visible_html(provenance_line, prose=True)}</footer>",
         ]
     )
@@ -146,7 +140,9 @@ def _layers(view: TraceView) -> str:
     names = ["before", f"after {mixer_of_all(view.layers)}", "after FFN"] if has_middle else ["before", "after"]
     events = "".join(_event(event, view.target.id) for layer in view.layers for event in layer.events)
     target = f'<span class="target">{visible_html(view.target.token)}</span>'
-    hidden = "" if view.show_unlearned else " Tokens the model never learned are left out."
+    hidden = (
+        f" {view.hidden:,} tokens (bytes, or never learned) are not listed; ranks count them." if view.hidden else ""
+    )
     here = character_at([token.token for token in view.tokens], view.position)
     mixers = mixers_in_words(view.layers)
     mixers = f" {escape(mixers[0].upper() + mixers[1:])}." if mixers else ""
@@ -173,106 +169,4 @@ def _event(event: EventView, target: int) -> str:
     return (
         f'<p class="event"><span class="{event.kind}">{_SIGNS[event.kind]} {event.kind}</span>, {escape(event.place)}: '
         f"{token} {escape(event.happened)}</p>"
-    )
-
-
-def _described(view: TraceView) -> str:
-    if not view.described:
-        return ""
-    rows = "".join(
-        f"<tr><td>{row.name}</td><td class='n'>{signed(row.effect)}</td>"
-        f"<td class='wrap'>{escape(visible(row.description, prose=True))}</td></tr>"
-        for row in view.described
-    )
-    return (
-        f"<section><h2>Memories that promote <span class='target'>{visible_html(view.target.token)}</span></h2>"
-        "<p class='note'>Memories (FFN neurons) with a description: the effect is what the memory adds to the token's "
-        "logit over what it adds to the average token's.</p>"
-        f"<table><thead><tr><th>memory</th><th class='n'>effect</th><th>what it does in text</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></section>"
-    )
-
-
-def _memories(view: TraceView) -> str:
-    memories = view.memories
-    if memories is None:
-        return ""
-    scale = Scale.of([row.score or 0.0 for row in memories.rows], 100)
-    has_triggers = any(row.trigger for row in memories.rows)
-    column = "<th>fires most on</th>" if has_triggers else ""
-    places = decimals(row.coefficient for row in memories.rows), decimals(row.score or 0.0 for row in memories.rows)
-    rows = "".join(_memory(row, scale, has_triggers, *places) for row in memories.rows)
-    on = ", ".join(f"{row.name} {signed(row.score or 0.0)}" for row in memories.always_on)
-    apart = f"On for nearly every token: {on}. " if on else ""
-    what = "the difference of the two logits" if view.against is not None else "the logit"
-    over = "" if view.against is None else f" over {visible_html(view.against.token)}"
-    return (
-        f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{over}</h2>"
-        f"<p class='note'>Memories (FFN neurons) by what they add to {what}: m is the coefficient, next to it how many "
-        "times the memory's usual one, and the tokens that it pushes up; where its effect is negative, those that it "
-        "pushes down.</p>"
-        "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
-        f"<th></th><th>promotes</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
-        f"<p class='note'>{apart}{memories.others:,} other active memories together "
-        f"{signed(memories.others_effect)}.</p></section>"
-    )
-
-
-def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_effect: int) -> str:
-    tokens = " ".join(visible_html(token) for token in (row.suppressed if row.lowers else row.promoted))
-    tokens = f"<small>suppresses</small> {tokens}" if row.lowers else tokens
-    usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
-    return (
-        f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient, of_m)}</td>"
-        f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0, of_effect)}</td>"
-        f"<td>{_bar(row.score or 0.0, scale)}</td><td class='wrap'>{tokens}</td>"
-        f"{_trigger(row) if has_triggers else ''}</tr>"
-    )
-
-
-def _trigger(row: SubUpdateView) -> str:
-    found = row.trigger
-    if found is None:
-        return "<td></td>"
-    following = "" if found.next_token is None else f" <small>{visible_html(found.next_token)}</small>"
-    prefix = visible_html(found.prefix, prose=True)
-    return f"<td class='wrap'>{prefix} <mark>{visible_html(found.token)}</mark>{following}</td>"
-
-
-def _bar(value: float, scale: Scale, wide: str = "") -> str:
-    width = 0.0 if scale.largest <= 0 else 100 * min(1.0, abs(value) / scale.largest)
-    left, right = (width, 0.0) if value < 0 else (0.0, width)
-    negative = f'<span class="l"><i style="width:{left:.1f}%"></i></span>' if scale.is_signed else ""
-    sides = "" if scale.is_signed else " one"
-    return (
-        f'<span class="bar{wide}{sides}" aria-hidden="true">{negative}'
-        f'<span class="r"><i style="width:{right:.1f}%"></i></span></span>'
-    )
-
-
-def _attribution(attribution: AttributionView) -> str:
-    scale = Scale.of([row.contribution for row in attribution.rows], 100)
-    contributions = [
-        (visible_html(row.label, prose=True), row.contribution, _bar(row.contribution, scale, " wide"))
-        for row in attribution.rows
-    ]
-    if on := attribution.always_on:
-        names = ", ".join(row.label.removeprefix("memory ") for row in on)
-        contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
-    if attribution.others:
-        # This sum may be far larger than any single contribution, so it gets no bar.
-        contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
-    places = decimals(row.contribution for row in attribution.rows)
-    rows = "".join(
-        f"<tr><td>{label}</td><td class='n'>{signed(contribution, places)}</td><td>{bar}</td></tr>"
-        for label, contribution, bar in contributions
-    )
-    against = "" if attribution.against is None else f" rather than {visible_html(attribution.against)}"
-    what = "difference of logits" if attribution.against is not None else "logit"
-    return (
-        f"<section><h2>Why <span class='target'>{visible_html(attribution.token)}</span>{against}</h2>"
-        f"<p class='note'>The {what}, {signed(attribution.logit)}, as the sum of what each "
-        f"{escape(attribution.by)} gave.</p><table><tbody>{rows}</tbody></table>"
-        f"<p class='proof'>Sum of contributions {signed(attribution.total)}, {what} "
-        f"{signed(attribution.logit)}, relative error {attribution.error:.0e}.</p></section>"
     )

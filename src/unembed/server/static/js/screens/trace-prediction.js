@@ -1,18 +1,18 @@
 /** The prediction at the position: likely tokens, the question, findings, described memories. */
-import { button, fill, h, num, percent, signed } from "../dom.js";
+import { button, fill, h, percent, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { isLabelled, nameOf } from "../names.js";
 import { link } from "../parts.js";
 import { questionPicker } from "../question.js";
-import { go, idOf, turn } from "../state.js";
+import { cardOf, go, turn } from "../state.js";
 
 /** A person's label, else the description in the trace. */
 const named = (one) => (isLabelled(one) ? nameOf(one) : one.description);
 
-/** Open the layer or memory of a finding. */
+/** Open the head, memory or layer of a finding. */
 const follow = (one) =>
-  one.kind === "memory"
-    ? go({ screen: "memory", memory: idOf(one) })
+  one.kind === "memory" || one.kind === "head"
+    ? go(cardOf(one, one.kind))
     : turn({ layer: String(one.layer), stage: one.point === "resid_post" ? "post" : "mid" });
 
 /** `{el, draw, summary}`; `summary` is the line below it. */
@@ -63,7 +63,7 @@ export function predictionPane(t) {
     ]);
     fill(found, [
       view.findings.map((one) =>
-        h("li", [button(one.sentence, () => follow(one), "", { title: `${one.definition} ${num(one.nats)} nats.` })]),
+        h("li", [button(one.sentence, () => follow(one), "", { title: one.definition })]),
       ),
     ]);
   }

@@ -1,0 +1,157 @@
+"""Heads, memories and writers behind a prediction, as sections of a page."""
+
+from __future__ import annotations
+
+from html import escape
+
+from unembed.cli.bars import Scale, decimals, percent, signed
+from unembed.results import visible, visible_html
+from unembed.trace import AttributionView, HeadEffectView, SubUpdateView, TraceView
+
+
+def described_section(view: TraceView) -> str:
+    """The memories with a description that promote the target."""
+    if not view.described:
+        return ""
+    rows = "".join(
+        f"<tr><td>{row.name}</td><td class='n'>{signed(row.effect)}</td>"
+        f"<td class='wrap'>{escape(visible(row.description, prose=True))}</td></tr>"
+        for row in view.described
+    )
+    return (
+        f"<section><h2>Memories that promote <span class='target'>{visible_html(view.target.token)}</span></h2>"
+        "<p class='note'>Memories (FFN neurons) with a description: the effect is what the memory adds to the token's "
+        "logit over what it adds to the average token's.</p>"
+        f"<table><thead><tr><th>memory</th><th class='n'>effect</th><th>what it does in text</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></section>"
+    )
+
+
+def heads_section(view: TraceView) -> str:
+    """The heads behind the question."""
+    heads = view.heads
+    if heads is None:
+        return ""
+    scale = Scale.of([row.effect for row in heads.rows], 100)
+    places = decimals(row.effect for row in heads.rows)
+    rows = "".join(
+        f"<tr><td>{row.name}</td><td class='n'>{signed(row.effect, places)}</td><td>{_bar(row.effect, scale)}</td>"
+        f"<td class='n'>{_without(row.without)}</td><td>{_sources(row)}</td></tr>"
+        for row in heads.rows
+    )
+    target = visible_html(view.target.token)
+    return (
+        f"<section><h2>Heads behind <span class='target'>{target}</span>{_over(view)}</h2>"
+        f"<p class='note'>What each adds to {_what(view)}, the largest first; the probability of {target} when the "
+        "head alone is silent; and the tokens from which its effect comes, with its attention to each. "
+        f"{heads.others:,} other heads together {signed(heads.others_effect)}.</p>"
+        "<table><thead><tr><th>head</th><th class='n'>effect</th><th></th><th class='n'>without</th><th>reads</th></tr>"
+        f"</thead><tbody>{rows}</tbody></table></section>"
+    )
+
+
+def _sources(row: HeadEffectView) -> str:
+    least = 0.2 * max((abs(source.effect) for source in row.sources), default=0.0)
+    return " ".join(
+        f'{visible_html(source.token)}<span class="p">{percent(source.weight)}</span>'
+        for source in row.sources
+        if abs(source.effect) >= least
+    )
+
+
+def _without(probability: float | None) -> str:
+    return "" if probability is None else percent(probability)
+
+
+def _what(view: TraceView) -> str:
+    return "the difference of the two logits" if view.against is not None else "the logit"
+
+
+def _over(view: TraceView) -> str:
+    return "" if view.against is None else f" over {visible_html(view.against.token)}"
+
+
+def memories_section(view: TraceView) -> str:
+    """The memories behind the question."""
+    memories = view.memories
+    if memories is None:
+        return ""
+    scale = Scale.of([row.score or 0.0 for row in memories.rows], 100)
+    has_triggers = any(row.trigger for row in memories.rows)
+    column = "<th>fires most on</th>" if has_triggers else ""
+    places = decimals(row.coefficient for row in memories.rows), decimals(row.score or 0.0 for row in memories.rows)
+    rows = "".join(_memory(row, scale, has_triggers, *places) for row in memories.rows)
+    on = ", ".join(f"{row.name} {signed(row.score or 0.0)}" for row in memories.always_on)
+    apart = f"On for nearly every token: {on}. " if on else ""
+    return (
+        f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{_over(view)}</h2>"
+        f"<p class='note'>Memories (FFN neurons) by what they add to {_what(view)}: m is the coefficient, next to it "
+        "how many times the memory's usual one; the probability of the token when the memory alone is silent; and the "
+        "tokens that it pushes up, or where its effect is negative, down.</p>"
+        "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
+        f"<th></th><th class='n'>without</th><th>promotes</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p class='note'>{apart}{memories.others:,} other active memories together "
+        f"{signed(memories.others_effect)}.</p></section>"
+    )
+
+
+def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_effect: int) -> str:
+    tokens = " ".join(visible_html(token) for token in (row.suppressed if row.lowers else row.promoted))
+    tokens = f"<small>suppresses</small> {tokens}" if row.lowers else tokens
+    usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
+    return (
+        f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient, of_m)}</td>"
+        f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0, of_effect)}</td>"
+        f"<td>{_bar(row.score or 0.0, scale)}</td><td class='n'>{_without(row.without)}</td>"
+        f"<td class='wrap'>{tokens}</td>"
+        f"{_trigger(row) if has_triggers else ''}</tr>"
+    )
+
+
+def _trigger(row: SubUpdateView) -> str:
+    found = row.trigger
+    if found is None:
+        return "<td></td>"
+    following = "" if found.next_token is None else f" <small>{visible_html(found.next_token)}</small>"
+    prefix = visible_html(found.prefix, prose=True)
+    return f"<td class='wrap'>{prefix} <mark>{visible_html(found.token)}</mark>{following}</td>"
+
+
+def _bar(value: float, scale: Scale, wide: str = "") -> str:
+    width = 0.0 if scale.largest <= 0 else 100 * min(1.0, abs(value) / scale.largest)
+    left, right = (width, 0.0) if value < 0 else (0.0, width)
+    negative = f'<span class="l"><i style="width:{left:.1f}%"></i></span>' if scale.is_signed else ""
+    sides = "" if scale.is_signed else " one"
+    return (
+        f'<span class="bar{wide}{sides}" aria-hidden="true">{negative}'
+        f'<span class="r"><i style="width:{right:.1f}%"></i></span></span>'
+    )
+
+
+def attribution_section(attribution: AttributionView) -> str:
+    """A logit as the sum of its writers."""
+    scale = Scale.of([row.contribution for row in attribution.rows], 100)
+    contributions = [
+        (visible_html(row.label, prose=True), row.contribution, _bar(row.contribution, scale, " wide"))
+        for row in attribution.rows
+    ]
+    if on := attribution.always_on:
+        names = ", ".join(row.label.removeprefix("memory ") for row in on)
+        contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
+    if attribution.others:
+        # Their sum may be far longer than any bar, so it has none.
+        contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
+    places = decimals(row.contribution for row in attribution.rows)
+    rows = "".join(
+        f"<tr><td>{label}</td><td class='n'>{signed(contribution, places)}</td><td>{bar}</td></tr>"
+        for label, contribution, bar in contributions
+    )
+    against = "" if attribution.against is None else f" rather than {visible_html(attribution.against)}"
+    what = "difference of logits" if attribution.against is not None else "logit"
+    return (
+        f"<section><h2>Why <span class='target'>{visible_html(attribution.token)}</span>{against}</h2>"
+        f"<p class='note'>The {what}, {signed(attribution.logit)}, as the sum of what each "
+        f"{escape(attribution.by)} gave.</p><table><tbody>{rows}</tbody></table>"
+        f"<p class='proof'>Sum of contributions {signed(attribution.total)}, {what} "
+        f"{signed(attribution.logit)}, relative error {attribution.error:.0e}.</p></section>"
+    )

@@ -1,0 +1,125 @@
+"""The layers of a trace for a terminal: the first tokens at each point, and the target's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from unembed.cli.trace.folding import Fold, folded
+from unembed.cli.trace.tokens import ACCENT, TOKEN_CELLS, candidate_text, candidates_text, heading, token_text
+from unembed.models import Candidate
+from unembed.results import character_at
+from unembed.trace import EventView, LayerView, TraceView, mixer_of_all, mixers_in_words
+
+SIGNS = {"saturation": "◆", "elimination": "✕"}
+EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
+_BASES = {
+    "final": "the logit lens",
+    "raw": "the unembedding alone",
+    "frozen": "the logit lens, final norm at the run's scale",
+    "jacobian": "the Jacobian lens",
+}
+
+
+def draw_layers(
+    view: TraceView, width: int, *, plain: bool = False, lines: int = 1, everything: bool = False
+) -> RenderableType:
+    """The table of layers, quiet ones folded unless `everything` is shown, and what its folds and lists leave out."""
+    has_middle = any(layer.middle is not None for layer in view.layers)
+    rows = list(view.layers) if everything else folded(view.layers)
+    ranks = [_ranks_of(row, has_middle) for row in rows]
+    digits = [max(len(_rank(row[i])) for row in ranks) for i in range(len(ranks[0]))]
+    mixer = mixer_of_all(view.layers)
+    short = "attn" if mixer == "attention" else "mixer"
+    head = f"before → {short} → FFN" if has_middle else "before → after"
+    of_ranks = max(len(head), sum(digits) + 3 * (len(digits) - 1))
+    # What is left for the tokens, in two or three columns; a token that does not fit is cut with an ellipsis.
+    columns = 3 if has_middle else 2
+    room = (width - 5 - 2 - of_ranks - (0 if plain else 4) - 2 * columns) // columns
+    several = lines == 1 and room >= 44
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("layer", justify="right", no_wrap=True)
+    for name in ("before", f"after {mixer}", "after FFN") if has_middle else ("before", "after"):
+        # The names break between words where the terminal is narrow.
+        table.add_column(name, no_wrap=room >= len(name), max_width=room)
+    title = Text.assemble("rank of ", token_text(view.target.token, ACCENT, cells=of_ranks - 8), "\n", head)
+    table.add_column(title, no_wrap=True)
+    if not plain:
+        table.add_column("", no_wrap=True)
+    for row, of_row in zip(rows, ranks, strict=True):
+        first, last = (row.layers[0], row.layers[-1]) if isinstance(row, Fold) else (row, row)
+        middle: Sequence[Candidate] = () if isinstance(row, Fold) else row.middle or ()
+        streams = [first.before, *([middle] if has_middle else []), last.after]
+        cells: list[RenderableType] = [row.numbers if isinstance(row, Fold) else str(row.layer)]
+        cells += [_cell(candidates, lines, room, view.target.id, several) for candidates in streams]
+        cells.append(_places(of_row, digits))
+        if not plain:
+            cells.append(_signs(() if isinstance(row, Fold) else row.events, view.target.id))
+        table.add_row(*cells)
+    here = character_at([token.token for token in view.tokens], view.position)
+    where = Text.assemble(" at position ", (str(view.position), "bold"), " ", token_text(here))
+    reader = _BASES.get(view.basis, view.basis)
+    mixers = mixers_in_words(view.layers)
+    named = [Text(f"{mixers[0].upper()}{mixers[1:]}.", style="dim")] if mixers else []
+    notes = [Text(note, style="dim") for note in (_folds(view, rows), _hidden(view)) if note]
+    return Group(heading("Layers", f"read by {reader}", where), *named, table, *notes)
+
+
+def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, several: bool) -> Text:
+    """The top tokens of a stream: one, a line each, or side by side where there is room."""
+    if not candidates:
+        return Text("⋯", style="dim")
+    if several:
+        return candidates_text(candidates, 2, target)
+    shown = Text("\n")
+    rows = [candidate_text(one, target, max(4, min(TOKEN_CELLS, room - 5))) for one in candidates[:lines]]
+    return shown.join(rows)
+
+
+def _ranks_of(row: LayerView | Fold, has_middle: bool) -> list[int | None]:
+    """The target's rank before the row, after its attention (None for several layers), and after its FFN."""
+    if isinstance(row, Fold):
+        return [row.layers[0].rank_before, *([None] if has_middle else []), row.layers[-1].rank_after]
+    middle = [row.rank_before if row.rank_middle is None else row.rank_middle] if has_middle else []
+    return [row.rank_before, *middle, row.rank_after]
+
+
+def _rank(rank: int | None) -> str:
+    return "⋯" if rank is None else f"{rank:,}"
+
+
+def _places(ranks: Sequence[int | None], digits: Sequence[int]) -> Text:
+    """Ranks under each other, the first marked."""
+    shown = Text()
+    for i, (rank, wide) in enumerate(zip(ranks, digits, strict=True)):
+        shown.append(" → " if i else "", style="dim")
+        shown.append(f"{_rank(rank):>{wide}}", style=ACCENT if rank == 1 else "")
+    return shown
+
+
+def _signs(events: Sequence[EventView], target: int) -> Text:
+    """Signs of the events of the followed token; those of others are in their sentence."""
+    own = [event for event in events if event.id == target]
+    return Text(" ").join(Text(SIGNS[event.kind], style=EVENT_STYLE[event.kind]) for event in own)
+
+
+def _folds(view: TraceView, rows: Sequence[LayerView | Fold]) -> str:
+    """What the folded layers have in common."""
+    told: list[str] = []
+    target = token_text(view.target.token).plain
+    for fold in (row for row in rows if isinstance(row, Fold)):
+        if fold.kind == "far":
+            told.append(f"{fold.numbers}: {target} is not among the first {fold.beyond:,}")
+        else:
+            told.append(f"{fold.numbers}: {token_text(fold.layers[0].after[0].token).plain} stays first")
+    return f"Layers {'; '.join(told)}. --all shows each." if told else ""
+
+
+def _hidden(view: TraceView) -> str:
+    """How many tokens the lists leave out."""
+    if not view.hidden:
+        return "Every token is listed." if view.show_unlearned else ""
+    return f"{view.hidden:,} tokens are not listed (bytes, or never learned: --show-unlearned); ranks count them."

@@ -1,0 +1,58 @@
+"""Tokens, candidates and signed numbers as text for a terminal, drawn alike in every part of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
+from unembed.models import Candidate
+from unembed.results import visible_rich
+from unembed.trace import TraceView
+
+ACCENT = "bold green"
+TOKEN_CELLS = 16
+
+
+def token_text(text: str, style: str = "", *, cells: int = TOKEN_CELLS) -> Text:
+    """A token, cut to a number of cells with an ellipsis."""
+    shown = visible_rich(text, style=style)
+    shown.truncate(cells, overflow="ellipsis")
+    return shown
+
+
+def candidates_text(candidates: Sequence[Candidate], count: int, target: int | None) -> Text:
+    """Some candidates side by side, each with its probability; the target stands out."""
+    shown = Text()
+    for i, candidate in enumerate(candidates[:count]):
+        shown.append("  " if i else "")
+        shown.append_text(candidate_text(candidate, target, TOKEN_CELLS))
+    return shown
+
+
+def candidate_text(candidate: Candidate, target: int | None, cells: int) -> Text:
+    """One candidate with its probability."""
+    shown = token_text(candidate.token, ACCENT if candidate.id == target else "", cells=cells)
+    return shown.append(f" {percent(candidate.probability)}", style="dim")
+
+
+def heading(title: str, note: str, target: Text | None = None) -> Text:
+    """The line above a part of the trace."""
+    return Text.assemble((title, "bold"), target or "", ("   " + note if note else "", "dim"))
+
+
+def question(view: TraceView) -> Text:
+    """The target, and the token that it is compared with."""
+    shown = token_text(view.target.token, ACCENT, cells=24)
+    return shown if view.against is None else Text.assemble(shown, " over ", token_text(view.against.token, cells=24))
+
+
+def bar(value: float, scale: Scale) -> Text:
+    """A bar on both sides of an axis."""
+    return Text.assemble((scale.left(value), OPPOSES), ("│", "dim"), (scale.right(value), PROMOTES))
+
+
+def signed_text(value: float, places: int | None = None) -> Text:
+    """A number with its sign, in the colour of its direction."""
+    return Text(signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")

@@ -1,0 +1,131 @@
+"""The parts behind a prediction: candidates by direct attribution, each measured by its removal from the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, cast
+
+from unembed.errors import UnembedError
+from unembed.trace.prompt_heads import HeadEffects, head_effects
+from unembed.trace.removals import Part, PartKind, Removal, Removals, affordable
+from unembed.trace.view import HeadEffectsView, HeadEffectView, HeadSource
+
+if TYPE_CHECKING:
+    from unembed.logit_attribution import Attribution
+    from unembed.trace.memory_effects import MemoryEffects
+    from unembed.trace.question import Question
+    from unembed.trace.trace import Trace
+
+HEADS = 8
+"""Heads that are listed, and removed."""
+MEMORIES = 10
+"""Memories that are removed, at most."""
+_LAYERS = 4
+_SOURCES = 3
+"""Sources that are listed for each head, and tried for the heads that matter most."""
+_HEADS_SPLIT = 3
+_READS = 0.5
+"""A head is said to read a token for the prediction if the token alone makes at least this share of its effect."""
+
+
+@dataclass(frozen=True, eq=False)
+class DecisiveParts:
+    """Heads behind a question, and what was measured."""
+
+    heads: HeadEffectsView | None
+    removals: list[Removal] = field(default_factory=list[Removal])
+    sources: dict[tuple[int, int], HeadSource] = field(default_factory=dict[tuple[int, int], HeadSource])
+    """Of the heads that matter most: the token that each reads for this prediction."""
+    reading_themselves: frozenset[tuple[int, int]] = frozenset()
+    """Heads whose effect comes from the position itself."""
+
+    def without(self, kind: str, layer: int, index: int) -> float | None:
+        """The target's probability without a part; None where the part was not removed."""
+        found = {one.part.key: one.probability for one in self.removals}
+        return found.get((kind, layer, index))
+
+
+def decisive_parts(
+    trace: Trace,
+    question: Question,
+    position: int,
+    memories: MemoryEffects | None,
+    by_component: Attribution,
+    *,
+    chosen_pair: bool = False,
+) -> DecisiveParts:
+    """The heads with the largest effects, and the removal of the parts that add most.
+
+    Args:
+        position: from 0.
+        memories: the effects of memories on the question, where the model has any.
+        by_component: the attribution by component.
+        chosen_pair: rank removals by the difference of the two logits instead of the token's log-odds.
+    """
+    effects = head_effects(trace, question, position)
+    listed = [] if effects is None else effects.largest(HEADS)
+    heads = None if effects is None else _view(trace, effects, listed)
+    parts = list(_parts(effects, listed, memories, by_component))
+    parts = affordable(parts, trace.lm.n_layers, position + 1)
+    if not parts:
+        return DecisiveParts(heads)
+    try:
+        removals = Removals(trace, question, position, chosen_pair=chosen_pair)
+        found = removals.without(parts)
+    except UnembedError:  # the model cannot be rerun with a part replaced
+        return DecisiveParts(heads)
+    sources = {} if effects is None else _read(trace, effects, found, removals)
+    themselves = frozenset(() if effects is None else (effects.places[n] for n in listed if effects.reads_itself(n)))
+    done = DecisiveParts(heads, found, sources, themselves)
+    if heads is not None:
+        rows = [replace(row, without=done.without("head", row.layer, row.head)) for row in heads.rows]
+        done = replace(done, heads=replace(heads, rows=rows))
+    return done
+
+
+def _view(trace: Trace, effects: HeadEffects, listed: Sequence[int]) -> HeadEffectsView:
+    rows = [
+        HeadEffectView(*effects.places[n], float(effects.effects[n]), effects.sources(trace, n, _SOURCES))
+        for n in listed
+    ]
+    rest = float(effects.effects.sum()) - sum(row.effect for row in rows)
+    return HeadEffectsView(rows, len(effects.places) - len(rows), rest)
+
+
+def _parts(
+    effects: HeadEffects | None, listed: Sequence[int], memories: MemoryEffects | None, by_component: Attribution
+) -> Iterator[Part]:
+    """Candidates, the largest contributions first: a head, a memory and a layer's part in turn."""
+    heads = [] if effects is None else [Part("head", *effects.places[n], float(effects.effects[n])) for n in listed]
+    rows = [] if memories is None else memories.rows[:MEMORIES]
+    of_memories = [Part("memory", row.layer, row.index, row.score or 0.0) for row in rows]
+    components = [
+        Part(cast("PartKind", kind), row.layer, None, row.contribution)
+        for row in sorted(by_component.rows, key=lambda row: -row.contribution)
+        if row.layer is not None and (kind := row.label.split()[0]) in ("attention", "mixer", "ffn")
+        if " bias" not in row.label
+    ]
+    for several in zip_longest(heads, of_memories, components[:_LAYERS]):
+        yield from (one for one in several if one is not None)
+
+
+def _read(
+    trace: Trace, effects: HeadEffects, found: Sequence[Removal], removals: Removals
+) -> dict[tuple[int, int], HeadSource]:
+    """The token that each of the heads that matter most reads, where the token alone makes most of its effect."""
+    if effects.by_source is None:
+        return {}
+    heads = sorted((one for one in found if one.part.kind == "head" and one.effect > 0), key=lambda one: -one.effect)
+    read: dict[tuple[int, int], HeadSource] = {}
+    for head in heads[:_HEADS_SPLIT]:
+        place = head.part.layer, cast("int", head.part.index)
+        n = effects.places.index(place)
+        sources = effects.sources(trace, n, _SOURCES)
+        measured = removals.source_effects(*place, effects.weights(n), [one.position for one in sources])
+        if measured is not None:
+            effect, source = max(zip(measured, sources, strict=True), key=lambda pair: pair[0])
+            if effect >= _READS * head.effect:
+                read[place] = source
+    return read

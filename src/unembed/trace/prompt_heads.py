@@ -1,0 +1,96 @@
+"""The heads behind a prediction: what each adds to a question at a position, and the tokens that it reads from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import PointMissing, SumNotProved, Unsupported
+from unembed.logit_attribution import points_needed
+from unembed.trace.view import HeadSource
+
+if TYPE_CHECKING:
+    from unembed.logit_attribution import Attribution
+    from unembed.stream.run import Run
+    from unembed.trace.question import Question
+    from unembed.trace.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEffects:
+    """What every head adds to a question at a position, in logits, where known split by the token that it reads."""
+
+    places: list[tuple[int, int]]
+    """Layer and head."""
+    effects: Float[Tensor, " head"]
+    by_source: Float[Tensor, "head src"] | None
+    """None where the heads cannot be split by source."""
+    run: Run | None
+    """Captured the patterns, where they can be split; of each perhaps the position's row alone."""
+    position: int
+
+    def largest(self, top: int) -> list[int]:
+        """The places of the largest effects of either sign, largest first."""
+        return self.effects.abs().topk(min(top, len(self.places))).indices.tolist()
+
+    def weights(self, n: int) -> Float[Tensor, " src"]:
+        """The attention weights of a head at the position, over the sources up to it."""
+        assert self.run is not None
+        layer, head = self.places[n]
+        pattern = self.run.at("pattern", layer)[0, head]
+        return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
+
+    def reads_itself(self, n: int) -> bool:
+        """Whether most of a head's effect comes from the position itself, whose token it transforms as an FFN does."""
+        if self.by_source is None:
+            return False
+        parts = self.by_source[n].abs()
+        return float(parts[self.position]) > 0.5 * float(parts.sum())
+
+    def sources(self, trace: Trace, n: int, top: int) -> list[HeadSource]:
+        """The tokens from which a head's effect comes, the largest part of either sign first."""
+        if self.by_source is None:
+            return []
+        row, weights = self.by_source[n], self.weights(n).float()
+        best = row.abs().topk(min(top, len(row))).indices.tolist()
+        texts = trace.token_strings
+        return [HeadSource(i, int(trace.tokens[i]), texts[i], float(weights[i]), float(row[i])) for i in best]
+
+
+def head_effects(trace: Trace, question: Question, position: int) -> HeadEffects | None:
+    """What every head adds to a question; None where the model's heads do not add up.
+
+    Args:
+        position: from 0.
+    """
+    try:
+        found = trace.attribution(question.token, position, question.against, by="source")
+        run = trace.run_with(points_needed(trace.lm, "source", trace.edits), pattern_row=position)
+    except (PointMissing, SumNotProved, Unsupported):
+        run = None
+        try:
+            found = trace.attribution(question.token, position, question.against, by="head")
+        except (PointMissing, SumNotProved, Unsupported):
+            return None
+    return _of_rows(found, position, run)
+
+
+def _of_rows(found: Attribution, position: int, run: Run | None) -> HeadEffects | None:
+    chosen = (found.kind == found.kinds.index("head")) if "head" in found.kinds else torch.zeros(0, dtype=torch.bool)
+    chosen = chosen & (found.index >= 0)
+    if not bool(chosen.any()):
+        return None
+    pairs = torch.stack([found.layer[chosen], found.index[chosen]], dim=1)
+    places, at = pairs.unique(dim=0, return_inverse=True)
+    contributions, sources = found.contribution[chosen].double().cpu(), found.source[chosen]
+    effects = torch.zeros(len(places), dtype=torch.float64).index_add_(0, at, contributions)
+    by_source = None
+    if run is not None and bool((sources >= 0).all()):
+        by_source = torch.zeros(len(places), int(sources.max()) + 1, dtype=torch.float64)
+        by_source.index_put_((at, sources), contributions, accumulate=True)
+        by_source = by_source[:, : position + 1]
+    return HeadEffects([(n, h) for n, h in places.tolist()], effects, by_source, run, position)

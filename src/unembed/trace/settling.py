@@ -1,0 +1,76 @@
+"""When a prediction settles, as a lens reads it: the update from which on it stays first, and what was first before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from unembed.models.named_tokens import Candidate
+from unembed.names import StreamPoint
+from unembed.trace.view import LayerView
+
+READERS = {
+    "final": "the logit lens",
+    "raw": "the unembedding alone",
+    "frozen": "the logit lens at the run's norm scale",
+    "jacobian": "the Jacobian lens",
+}
+"""By basis: what a reading of the stream is called."""
+
+
+@dataclass(frozen=True)
+class Settling:
+    """The update after which the target stays first after every layer; the cause as for saturation events."""
+
+    layer: int
+    cause: Literal["ffn", "mixer", "embedding", "layer"]
+    """"layer" where there is no stream between the mixer and the FFN."""
+    rank_before: int
+    probability_before: float
+    probability_after: float
+    displaced: Candidate | None
+    """The token that was first before the update."""
+    displaced_since: int | None
+    """The layer after which that token was first, and after each from there on; None where it was not before this
+    layer."""
+    first_ten: int | None
+    """The layer from which on the target is among the first ten after each; None if that is this layer."""
+
+    @property
+    def before(self) -> StreamPoint:
+        """The stream before the update."""
+        return "resid_mid" if self.cause == "ffn" else "resid_pre"
+
+
+def settling(layers: Sequence[LayerView]) -> Settling | None:
+    """When the target of all layers settles; None where it is not first after the last.
+
+    Source: Geva et al. 2022, section 5.1 (saturation).
+    """
+    if layers[-1].rank_after != 1:
+        return None
+    at = _since(layers, lambda one: one.rank_after == 1)
+    one = layers[at]
+    ten = _since(layers, lambda one: one.rank_after <= 10)
+    first_ten = ten if ten < at else None
+    before, rank, p = one.before[0], one.rank_before, one.probability_before
+    cause: Literal["ffn", "mixer", "embedding", "layer"] = "ffn"
+    if one.middle is not None and one.rank_middle is not None and one.rank_middle > 1:
+        before, rank, p = one.middle[0], one.rank_middle, one.probability_middle or 0.0
+        after = one.probability_after
+    elif one.rank_before > 1:
+        cause = "layer" if one.middle is None else "mixer"
+        after = one.probability_after if one.probability_middle is None else one.probability_middle
+    else:
+        return Settling(at, "embedding", 1, p, p, None, None, first_ten)
+    held = _since(layers[:at], lambda one: one.after[0].id == before.id)
+    return Settling(at, cause, rank, p, after, before, held if held < at else None, first_ten)
+
+
+def _since(layers: Sequence[LayerView], holds: Callable[[LayerView], bool]) -> int:
+    """The first layer from which on something holds to the end; the number of layers where it does not at the end."""
+    first = len(layers)
+    while first and holds(layers[first - 1]):
+        first -= 1
+    return first
