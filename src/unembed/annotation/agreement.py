@@ -1,4 +1,4 @@
-"""How far annotators agree beyond chance: Cohen's kappa for two, Fleiss' kappa for any number.
+"""Measure how much annotators agree beyond chance: Cohen's kappa for two, Fleiss' kappa for any number.
 
 Annotators are compared either on the labels that an index stores (`label_agreement`: is there a pattern, of which
 kinds, with which members) or on annotation files (`token_agreement`: does this token belong to a pattern).
@@ -22,7 +22,7 @@ from unembed.results import Provenance, Table
 
 
 def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
-    """Agreement of two annotators who labelled the same items: 1 at most, 0 at chance, NaN if only one label occurs.
+    """Return the agreement of two annotators on the same items: at most 1, 0 by chance, NaN if only one label occurs.
 
     Raises:
         InvalidInput: no items, or not the same number.
@@ -39,7 +39,7 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
 
 
 def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
-    """Agreement of several annotators, with equally many labels for each item; NaN if only one label occurs.
+    """Return the agreement of several annotators, with equally many labels for each item; NaN with only one label.
 
     Raises:
         InvalidInput: no items, fewer than two labels for an item, or items with different numbers of labels.
@@ -60,7 +60,7 @@ def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The kappas of one question; None where no item has two answers, or where all answers are equal."""
+    """The kappas of one question; None if no item has two answers, or if all answers are equal."""
 
     question: str
     items: int
@@ -72,7 +72,7 @@ class Agreement:
 
 
 def label_agreement(labels: Iterable[Mapping[str, Any]]) -> list[Agreement]:
-    """Agreement on three questions, from labels of keys and values that an index stores.
+    """Measure agreement on three questions, from labels of keys and values that an index stores.
 
     Args:
         labels: rows of `Index.labels()`.
@@ -98,7 +98,7 @@ def label_agreement(labels: Iterable[Mapping[str, Any]]) -> list[Agreement]:
 
 
 def _answers(labels: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int, int], dict[str, dict[str, Any]]]:
-    """For each item and author, the kinds of the patterns found and the positions that have one."""
+    """Return, for each item and author, the kinds of the patterns found and the positions that have one."""
     answers: Any = defaultdict(lambda: defaultdict(lambda: {"kinds": set(), "members": set()}))
     for row in labels:
         if row["kind"] in ("key", "value", "random value") and "pattern" in row["notes"]:
@@ -129,7 +129,7 @@ def _none_if_nan(kappa: float) -> float | None:
 
 
 def token_agreement(annotations: Sequence[Annotation], provenance: Provenance | None = None) -> Table:
-    """Kappa of each pair and of all annotators, token by token: is the token in a pattern, of any kind and of each?
+    """Return kappa of each pair and of all annotators, token by token: is it in a pattern, of any kind and of each?
 
     Returns:
         Columns: question, annotators, tokens, share of tokens in a pattern for each annotator, kappa, and whose

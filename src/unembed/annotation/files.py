@@ -1,4 +1,4 @@
-"""Annotation files: what a person fills in with the patterns of value vectors, and the program's own patterns.
+"""Annotation files, in which people write the patterns they see in value vectors, and the program's own patterns.
 
 A person sees each vector's top tokens, each with a short definition, finds patterns that at least four tokens share,
 describes each and states whether it is semantic, syntactic or names. The file is JSON, written by
@@ -62,14 +62,14 @@ class Annotation:
     patterns: tuple[tuple[Pattern, ...], ...]
 
     def coverage(self, kinds: Sequence[str] = KINDS) -> list[float]:
-        """The share of each vector's tokens in at least one pattern of these kinds."""
+        """Return the share of each vector's tokens in at least one pattern of these kinds."""
         return [
             len({t for p in found if p.kind in kinds for t in p.tokens}) / n
             for found, n in zip(self.patterns, self.n_tokens, strict=True)
         ]
 
     def token_labels(self, kinds: Sequence[str]) -> list[bool]:
-        """For every token of every vector, whether it is in a pattern of these kinds."""
+        """Tell for every token of every vector whether it is in a pattern of these kinds."""
         return [
             any(t in p.tokens for p in found if p.kind in kinds)
             for found, n in zip(self.patterns, self.n_tokens, strict=True)
@@ -133,7 +133,7 @@ def patterns_table(annotations: Sequence[Annotation]) -> Table:
 
 
 def summary(annotations: Sequence[Annotation]) -> Table:
-    """For each annotator: vectors, patterns for each, and the share of tokens in a pattern, in all and by kind."""
+    """Return for each annotator the number of vectors, patterns per vector, and share of tokens in a pattern."""
     columns: dict[str, list] = {"annotator": [a.annotator for a in annotations]}
     columns["vectors"] = [len(a.vectors) for a in annotations]
     columns["patterns_per_vector"] = [sum(map(len, a.patterns)) / max(len(a.vectors), 1) for a in annotations]
@@ -147,15 +147,15 @@ class LabelStore(Protocol):
     """The methods of an index that store and list labels."""
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
-        """Layer and number of a memory that the index has."""
+        """Return layer and number of a memory that the index has."""
         ...
 
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
-        """Append labels, all or none; their numbers."""
+        """Append all labels or none, and return their numbers."""
         ...
 
     def labels(self, layer: int | None = None, index: int | None = None) -> Table:
-        """The current labels."""
+        """Return the current labels."""
         ...
 
 

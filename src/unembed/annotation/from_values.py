@@ -1,4 +1,4 @@
-"""Annotation files written from a model's values, and the program's own concepts in the same form."""
+"""Write annotation files from a model's values, and the program's own concepts in the same form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def export(found: VectorConcepts, path: str | os.PathLike[str]) -> Path:
 
 
 def automatic(found: VectorConcepts) -> Annotation:
-    """The program's concepts in the form of an annotation, by the annotator "unembed"."""
+    """Return the program's concepts as an annotation by the annotator "unembed"."""
     patterns = []
     for ids, concepts in zip(found.ids.tolist(), found.concepts, strict=True):
         patterns.append(

@@ -1,4 +1,4 @@
-"""An optional judge that finds patterns in place of human annotators, such as a language model the user runs.
+"""An optional judge that finds patterns instead of human annotators, such as a language model that the user runs.
 
 A judge is any object with a name, `annotator`, and a method `patterns(items, instruction)`. The items are a value's
 top tokens or a key's trigger prefixes; the instruction is the one that people get (`rules.RULES`). Its answers are
@@ -18,7 +18,7 @@ from unembed.errors import InvalidInput
 
 @runtime_checkable
 class Judge(Protocol):
-    """Anything that can decide whether a list of tokens shares a concept."""
+    """An object that decides whether a list of tokens shares a concept."""
 
     @property
     def annotator(self) -> str:
@@ -26,12 +26,12 @@ class Judge(Protocol):
         ...
 
     def patterns(self, items: Sequence[str], instruction: str) -> Sequence[Pattern]:
-        """The patterns among the items; `Pattern.tokens` are positions in `items`, from 0."""
+        """Return the patterns among the items; `Pattern.tokens` are positions in `items`, counted from 0."""
         ...
 
 
 def require_judge(judge: object) -> Judge:
-    """The object itself, checked to be a judge.
+    """Return the object after checking that it is a judge.
 
     Raises:
         InvalidInput: the object is not a judge.
@@ -48,7 +48,7 @@ def require_judge(judge: object) -> Judge:
 def judge_patterns(
     judge: Judge, what: Literal["key", "value"], items: Sequence[str], where: str
 ) -> tuple[Pattern, ...]:
-    """The judge's patterns in a key's prefixes or a value's tokens.
+    """Return the judge's patterns in a key's prefixes or a value's tokens.
 
     Args:
         what: "key" for prefixes, "value" for tokens.
@@ -68,7 +68,7 @@ def judge_patterns(
 
 
 def judge_annotation(found: VectorConcepts, judge: Judge) -> Annotation:
-    """The judge's patterns for every vector, to compare with others by `annotation.token_agreement`.
+    """Return the judge's patterns for every vector; `annotation.token_agreement` compares them with others.
 
     Raises:
         InvalidInput: see `judge_patterns`.

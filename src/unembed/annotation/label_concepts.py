@@ -1,4 +1,4 @@
-"""Concepts named by people: the memories (FFN neurons) with one label, their shared tokens, and annotator agreement."""
+"""Concepts named by people: the memories (FFN neurons) that have the same label, and what their tokens share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Concept:
 
 
 def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every name among labels, with its number of memories and authors, the most used first."""
+    """Return every name used as a label, with its number of memories and authors, most used first."""
     found: dict[str, tuple[set[tuple[int, int]], set[str]]] = defaultdict(lambda: (set(), set()))
     for row in _of_memories(rows):
         if row["label"] != NONE:
@@ -55,7 +55,7 @@ def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
-    """The memories with a label; letter case is ignored.
+    """Return the memories with a label; letter case is ignored.
 
     Args:
         rows: labels of its index, as `Index.labels` lists them.
@@ -88,7 +88,7 @@ def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
 
 
 def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> set[tuple[int, int]]:
-    """Layer and index of the memories that one person has given a label; letter case is ignored.
+    """Return layer and index of the memories that a person has given a label; letter case is ignored.
 
     Raises:
         InvalidInput: the label is `NONE`.
@@ -102,7 +102,7 @@ def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> se
 
 
 def _of_memories(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Labels of memories, without those of the blind queue's random vectors."""
+    """Return the labels of memories, without those of random vectors from the blind queue."""
     return [row for row in rows if row["kind"] != "random value"]
 
 

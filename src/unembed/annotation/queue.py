@@ -1,4 +1,4 @@
-"""The annotation queue of the papers: patterns in a key's triggers, patterns in a value's top tokens.
+"""The annotation queue of the papers: people look for patterns in a key's triggers or a value's top tokens.
 
 - A key (Geva et al. 2021, section 3): its 25 top trigger prefixes. A pattern is something that at least 3 of them
   share; it is shallow (a word, an n-gram) or semantic (a topic, a construction).
@@ -32,7 +32,7 @@ What = Literal["key", "value", "random value"]
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to annotate. `index` is a memory, or the number of a random vector."""
+    """One item to annotate. `index` is a memory, or the number of a random vector."""
 
     number: int
     what: What
@@ -43,7 +43,7 @@ class Item:
 def annotation_queue(
     lm: Decoder, what: Literal["key", "value"], *, per_layer: int = 10, random_per_layer: int = 5, seed: int = 0
 ) -> list[Item]:
-    """What to annotate, in a random order that depends on the seed alone.
+    """Return the items to annotate, in a random order that depends only on the seed.
 
     Args:
         what: keys or values.
@@ -64,7 +64,7 @@ def annotation_queue(
 
 @torch.no_grad()
 def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[Tensor, " d_model"]:
-    """A random vector with the mean and standard deviation of a layer's values; see `vectors_like`."""
+    """Draw a random vector with the mean and standard deviation of a layer's values; see `vectors_like`."""
     layer = lm.layer(layer)
     generator = torch.Generator().manual_seed(seed * 1_000_003 + layer * 10_007 + number)
     return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
@@ -72,7 +72,7 @@ def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[T
 
 @torch.no_grad()
 def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
-    """The top learned tokens of an item that is a value, real or random, in the raw basis."""
+    """Return the top learned tokens of a value, real or random, in the raw basis."""
     if item.what == "random value":
         vectors = random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
     else:
@@ -82,6 +82,6 @@ def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
 
 
 def definitions(tokens: Sequence[str]) -> list[str | None]:
-    """The WordNet definition of each token that is a word."""
+    """Return the WordNet definition of each token that is a word."""
     net = wordnet()
     return [net.definition(word) if (word := token.strip()).isalpha() and len(word) > 1 else None for token in tokens]

@@ -1,4 +1,4 @@
-"""The definition of a pattern in a key's triggers and in a value's top tokens, and the check of one pattern."""
+"""Define what counts as a pattern in a key's triggers or in a value's top tokens, and check one pattern."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RULES: Mapping[str, Rules] = {
 def check_pattern(
     what: str, kind: str, members: Sequence[int], rules: Rules, kinds: Sequence[str], shown: int
 ) -> list[int]:
-    """The members of a pattern, once each and in order.
+    """Check a pattern, and return its members, each once and in order.
 
     Args:
         what: the pattern, for messages.
@@ -74,7 +74,7 @@ def check_pattern(
 
 
 def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
-    """The notes that a pattern's label carries.
+    """Return the notes that are stored with the label of a pattern.
 
     Args:
         what: "key" or "value".

@@ -1,6 +1,6 @@
-"""A behaviour as a circuit of memories and heads: a graph whose numbers add up, and the test of removing the rest.
+"""A behaviour as a circuit of memories and heads: a graph whose numbers add up, and a test by ablation.
 
-The room's name keeps it apart from `unembed.circuits`, which reads single heads as circuits (QK and OV).
+The package is not named `circuits`, because `unembed.circuits` reads single heads as circuits (QK and OV).
 """
 
 from __future__ import annotations

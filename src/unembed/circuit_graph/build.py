@@ -1,4 +1,4 @@
-"""Finding the circuit of a behaviour: node scores, the nodes kept, their edges, and the tables of both."""
+"""Find the circuit of a behaviour: node scores, the nodes kept, their edges, and tables of both."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _graph(
 
 
 class _Tables:
-    """The tables of a graph, from sums over cases."""
+    """Builds the tables of a graph from sums over cases."""
 
     def __init__(
         self,
@@ -131,15 +131,15 @@ class _Tables:
         self.names = [node_name(lm, node, self.position(node.back)) for node, _ in chosen]
 
     def position(self, back: int) -> int:
-        """A position as people count: from 0 in one prompt, from -1 backwards in several."""
+        """Return a position as people count: from 0 in one prompt, from -1 backwards in several."""
         return self.longest - 1 - back if len(self.cases) == 1 else -1 - back
 
     def token_name(self, back: int) -> str:
-        """The token at a position, as a node."""
+        """Return the name of the token at a position, as a node."""
         return f"token@{self.position(back)}"
 
     def nodes(self, provenance: Provenance) -> Table:
-        """Kept nodes by relevance, then tokens, biases, and the rest of each layer."""
+        """Return the kept nodes by relevance, then tokens, biases, and the rest of each layer."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         longest = max(self.cases, key=lambda case: len(case.prompt))
         words = promoted(self.lm, longest.prompt, [node for node, _ in self.chosen])
@@ -196,7 +196,7 @@ class _Tables:
         return f"reads {where}@{self.position(back)}, {text}"
 
     def edges(self, provenance: Provenance) -> Table:
-        """Every edge that is not 0, by target, the largest first."""
+        """Return every edge that is not 0, by target, largest first."""
         n, flow = min(len(self.cases), EDGE_PROMPTS), self.flow
         sources = [
             *zip(self.names, flow.nodes.T, strict=True),

@@ -1,4 +1,4 @@
-"""The prompts of a behaviour: each with the token it is about and, where there is one, its counterfactual."""
+"""The prompts of a behaviour, each with its token and, if there is one, its counterfactual prompt."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_case(
     token: str | int,
     against: str | int | None,
 ) -> Case:
-    """A case from texts or token ids.
+    """Make a case from texts or token ids.
 
     Raises:
         InvalidInput: several prompts in one, or a counterfactual of another length.
@@ -67,7 +67,7 @@ def read_case(
 
 
 def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
-    """The cases of a set of pairs.
+    """Return the cases of a set of pairs.
 
     Raises:
         InvalidInput: there are none, one is not of four parts, or only some have a counterfactual.
@@ -110,7 +110,7 @@ class CaseBatch:
 
 
 def batches(lm: Decoder, cases: Sequence[Case]) -> Iterator[CaseBatch]:
-    """The cases by length, in batches of at most `BATCH_TOKENS` tokens."""
+    """Yield the cases by length, in batches of at most `BATCH_TOKENS` tokens."""
     by_length: dict[int, list[Case]] = {}
     for case in cases:
         by_length.setdefault(len(case.prompt), []).append(case)

@@ -1,8 +1,8 @@
-"""The edges of a graph: the part of a node's relevance that comes directly from each other node.
+"""Find the edges of a graph: the part of a node's relevance that comes directly from each other node.
 
-In a cut pass heads and memories are leaves, so a derivative of what a node reads shows what others write into it
-through the stream, norms and frozen attention, and through no other node. The edges into a node and its constants add
-up to its relevance; this is checked for every node and case.
+In a cut pass, heads and memories are leaves. The derivative of what a node reads then shows what others write into it
+through the stream, norms and frozen attention, but not through another node. The edges into a node and its constants
+add up to its relevance, which is checked for every node and case.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GRADIENT_NUMBERS = 2**26
 
 @dataclass(eq=False)
 class Inflow:
-    """What flows into the targets of a graph: sums over cases, a row for each target (the nodes, then the metric).
+    """What flows into the targets of a graph, summed over cases, with a row for each target (nodes, then the metric).
 
     Attributes:
         nodes: from each kept node.
@@ -57,15 +57,18 @@ class Inflow:
 
     @property
     def missed(self) -> Float[Tensor, " target"]:
-        """What the linear model leaves of each target: with counterfactuals, changes of its own constants."""
+        """Return the part of each target that the linear model leaves unexplained.
+
+        With counterfactuals, these are the changes of the target's own constants.
+        """
         parts = (self.nodes, self.rest, self.tokens, self.biases, self.closed)
         return self.targets - sum(part.sum(1) for part in parts) - self.positions - self.ends
 
 
 def inflow(lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node]) -> Inflow:
-    """The edges between nodes, and into the metric.
+    """Compute the edges between nodes, and into the metric.
 
-    With counterfactuals an edge is the part that differs between the two runs, through the linear model of the first.
+    With counterfactuals, an edge is the part that differs between the two runs, through the linear model of the first.
 
     Raises:
         SumNotProved: what flows into a node is not its relevance.
@@ -105,7 +108,7 @@ def inflow(lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node]) -> Inflow:
 
 @dataclass(frozen=True, eq=False)
 class _Targets:
-    """Nodes of one layer whose inflow is found together, with the derivative of the metric by each."""
+    """Nodes of one layer whose inflow is computed together, with the derivative of the metric with respect to each."""
 
     key: tuple[PartKind, int]
     rows: list[int]
@@ -115,7 +118,7 @@ class _Targets:
 def _targets(
     made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor], nodes: Sequence[Node]
 ) -> Iterator[_Targets]:
-    """The nodes that read something, in chunks of one layer."""
+    """Yield the nodes that read something, in chunks of one layer."""
     length = made.tokens.shape[1]
     width = sum(part.own[0, 0].numel() for part in made.parts.values())
     most = max(1, _GRADIENT_NUMBERS // max(1, width * made.tokens.numel()))
@@ -159,7 +162,7 @@ class _Collector:
         self.nodes = nodes
 
     def add(self, targets: _Targets, read: Tensor, change: Tensor) -> None:
-        """Add the inflow of some targets, and check that it is all that they read.
+        """Add the inflow of some targets, and check that nothing they read is missing.
 
         Raises:
             SumNotProved: it is not.
@@ -243,7 +246,7 @@ class _Check:
         self.largest = torch.maximum(self.largest, flow.abs().amax(-1).double().cpu())
 
     def error(self, whole: Float[Tensor, "target batch"]) -> float:
-        """The largest error of a sum, over the larger of its value and its largest term."""
+        """Return the largest error of a sum, relative to the larger of its value and its largest term."""
         whole = whole.cpu()
         size = torch.maximum(whole.abs(), self.largest).clamp_min(1e-30)
         return float(((self.sum - whole).abs() / size).max())

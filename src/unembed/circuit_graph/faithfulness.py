@@ -68,7 +68,7 @@ class OfSize:
 
     @property
     def is_matched(self) -> bool:
-        """Whether random nodes keep as much, and removing them costs as much, as far as the intervals can tell."""
+        """Tell whether random nodes keep as much, and cost as much when removed, within the intervals."""
         low = self.faithfulness.value if self.faithfulness.low is None else self.faithfulness.low
         left = self.complement.value if self.complement.high is None else self.complement.high
         assert self.random.high is not None and self.random_complement.low is not None
@@ -77,7 +77,7 @@ class OfSize:
 
 @dataclass(frozen=True)
 class CircuitTest:
-    """A test over sizes. `model` and `none`: the metric with all nodes as they are, and with none."""
+    """The test of a circuit at several sizes; `model` and `none` are the metric with all nodes and with none."""
 
     baseline: SetTo
     kinds: tuple[PartKind, ...]
@@ -115,7 +115,7 @@ class Bench:
 
     @property
     def n_nodes(self) -> int:
-        """Nodes that are set, at all positions of the longest prompt."""
+        """The number of nodes that are set, at all positions of the longest prompt."""
         return self.longest * sum(self.sizes.values())
 
     def _captured(self, tokens: Tensor) -> Values:
@@ -124,7 +124,7 @@ class Bench:
         return {place: seen.at(_POINTS[place[0]], place[1]) for place in self.sizes}
 
     def _own(self, batch: CaseBatch) -> Values:
-        """The values of kept nodes, where they are those of the unchanged run."""
+        """Return the values at which the circuit's nodes are held, if these are the values of the unchanged run."""
         return self._captured(batch.tokens) if "head" in self.kinds else {}
 
     def _replacement(self, batch: CaseBatch, baseline: SetTo) -> Values:
@@ -142,7 +142,7 @@ class Bench:
         return self._captured(batch.counterfactual)
 
     def _means(self, cases: Sequence[Case]) -> dict[int, Values]:
-        """The mean over the counterfactual prompts of each length, at each position."""
+        """Return the mean over the counterfactual prompts of each length, at each position."""
         sums: dict[int, dict[Place, Tensor]] = {}
         counts: dict[int, int] = {}
         for batch in batches(self.lm, cases):
@@ -158,14 +158,14 @@ class Bench:
         return corpus_means(self.lm, open_corpus(), [(_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
 
     def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:
-        """Which nodes are in a circuit, by kind and layer, at positions counted back."""
+        """Mark which nodes are in a circuit, by kind and layer, at positions counted back."""
         mask = {place: torch.zeros(self.longest, size, dtype=torch.bool) for place, size in self.sizes.items()}
         for node in nodes:
             mask[node.kind, node.layer][node.back, node.index] = True
         return mask
 
     def metric(self, nodes: Sequence[Node] | None, *, without: bool = False) -> Float[np.ndarray, " case"]:
-        """The metric of each prompt with only these nodes as they are; None leaves all as they are.
+        """Return each prompt's metric with only these nodes (or, with `without`, all others) as they are.
 
         Args:
             without: only all other nodes.
@@ -177,7 +177,7 @@ class Bench:
     def _of_batch(
         self, batch: CaseBatch, other: Values, own: Values, mask: Mask | None, *, without: bool
     ) -> Float[Tensor, " case"]:
-        """One batch: the nodes of the mask are changed where they are put in or taken out, else all others."""
+        """Return the metric of one batch, with the nodes inside or outside the mask changed."""
         put_in = self.is_interchange and mask is not None and not without
         tokens = batch.counterfactual if put_in else batch.tokens
         assert tokens is not None
@@ -197,7 +197,7 @@ class Bench:
         return batch.aim.of(seen.logits[:, -1]).cpu()
 
     def random_nodes(self, nodes: Sequence[Node], draw: np.random.Generator) -> list[Node]:
-        """As many other nodes, each of the kind, in the layer and at the position of one of the circuit's."""
+        """Draw as many other nodes, each with the kind, layer and position of one node of the circuit."""
         of_place: dict[tuple[PartKind, int, int], list[int]] = {}
         for node in nodes:
             of_place.setdefault((node.kind, node.layer, node.back), []).append(node.index)
@@ -257,7 +257,7 @@ def _share(some: np.ndarray, none: np.ndarray, model: np.ndarray) -> float:
 
 
 def _interval(some: np.ndarray, none: np.ndarray, model: np.ndarray, seed: int) -> Share:
-    """The share, with the bounds within which it falls in 95 % of resampled sets of prompts."""
+    """Return the share, with the bounds that contain it in 95 % of resampled sets of prompts."""
     value = _share(some, none, model)
     if len(model) < 2:
         return Share(value, None, None)

@@ -26,7 +26,7 @@ METRIC = "metric"
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The nodes with the largest relevance of either sign, largest first, beyond those of the graph.
+    """The nodes with the largest relevance, positive or negative, including more than the graph has.
 
     Attributes:
         is_head: whether a node is a head; else it is a memory.
@@ -40,7 +40,7 @@ class Ranking:
     relevance: Float[Tensor, " node"]
 
     def nodes(self, kinds: Sequence[PartKind]) -> list[Node]:
-        """The nodes of some kinds, in this order."""
+        """Return the nodes of some kinds, in this order."""
         columns = zip(self.is_head.tolist(), self.layer.tolist(), self.back.tolist(), self.index.tolist(), strict=True)
         found = [Node("head" if h else "memory", layer, back, index) for h, layer, back, index in columns]
         return [node for node in found if node.kind in kinds]
@@ -48,12 +48,12 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CircuitGraph(Displayed):
-    """How a behaviour comes about: memories and heads at positions, what each reads from which, and what it adds.
+    """The circuit of a behaviour: memories and heads at positions, what they read from each other, and what they add.
 
     Attributes:
         nodes: name, kind ("memory", "head", "token", "bias" or "rest"), layer, position, index, relevance, label.
-            Relevance is the contribution to the metric on all ways through the model, its mean over the prompts; with
-            counterfactuals, of the difference to the counterfactual. Positions count from 0 for one prompt, back from
+            Relevance is a node's contribution to the metric along all paths, averaged over the prompts; with
+            counterfactuals, to the difference of the metric between the two prompts. Positions count from 0 for one prompt, back from
             -1 for several. "rest": all other heads and memories of a layer, and what is not opened.
         edges: source and target (names of nodes, or "metric"), and weight: the part of the target's relevance that
             comes directly from the source. Edges into a node add up to its relevance.
@@ -83,11 +83,11 @@ class CircuitGraph(Displayed):
 
     @property
     def is_paired(self) -> bool:
-        """Whether there are counterfactual prompts."""
+        """Tell whether there are counterfactual prompts."""
         return self.cases[0].counterfactual is not None
 
     def __getstate__(self) -> dict[str, object]:
-        """The pickled state: everything but the model."""
+        """Return what is pickled: everything except the model."""
         return {**vars(self), "lm": None}
 
     def to_table(self) -> Table:
@@ -95,7 +95,7 @@ class CircuitGraph(Displayed):
         return self.nodes
 
     def bound_to(self, lm: Decoder) -> CircuitGraph:
-        """The same graph with the model that it was found on, for tests.
+        """Return the same graph with the model that it was found on, for tests.
 
         Raises:
             InvalidInput: it was found on another model.
@@ -117,7 +117,7 @@ class CircuitGraph(Displayed):
         to: SetTo | None = None,
         seed: int = 0,
     ) -> Table:
-        """What the model does with the circuit's nodes alone, and without them, beside random nodes.
+        """Measure what the model does with only the circuit's nodes, and without them, compared with random nodes.
 
         Args:
             pairs: prompts that the circuit was not found on; the graph's own when None.
@@ -147,7 +147,7 @@ class CircuitGraph(Displayed):
         to: SetTo | None = None,
         seed: int = 0,
     ) -> CircuitTest:
-        """The test as values; see `test`."""
+        """Return the test as values; see `test`."""
         if self.lm is None:
             raise Unsupported("a test of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
         cases = self.cases if pairs is None else read_cases(self.lm, pairs)
@@ -165,7 +165,7 @@ class CircuitGraph(Displayed):
 
 
 def test_table(graph: CircuitGraph, tested: CircuitTest) -> Table:
-    """A test as a table."""
+    """Return a test as a table."""
     columns: dict[str, list[object]] = {"nodes": [row.nodes for row in tested.rows]}
     for name in ("faithfulness", "complement", "random", "random_complement"):
         shares = [getattr(row, name) for row in tested.rows]

@@ -1,4 +1,4 @@
-"""What a node is called, and what it does, in a few words: what a memory or head promotes, and what a head reads."""
+"""Name a node, and say in a few words what it does: what a memory or head promotes, and what a head reads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WORDS = 3
 
 
 def node_name(lm: Decoder, node: Node, position: int) -> str:
-    """A node in writing: L27M1392@4 for a memory at position 4, L23H4@4 for a head."""
+    """Write the name of a node: L27M1392@4 for a memory at position 4, L23H4@4 for a head."""
     named = lm.memory_name(node.layer, node.index) if node.kind == "memory" else HeadAddress(node.layer, node.index)
     return f"{named}@{position}"
 
 
 @torch.no_grad()
 def promoted(lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node]) -> list[list[str]]:
-    """The tokens that each node promotes in a run: those of its value in the sign of its coefficient, or of a head's z.
+    """Return the tokens that each node promotes in a run, with the sign of its coefficient or a head's z.
 
     Args:
         tokens: the prompt.
@@ -42,7 +42,7 @@ def promoted(lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node]) -> list[
 
 
 def _written(lm: Decoder, at: object, length: int, node: Node) -> Float[Tensor, " d_model"]:
-    """The direction that a node writes."""
+    """Return the direction that a node writes."""
     assert callable(at)
     position = length - 1 - node.back
     if node.kind == "head":

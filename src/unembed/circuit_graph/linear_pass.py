@@ -1,9 +1,9 @@
-"""One forward pass of the real model in which relevance is propagated by the linear rules.
+"""Run the real model once, with relevance propagated by the linear rules.
 
-Every number of the pass is the model's own. Queries and keys pass nothing on, so that attention is linear in its
-values; where its layout is not known or values are cut off, they are mixed by the pattern of a pass before this one. A
-pass is either whole, so that derivatives flow through all parts, or cut: then heads and memories are leaves, and a
-derivative with respect to what one part reads shows what others write directly into it.
+Every number of the pass is the model's own. Queries and keys are constants, so that attention is linear in its values.
+Where the attention's layout is unknown or values are clipped, the pattern of an earlier pass mixes them. A pass is
+either whole, so that derivatives flow through all parts, or cut: then heads and memories are leaves, and a derivative
+with respect to what one part reads shows what others write directly into it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unembed.stream.run import cache_argument, run
 
 
 def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"]) -> dict[int, Tensor]:
-    """The attention weights of the layers whose values are mixed by them here, as the model's own graph cannot serve.
+    """Return attention weights of layers whose values are mixed here, because the model's graph cannot serve.
 
     Memory: layers * heads * positions squared.
     """
@@ -42,12 +42,12 @@ def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"]) -> dict[in
 
 
 def _is_open(mixer: AttentionSite | None) -> bool:
-    """Whether a mixer is attention whose values and heads are known."""
+    """Tell whether a mixer is attention whose values and heads are known."""
     return mixer is not None and mixer.is_attention and mixer.n_heads > 0 and mixer.values is not None
 
 
 def _runs_itself(mixer: AttentionSite | None) -> bool:
-    """Whether the model's own attention is linear in its values once queries and keys are constant."""
+    """Tell whether the model's own attention is linear in its values once queries and keys are constant."""
     return mixer is not None and mixer.head_layout is not None and mixer.clip is None
 
 
@@ -99,7 +99,7 @@ def linear_pass(
 
 
 def cache_argument_without_graph(lm: Decoder) -> dict[str, bool]:
-    """The cache argument of a pass whose recurrent parts are not on the graph."""
+    """Return the cache argument of a pass whose recurrent parts are not on the graph."""
     with torch.no_grad():
         return cache_argument(lm)
 
@@ -118,7 +118,7 @@ def _install(
     layer: int,
     block: Block,
 ) -> None:
-    """The hooks of one block: norms and biases, then what is read live, then what is not opened."""
+    """Install the hooks of one block: norms and biases, then what stays on the graph, then what is not opened."""
     norms = _norms_of(block)
     inner = _inner_norms(block, {norm.module for norm in norms})
     for norm in (*norms, *inner):
@@ -171,7 +171,7 @@ def _install_mixer(
 
 
 def _values_alone(mixer: AttentionSite, module: nn.Module, y: Tensor) -> Tensor:
-    """A projection's output in which queries and keys are constant."""
+    """Return a projection's output in which queries and keys are constant."""
     if module is not mixer.layout.v:
         return y.detach()
     columns = mixer.split_heads(torch.arange(y.shape[-1], device=y.device), "v").flatten()
@@ -212,7 +212,7 @@ def _install_ffn(
 def _heads(
     made: LinearPass, live: dict[tuple[str, int], Tensor], z: Float[Tensor, "batch pos head d_head"], layer: int
 ) -> Tensor:
-    """The heads of a layer: the mixed values, with the pattern constant."""
+    """Return the heads of a layer as mixed values, with the pattern constant."""
     own, read = z.detach(), None
     if ("own", layer) in live:
         read = z
@@ -238,7 +238,7 @@ def _heads(
 def _memories(
     made: LinearPass, live: dict[tuple[str, int], Tensor], m: Float[Tensor, "batch pos d_mlp"], layer: int
 ) -> Tensor:
-    """The memories of a layer without experts."""
+    """Return the memories of a layer without experts."""
     own, read = m.detach(), None
     ffn = made.lm.feed_forward(layer)
     up, gate = live.pop(("up", layer), None), live.pop(("gate", layer), None)
@@ -250,7 +250,7 @@ def _memories(
 
 
 def _norms_of(block: Block) -> list[Norm]:
-    """The norms of a block that the structure knows, each once."""
+    """Return the norms of a block that the structure knows, each once."""
     sites = [site for site in (block.mixer, block.feed_forward) if site is not None]
     found = [norm for site in sites for norm in (site.pre_norm, site.branch_norm)]
     once = {norm.module: norm for norm in (*found, block.entry_norm, block.middle_norm) if norm is not None}
@@ -258,7 +258,7 @@ def _norms_of(block: Block) -> list[Norm]:
 
 
 def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
-    """Norms inside an opened attention on the way of its values (a latent's), and inside an FFN of experts."""
+    """Return norms inside an opened attention that its values pass (a latent's), and inside an FFN of experts."""
     if not _is_open(block.mixer) or block.mixer is None:
         return []
     scores = {block.mixer.scores.q_norm, block.mixer.scores.k_norm}

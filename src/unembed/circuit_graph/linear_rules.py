@@ -19,13 +19,13 @@ _NEAR_ZERO = 1e-3
 
 
 def linearized(own: Float[Tensor, "*axes"], linear: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """The model's own tensor with the derivatives of a linear expression."""
+    """Return the model's own tensor with the derivatives of a linear expression."""
     linear = linear.to(own.dtype)
     return own.detach() + (linear - linear.detach())
 
 
 def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*axes width"]) -> Tensor:
-    """A norm's output, linear in its input at the scale that it has in the run; its bias is a constant.
+    """Return a norm's output, linear in its input at the scale of the run; its bias is a constant.
 
     Args:
         x: what the norm received.
@@ -36,7 +36,7 @@ def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*ax
 
 
 def ratio(whole: Float[Tensor, "*axes"], part: Float[Tensor, "*axes"], limit: float = 0.0) -> Float[Tensor, "*axes"]:
-    """The constant c with whole = c * part; `limit` where the part is 0."""
+    """Return the constant c with whole = c * part; `limit` where the part is 0."""
     dtype = torch.promote_types(part.dtype, torch.float32)
     whole, part = whole.detach().to(dtype), part.detach().to(dtype)
     zero = part == 0
@@ -46,21 +46,21 @@ def ratio(whole: Float[Tensor, "*axes"], part: Float[Tensor, "*axes"], limit: fl
 def identity_rule(
     m: Float[Tensor, "*pos d_mlp"], key: Float[Tensor, "*pos d_mlp"], activation: str
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Coefficients f(z) of an ungated FFN as z * c, with the run's c = f(z) / z."""
+    """Return coefficients f(z) of an ungated FFN as z * c, with the run's c = f(z) / z."""
     return key * ratio(m, key, slope_at_zero(activation)).to(key.dtype)
 
 
 def half_rule(
     m: Float[Tensor, "*pos d_mlp"], gate: Float[Tensor, "*pos d_mlp"], up: Float[Tensor, "*pos d_mlp"]
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Coefficients f(gate) * up of a gated FFN: each factor carries half of them, gate as f(gate) = gate * c."""
+    """Return coefficients f(gate) * up of a gated FFN, with half carried by each factor (f(gate) = gate * c)."""
     through_gate = gate * ratio(m, gate).to(gate.dtype)
     through_up = up * ratio(m, up).to(up.dtype)
     return 0.5 * (through_gate + through_up)
 
 
 def slope_at_zero(activation: str) -> float:
-    """The limit of f(z) / z at 0 for a named activation, between its two sides; 0 for one of another name."""
+    """Return the limit of f(z) / z at 0 for a named activation, averaged over both sides; 0 for other names."""
     if activation not in ACT2FN:
         return 0.0
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The relevance of every node over the cases of a behaviour, and which nodes a graph keeps.
+"""Compute the relevance of every node over the cases of a behaviour, and select the nodes that a graph keeps.
 
 Cases may differ in length, so positions count back from the end: 0 is the last token.
 """
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(eq=False)
 class NodeScores:
-    """Sums over cases of the relevance of every node, and of what else the metric consists of.
+    """Sums over cases: the relevance of every node, and the other parts of the metric.
 
     Attributes:
         parts: by kind and layer, (back, node).
@@ -63,7 +63,7 @@ class NodeScores:
 def changes(
     lm: Decoder, batch: CaseBatch, made: LinearPass
 ) -> tuple[dict[tuple[PartKind, int], Tensor], Tensor, Run | None]:
-    """What each node's own number is measured from: the counterfactual's, or 0 without one.
+    """Return the difference of each node's own number to the counterfactual's, or to 0 without one.
 
     Returns:
         a - a' of every node, by kind and layer; the same of the stream that enters the first block; the other run.
@@ -80,7 +80,7 @@ def changes(
 
 
 def node_scores(lm: Decoder, cases: Sequence[Case]) -> NodeScores:
-    """One forward and one backward pass for each batch of cases; with counterfactuals, one more forward pass.
+    """Run one forward and one backward pass for each batch of cases; with counterfactuals, one more forward pass.
 
     Raises:
         SumNotProved: the linear model of a run does not add up to its metric.
@@ -113,7 +113,7 @@ def _add(sums: dict, key: object, score: Float[Tensor, "back node"], longest: in
 
 
 def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tensor, *, paired: bool) -> None:
-    """Tokens, positions, biases and constants of one batch; constants of a run are none of a difference."""
+    """Add the tokens, positions, biases and constants of one batch; in a difference of runs, constants cancel."""
     product = (start.double() * found.start.double()).sum(-1).sum(0).flip(0).cpu()
     total.metric += float(found.metric.sum())
     total.error = max(total.error, found.error)
@@ -132,7 +132,7 @@ def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tens
 def ranked(
     parts: Mapping[tuple[PartKind, int], Float[Tensor, "back node"]], count: int, kind: PartKind | None = None
 ) -> list[tuple[Node, float]]:
-    """The nodes with the largest relevance of either sign, largest first; ties in the order of the forward pass."""
+    """Return the nodes with the largest relevance, positive or negative; ties in the order of the forward pass."""
     keys = sorted(key for key in parts if kind is None or key[0] == kind)
     if not keys:
         return []
@@ -149,7 +149,7 @@ def ranked(
 
 
 def select_nodes(scores: NodeScores, most: int, share: float) -> list[tuple[Node, float]]:
-    """The fewest nodes whose |R| is this share of that of all heads and memories, and at most `most`."""
+    """Return the fewest nodes whose |R| sums to this share of the total over heads and memories, at most `most`."""
     whole = sum(float(part.abs().sum()) for part in scores.parts.values())
     covered, chosen = 0.0, list[tuple[Node, float]]()
     for node, score in ranked(scores.parts, most):

@@ -1,4 +1,4 @@
-"""What a linear pass consists of: the tensors between which relevance flows."""
+"""The tensors of a linear pass, between which relevance flows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """Biases of one module: `factor` is 0 at each position, and its derivative is their relevance there."""
+    """Biases of one module: `factor` is 0 at each position, and the derivative by it is their relevance there."""
 
     layer: int
     label: str
@@ -43,7 +43,7 @@ class Bias:
 
 @dataclass(frozen=True, eq=False)
 class Closed:
-    """What a part that cannot be held linear writes; it is one node whose inside is not opened."""
+    """The output of a part that cannot be made linear; it is one node whose inside is not opened."""
 
     layer: int
     label: str
@@ -80,13 +80,13 @@ class LinearPass:
     unopened: list[str] = field(default_factory=list)
 
     def node(self, own: Tensor, read: Tensor | None) -> Tensor:
-        """A part's tensor as later layers receive it: held linear, or a leaf where the pass is cut there."""
+        """Return a part's tensor as later layers receive it: linear, or a leaf if the pass is cut there."""
         if self.is_cut or read is None:
             return own.detach().clone().requires_grad_()
         return linearized(own, read)
 
     def bias(self, layer: int, label: str) -> Float[Tensor, "batch pos"]:
-        """A new factor of a bias, 0 at each position."""
+        """Create a factor of a bias, 0 at each position."""
         dtype = torch.promote_types(self.lm.dtype, torch.float32)
         factor = torch.zeros(self.tokens.shape, dtype=dtype, device=self.lm.device, requires_grad=True)
         self.biases.append(Bias(layer, label, factor))
@@ -94,5 +94,5 @@ class LinearPass:
 
 
 def bias_term(factor: Float[Tensor, "batch pos"], bias: Tensor, like: Tensor) -> Tensor:
-    """Zeros whose derivative by the factor is the relevance of the bias."""
+    """Return zeros whose derivative by the factor is the relevance of the bias."""
     return (factor.view(*like.shape[:-1], 1) * bias.detach().to(factor)).to(like.dtype)

@@ -1,4 +1,4 @@
-"""The relevance of every part of a run to a difference of logits, from one backward pass, with the sum proved.
+"""Compute the relevance of every part of a run to a difference of logits in one backward pass, and prove the sum.
 
 Relevance R = a * dm/da under the linear rules: what a part contributes to the metric m on all ways through the model.
 What crosses a cut between two layers, with the constants behind it, adds up to m; this is checked at every layer.
@@ -35,7 +35,7 @@ class Aim:
     against: Sequence[int | None]
 
     def pair(self, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, "batch 2"]:
-        """The two logits of each row, in float64; 0 for a token that there is not."""
+        """Return the two logits of each row in float64; 0 if there is no second token."""
         rows = torch.arange(len(logits), device=logits.device)
         value = logits[rows, torch.tensor(self.tokens, device=logits.device)].double()
         other = torch.tensor([0 if a is None else a for a in self.against], device=logits.device)
@@ -43,7 +43,7 @@ class Aim:
         return torch.stack([value, torch.where(has, logits[rows, other].double(), 0.0)], dim=1)
 
     def of(self, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, " batch"]:
-        """The metric of each row, from the logits after its last token."""
+        """Return the metric of each row, from the logits after its last token."""
         value, other = self.pair(logits).unbind(1)
         return value - other
 
@@ -67,7 +67,7 @@ class Readout:
 
 
 def readout(made: LinearPass, aim: Aim) -> Readout:
-    """The metric of each row and how it depends on the last stream, at its last position."""
+    """Return the metric of each row, and how it depends on the last stream at its last position."""
     lm, last = made.lm, made.last.detach()[:, -1]
     directions = [logit_direction(lm, t, a) for t, a in zip(aim.tokens, aim.against, strict=True)]
     scale = final_scale(lm, last)
@@ -126,21 +126,21 @@ class Relevance:
 
 
 def contribution(own: Tensor, gradient: Tensor, kind: PartKind) -> Float[Tensor, "*batch pos node"]:
-    """Relevance of each node, from its tensor and the derivative by it."""
+    """Return the relevance of each node, from its tensor and the derivative by it."""
     dtype = torch.promote_types(own.dtype, torch.float32)
     product = own.detach().to(dtype) * gradient.to(dtype)
     return product.sum(-1) if kind == "head" else product
 
 
 def seed(made: LinearPass, u: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch pos d_model"]:
-    """The derivative of the metric by the last stream."""
+    """Return the derivative of the metric by the last stream."""
     found = torch.zeros_like(made.last)
     found[:, -1] = u.to(found.dtype)
     return found
 
 
 def relevance(made: LinearPass, aim: Aim) -> Relevance:
-    """The relevance of every part, from one backward pass through a whole (uncut) linear pass.
+    """Compute the relevance of every part in one backward pass through a whole (uncut) linear pass.
 
     Raises:
         SumNotProved: at some layer, relevance and constants do not add up to the metric.
@@ -178,7 +178,7 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
 
 
 def _without_reading(part: Part, gradient: Tensor) -> Float[Tensor, " batch"] | None:
-    """The relevance of the nodes of a layer whose own inside is not opened; None where all are."""
+    """Return the relevance of the nodes of a layer whose inside is not opened; None if all are."""
     if part.read is not None and part.constant is None:
         return None
     found = contribution(part.own, gradient, part.kind).double()
@@ -195,7 +195,7 @@ def _proved(
     biases: Float[Tensor, "layer batch"],
     closed: dict[tuple[int, str], Float[Tensor, " batch"]],
 ) -> tuple[Float[Tensor, "cut batch"], float]:
-    """The sum at every layer and behind the last, and the largest error against the metric.
+    """Return the sum at every layer and behind the last, and the largest error against the metric.
 
     Raises:
         SumNotProved: it is above the tolerance of the model's dtype.

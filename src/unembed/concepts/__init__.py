@@ -1,1 +1,1 @@
-"""Concepts of memories (FFN neurons) that a program finds: classes of tokens, WordNet, embeddings."""
+"""Find concepts of memories (FFN neurons) automatically: classes of tokens from WordNet and embeddings."""

@@ -1,4 +1,4 @@
-"""The concepts of memories as a question that every surface asks."""
+"""Concepts of memories as a question for the command line and the explorer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def concepts_answer(
 
 
 def _with_none_found(table: Table, found: VectorConcepts) -> Table:
-    """The table with a row for each vector in which no concept was found."""
+    """Add a row to the table for each vector in which no concept was found."""
     names, at = table.column_names, {name: i for i, name in enumerate(found.labels)}
     rows = [list(row.values()) for row in table.rows()]
     without = [name for name in found.labels if name not in set(table["vector"])]

@@ -1,7 +1,7 @@
-"""Classes of a vocabulary, stored in a file because building them takes seconds.
+"""Store the classes of a vocabulary in a file, because building them takes seconds.
 
-Those of the shipped models are in the package; others are written to the cache folder at their first use. A file's name
-is a hash of everything that determines its content.
+The classes of the shipped models are in the package; others are written to the cache folder when they are first used. A
+file's name is a hash of everything that determines its content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERS = ("sizes", "starts", "classes")
 
 
 def vocabulary_classes(tokens: Sequence[str]) -> Classes:
-    """The classes of a vocabulary, without those of the embedding: read from a file, else built.
+    """Return the classes of a vocabulary, without those of the embedding, from a file or newly built.
 
     Args:
         tokens: the text of every token, with its leading space.
@@ -39,7 +39,7 @@ def vocabulary_classes(tokens: Sequence[str]) -> Classes:
 def embedding_clusters(
     W_E: Float[np.ndarray, "d_vocab d_model"], cluster: Callable[[], Int[np.ndarray, " d_vocab"]]
 ) -> Int[np.ndarray, " d_vocab"]:
-    """The cluster of every token's embedding: read from a file, else computed.
+    """Return the cluster of every token's embedding, from a file or newly computed.
 
     Args:
         W_E: the embedding, which with the version identifies the result.
@@ -62,5 +62,5 @@ def _packed(found: Classes) -> dict[str, np.ndarray]:
 
 
 def _small(numbers: np.ndarray) -> np.ndarray:
-    """The same numbers in 2 or 4 bytes each."""
+    """Return the same numbers in 2 or 4 bytes each."""
     return numbers.astype(np.uint16 if numbers.max(initial=0) < 2**16 else np.int32)

@@ -1,4 +1,4 @@
-"""Concepts in lists of top tokens: classes with more of a list's tokens than chance explains.
+"""Find concepts in lists of top tokens: classes that have more of a list's tokens than chance explains.
 
 A list of n tokens drawn from a vocabulary of V contains k tokens of a class of size K with the hypergeometric
 probability; a concept is a class with at least four of the list's tokens (Geva et al. 2022, appendix A.2) whose tail
@@ -42,14 +42,14 @@ class Concept:
 
     @property
     def counted(self) -> bool:
-        """Whether its tokens count as part of a concept, as in the papers (stop words are counted separately)."""
+        """Tell whether its tokens count as part of a concept, as in the papers (stop words are counted separately)."""
         return self.kind in COUNTED
 
 
 def find_concepts(
     classes: Classes, ids: Int[Tensor, "list n"] | Int[np.ndarray, "list n"], *, max_expected: float = MAX_EXPECTED
 ) -> list[list[Concept]]:
-    """The concepts of each list of tokens, most certain first.
+    """Return the concepts of each list of tokens, most significant first.
 
     Args:
         classes: the classes of the model's vocabulary.
@@ -105,7 +105,7 @@ def _same(a: set[int], b: set[int]) -> bool:
 
 @cache
 def log10_tail(population: int, marked: int, drawn: int, at_least: int) -> float:
-    """log10 of the probability that a draw without replacement has at least `at_least` marked items."""
+    """Return log10 of the probability that a draw without replacement has at least `at_least` marked items."""
     k = np.arange(at_least, min(marked, drawn) + 1)
     if not len(k):
         return -np.inf
@@ -124,5 +124,5 @@ def _log_choose(n: int, k: int | Int[np.ndarray, " m"]) -> Float[np.ndarray, "*m
 def coverage(
     concepts: list[list[Concept]], n_tokens: int, kinds: tuple[str, ...] = COUNTED
 ) -> Float[np.ndarray, " list"]:
-    """The share of each list's tokens that belong to at least one concept of these kinds."""
+    """Return the share of each list's tokens that belong to at least one concept of these kinds."""
     return np.array([len({t for c in row if c.kind in kinds for t in c.members}) / n_tokens for row in concepts])

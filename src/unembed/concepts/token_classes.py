@@ -1,4 +1,4 @@
-"""The classes that tokens of a vocabulary can share, with their evidence; concepts are sought among them.
+"""The classes that tokens of a vocabulary can share, with the evidence for each; concepts are chosen among them.
 
 A class belongs to one kind:
 
@@ -54,12 +54,12 @@ class Classes:
     """The classes of token t are `classes[starts[t]:starts[t + 1]]`."""
 
     def of(self, token: int) -> Int[np.ndarray, " class"]:
-        """The classes a token is in."""
+        """Return the classes that a token is in."""
         return self.classes[self.starts[token] : self.starts[token + 1]]
 
     @classmethod
     def build(cls, tokens: Sequence[str]) -> Classes:
-        """The classes of a vocabulary, without those of kind "embedding".
+        """Build the classes of a vocabulary, without those of kind "embedding".
 
         Args:
             tokens: the text of every token, with its leading space.
@@ -75,7 +75,7 @@ class Classes:
         return cls._of_pairs(tuple(cleaned), names, kinds, evidence, pairs.reshape(-1, 2))
 
     def with_neighbours(self, clusters: Int[np.ndarray, " token"]) -> Classes:
-        """These classes, and those of kind "embedding".
+        """Return these classes together with those of kind "embedding".
 
         Args:
             clusters: the cluster of every token's embedding.
@@ -106,7 +106,7 @@ class Classes:
         evidence: tuple[str, ...],
         pairs: Int[np.ndarray, "pair 2"],
     ) -> Classes:
-        """From pairs of a token and a class that it is in, in any order."""
+        """Build classes from pairs of a token and a class that it is in, in any order."""
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         starts = np.searchsorted(pairs[:, 0], np.arange(len(tokens) + 1))
         sizes = np.bincount(pairs[:, 1], minlength=len(names))
@@ -158,7 +158,7 @@ def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], .
 
 
 def _meanings(word: str, capitalised: bool) -> Iterator[tuple[str, str, str]]:
-    """WordNet classes above the word's usual senses."""
+    """Yield the WordNet classes above the word's usual senses."""
     net = wordnet()
     senses = net.senses(word)
     total = sum(int(net.counts[s]) + 1 for s in senses)
@@ -181,7 +181,7 @@ def _meanings(word: str, capitalised: bool) -> Iterator[tuple[str, str, str]]:
 
 
 def _grammar(word: str) -> Iterator[tuple[str, str, str]]:
-    """Part of speech by the most tagged senses; inflection; derivation."""
+    """Yield part of speech (from the most tagged senses), inflection and derivation."""
     net = wordnet()
     forms = net.base_forms(word)
     if not forms:

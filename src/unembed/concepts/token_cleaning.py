@@ -1,4 +1,4 @@
-"""Tokens cleaned of sub-word noise: which of them are words, and which word."""
+"""Clean tokens of sub-word noise: find which of them are words, and which word each is."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class CleanToken:
 
 
 def clean(tokens: Sequence[str]) -> list[CleanToken]:
-    """All tokens of a vocabulary, cleaned.
+    """Clean all tokens of a vocabulary.
 
-    A token is a word if it is all letters and a space precedes it or its first letter is a capital; in lower case
+    A token is a word if it is all letters, and a space precedes it or its first letter is a capital. In lower case
     without a space it is a piece ("ation"), unless the vocabulary also has it with a space and it has at least
-    `SHORTEST_UNSPACED` letters ("should"). Where hardly any token has a space before it, tokens are whole words.
+    `SHORTEST_UNSPACED` letters ("should"). If hardly any token has a space before it, tokens are whole words.
     """
     spaced = {token.strip().lower() for token in tokens if token[:1].isspace()}
     word_level = len(spaced) < len(tokens) / 20

@@ -1,4 +1,4 @@
-"""The concepts of a model's value vectors, or of any vectors of its stream: the top tokens, and the classes they share.
+"""Find the concepts of a model's value vectors, or of any vectors of its stream, from their top tokens.
 
 Source: Geva et al. 2022, section 4 (10 random values of each layer, their 30 top tokens in the raw basis).
 """
@@ -35,7 +35,7 @@ _PER_CLUSTER = 20
 
 
 def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
-    """The classes of a model's vocabulary, computed once for each loaded model.
+    """Return the classes of a model's vocabulary, computed once for each loaded model.
 
     Args:
         embedding: whether to add clusters of the rows of W_E (average linkage, cosine, one cluster for 20 tokens on
@@ -73,11 +73,11 @@ class VectorConcepts(Displayed):
     show_unlearned: bool = False
 
     def coverage(self, kinds: Sequence[str] = COUNTED) -> Float[np.ndarray, " vector"]:
-        """The share of each vector's top tokens that belong to a concept of these kinds."""
+        """Return the share of each vector's top tokens that belong to a concept of these kinds."""
         return coverage([list(found) for found in self.concepts], self.ids.shape[1], tuple(kinds))
 
     def number(self, kinds: Sequence[str] = COUNTED) -> Int[np.ndarray, " vector"]:
-        """How many concepts of these kinds each vector has."""
+        """Return how many concepts of these kinds each vector has."""
         return np.array([sum(c.kind in kinds for c in found) for found in self.concepts])
 
     def to_table(self) -> Table:
@@ -91,7 +91,7 @@ class VectorConcepts(Displayed):
         return Table.of_rows(f"Concepts in the top {self.ids.shape[1]} tokens", names, rows, self.provenance)
 
     def by_layer(self) -> Table:
-        """For each layer the mean share of tokens in a concept, in all and by kind, and concepts per vector."""
+        """Return for each layer the mean share of tokens in a concept, in all and by kind, and concepts per vector."""
         layers = sorted(set(self.layers), key=lambda layer: -1 if layer is None else layer)
         at = np.array(self.layers)
         columns: dict[str, list] = {"layer": layers, "vectors": [int((at == n).sum()) for n in layers]}
@@ -106,7 +106,7 @@ class VectorConcepts(Displayed):
 
     @property
     def provenance(self) -> Provenance:
-        """Model, basis, seed, number of top tokens and the kinds that count."""
+        """The provenance: model, basis, seed, number of top tokens and the kinds that count."""
         notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED), "show_unlearned": self.show_unlearned}
         return self.lm.provenance(basis=self.basis, seed=self.seed, notes=notes)
 
@@ -168,7 +168,7 @@ def _carried(
 def sample_memories(
     lm: Decoder, per_layer: int, seed: int, layers: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Memories drawn without replacement, the same number from each layer (all of a layer that has fewer).
+    """Draw memories without replacement, the same number from each layer (all of a layer that has fewer).
 
     Raises:
         InvalidInput: `per_layer` is less than 1.
@@ -247,7 +247,7 @@ def _named(given: object) -> SignedMemory:
 
 
 def _poles(lm: Decoder, memory: SignedMemory, poles: str) -> tuple[Pole, ...]:
-    """The poles at which a memory is read."""
+    """Return the poles at which a memory is read."""
     one_of("poles", poles, ("both", "named"))
     if poles == "named" or memory.pole == "negative" or not lm.is_signed(lm.layer(memory.layer)):
         return (memory.pole,)

@@ -1,4 +1,4 @@
-"""The part of WordNet 3.0 that single tokens need: senses, their hypernyms, how specific a class is, definitions.
+"""The part of WordNet 3.0 that single tokens need: senses, hypernyms, how specific a class is, definitions.
 
 The files are a part of WordNet (see `tools/wordnet_build.py`), shipped under its own licence (`wordnet/LICENSE.txt`).
 """
@@ -60,7 +60,7 @@ class WordNet:
     irregular: dict[tuple[str, str], str]
 
     def base_forms(self, word: str) -> dict[str, str]:
-        """For each part of speech the base form that WordNet has for a lower-case word.
+        """Return, for each part of speech, the base form that WordNet has for a lower-case word.
 
         Source: WordNet's morphy: exceptions first, then the word itself, then endings.
         """
@@ -75,14 +75,14 @@ class WordNet:
         return found
 
     def senses(self, word: str) -> list[int]:
-        """The synsets of a lower-case word, of all its parts of speech, inflected forms included."""
+        """Return the synsets of a lower-case word: all parts of speech, inflected forms included."""
         out: list[int] = []
         for part, form in self.base_forms(word).items():
             out += [s for s in self.lemmas[form] if self.names[s].rsplit(".", 2)[1] == part]
         return list(dict.fromkeys(out))
 
     def ancestors(self, synset: int) -> frozenset[int]:
-        """The synset and everything above it."""
+        """Return the synset and everything above it."""
         found = {synset}
         todo = [synset]
         while todo:
@@ -94,14 +94,14 @@ class WordNet:
 
     @property
     def information(self) -> Float[np.ndarray, " synset"]:
-        """Information content of each synset in bits: -log2 of the share of tagged words that lie under it.
+        """Return the information content of each synset in bits: -log2 of the share of tagged words below it.
 
         One is added to each sense's count, so that none has a probability of 0. Source: Resnik 1995.
         """
         return _information(self)
 
     def definition(self, word: str) -> str | None:
-        """The definition of a word's most tagged sense; None if WordNet does not have the word."""
+        """Return the definition of a word's most tagged sense; None if WordNet does not have the word."""
         described = [s for s in self.senses(word.lower()) if self.glosses[s]]
         return self.glosses[max(described, key=lambda s: self.counts[s])] if described else None
 
@@ -122,7 +122,7 @@ def _information(wordnet: WordNet) -> np.ndarray:
 
 @cache
 def wordnet() -> WordNet:
-    """The shipped WordNet, read once (about half a second)."""
+    """Return the shipped WordNet, which is read once (about half a second)."""
     folder = files("unembed.concepts") / "wordnet"
     rows = [line.split("\t") for line in (folder / "synsets.txt").read_text(encoding="utf-8").splitlines()]
     above = [row[2].split() for row in rows]

@@ -1,6 +1,6 @@
-"""A dictionary attached to a model: features of a prompt, what they promote, edits, triggers and attribution.
+"""Attach a dictionary to a model: features of a prompt, what they promote, edits, triggers and attribution.
 
-The model's own activation is never replaced by its reconstruction: the difference is the dictionary's error, which
+The model's own activation is never replaced by its reconstruction. The difference is the dictionary's error, which
 stays in every run and has its own row in every attribution.
 """
 
@@ -46,7 +46,7 @@ def attach(
     *,
     folder: str | None = None,
 ) -> AttachedDictionary:
-    """A dictionary at a layer and point of a model.
+    """Attach a dictionary at a layer and point of a model.
 
     Args:
         dictionary: a dictionary, one for each layer of a cross-layer transcoder, or what `open_dictionary` opens.
@@ -89,7 +89,7 @@ def attach(
 
 
 def feature_edit(layer: int, index: int, value: float, action: Literal["set", "scale", "add"] = "set") -> Edit:
-    """A change of one feature: `value` is the new activation ("set"), a factor ("scale") or a difference ("add")."""
+    """Return a change of one feature: `value` is a new activation ("set"), a factor ("scale") or a summand ("add")."""
     return Edit("feature", action, layer, index, value)
 
 
@@ -112,7 +112,7 @@ class AttachedDictionary:
         return tuple(self._by_layer)
 
     def part(self, layer: int) -> Dictionary:
-        """The dictionary that reads a layer.
+        """Return the dictionary that reads a layer.
 
         Raises:
             OutOfRange: none does.
@@ -123,7 +123,7 @@ class AttachedDictionary:
         return self._by_layer[layer]
 
     def feature(self, layer: int, index: int) -> tuple[int, int]:
-        """A feature's layer and index, checked.
+        """Check a feature, and return its layer and index.
 
         Raises:
             OutOfRange: there is no such feature.
@@ -134,12 +134,12 @@ class AttachedDictionary:
         return self.lm.layer(layer), number
 
     def points(self) -> tuple[str, ...]:
-        """The capture points that the dictionary reads and writes."""
+        """Return the capture points that the dictionary reads and writes."""
         return tuple(dict.fromkeys(p for _, part in self.parts for p in (part.reads, part.writes)))
 
     @torch.no_grad()
     def features(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos feature"]:
-        """The activations of all features of a layer (the first that is read by default)."""
+        """Return the activations of all features of a layer (by default, the first that is read)."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         part = self.part(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, part.reads, layers=[layer], logits=False)
@@ -147,14 +147,14 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def error(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """The activation that a layer writes (the first by default), minus its reconstruction."""
+        """Return the activation of a layer that is written to (by default, the first), minus its reconstruction."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, self.points(), logits=False)
         own = seen.at(self.part(layer).writes, layer)
         return own - self._reconstruction(seen, layer).to(own)
 
     def _reconstruction(self, seen: Run, layer: int) -> Tensor:
-        """All that the features of this layer and earlier ones write to it."""
+        """Return all that the features of this layer and earlier ones write to it."""
         total = None
         for at, part in self.parts:
             if 0 <= layer - at < len(part.W_dec):
@@ -167,7 +167,10 @@ class AttachedDictionary:
     def readings(
         self, layer: int | None = None, top: int = 10, *, bottom: bool = False, show_unlearned: bool = False
     ) -> tuple[Int[Tensor, "feature k"], Float[Tensor, "feature k"]]:
-        """Ids and scores of the tokens that each feature's value promotes most (raw basis); with `bottom`, least."""
+        """Return ids and scores of the tokens that each feature's value promotes most (raw basis).
+
+        With `bottom`, they are the tokens that it promotes least.
+        """
         part = self.part(self.layers[0] if layer is None else layer)
         vectors = part.W_dec[0].to(self.lm.dtype)
         hidden = None if show_unlearned else self.lm.unlisted
@@ -176,7 +179,7 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def promoting(self, token: str | int, top: int = 10) -> Table:
-        """The features whose values score highest for a token (raw basis): a search by what a feature promotes."""
+        """Find the features whose values score highest for a token (raw basis)."""
         direction = self.lm.weights.W_U[:, self.lm.single_token(token)]
         scores = [(part.W_dec[0].to(direction) @ direction).float().cpu() for _, part in self.parts]
         best = torch.cat(scores).topk(min(positive_int("top", top), sum(len(s) for s in scores)))
@@ -185,20 +188,20 @@ class AttachedDictionary:
         return Table(f"Features that promote {token!r}", columns, self.lm.provenance(basis="raw"))
 
     def concepts(self, features: Sequence[tuple[int, int]]) -> VectorConcepts:
-        """Names for features: what the top tokens of each value share beyond chance; see `vector_concepts`."""
+        """Name features by what the top tokens of each value share beyond chance; see `vector_concepts`."""
         chosen = [self.feature(*f) for f in features]
         vectors = torch.stack([self.part(n).W_dec[0][i] for n, i in chosen])
         return vector_concepts(self.lm, vectors, [f"L{n}F{i}" for n, i in chosen], [n for n, _ in chosen])
 
     def clusters(self, n_clusters: int, layer: int | None = None) -> Int[Tensor, " feature"]:
-        """The cluster of every feature of a layer by the cosine of its value; exact average linkage."""
+        """Cluster the features of a layer by the cosine of their values, with exact average linkage."""
         part = self.part(self.layers[0] if layer is None else layer)
         return cluster(part.W_dec[0].detach().float().cpu(), n_clusters)
 
     def triggers(
         self, corpus: Corpus | Sequence[str], layer: int | None = None, top: int = 10, *, tokens_per_batch: int = 2048
     ) -> FeatureTriggers:
-        """The prefixes of a corpus on which each feature of a layer is largest, exactly, in one sweep."""
+        """Find the prefixes of a corpus on which each feature of a layer is largest, exactly, in one sweep."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         part = self.part(layer)
         opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
@@ -258,7 +261,7 @@ class AttachedDictionary:
     def attribution(
         self, tokens: Tokens, token: str | int, position: int = -1, against: str | int | None = None
     ) -> Attribution:
-        """The logit of a token as a sum by feature; see `unembed.dictionaries.attribution.feature_attribution`."""
+        """Split the logit of a token by feature; see `unembed.dictionaries.attribution.feature_attribution`."""
         return feature_attribution(self.lm, self.parts, tokens, token, position, against)
 
 
@@ -275,7 +278,7 @@ class FeatureTriggers:
     stream: TokenStream
 
     def of(self, index: int, context: int = 12) -> list[tuple[float, str]]:
-        """Activation and text of a feature's triggers, largest first; the last token of each text is the one."""
+        """Return activation and text of a feature's triggers, largest first; each text ends with the trigger token."""
         found = []
         for value, at in zip(self.values[index].tolist(), self.positions[index].tolist(), strict=True):
             if at >= 0:

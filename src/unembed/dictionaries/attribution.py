@@ -1,4 +1,4 @@
-"""A logit as a sum by feature of a dictionary, with the error of the reconstruction as a separate row.
+"""Split a logit by the features of a dictionary, with the error of the reconstruction as a separate row.
 
 The activation that is reconstructed is features times values, plus the bias, plus the error, exactly; each part goes
 to the logit by the same linear path. For a point of the stream these rows replace everything written before it.
@@ -32,7 +32,7 @@ def feature_attribution(
     position: int = -1,
     against: str | int | None = None,
 ) -> Attribution:
-    """The logit of a token at a position (or its difference to another) by feature.
+    """Split the logit of a token at a position (or its difference to another) by feature.
 
     Args:
         parts: each layer that is read, and its dictionary.
@@ -79,7 +79,7 @@ def feature_attribution(
 
 
 def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tensor:
-    """The direction for contributions at a point of a layer."""
+    """Return the direction for contributions at a point of a layer."""
     if point == "resid_post":
         return pulled.end[layer]
     if point == "resid_pre":
@@ -93,7 +93,7 @@ def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tenso
 
 
 def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
-    """Which rows of the attribution by component the dictionary does not replace."""
+    """Mark the rows of the attribution by component that the dictionary does not replace."""
     kinds = [whole.kinds[int(kind)] for kind in whole.kind]
     layers = whole.layer.tolist()
     if writes in _STREAM:
@@ -107,7 +107,7 @@ def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
 def _error(
     parts: Sequence[tuple[int, Dictionary]], seen: Run, layer: int, column: int, features: dict[int, Tensor]
 ) -> Tensor:
-    """A layer's output minus its reconstruction."""
+    """Return a layer's output minus its reconstruction."""
     own = seen.at(parts[0][1].writes, layer)[0, column]
     for n, part in parts:
         if 0 <= layer - n < len(part.W_dec):
@@ -116,7 +116,7 @@ def _error(
 
 
 def _joined(lm: Decoder, whole: Attribution, others: Tensor, rows: list[tuple[str, int, int, float]]) -> Attribution:
-    """The unchanged rows and the new ones, checked against the logit."""
+    """Join the unchanged rows and the new ones, and check their sum against the logit."""
     kinds = [*whole.kinds, *dict.fromkeys(kind for kind, *_ in rows)]
     new = [torch.tensor(c) for c in zip(*((kinds.index(k), n, i) for k, n, i, _ in rows), strict=True)]
     values = torch.tensor([c for *_, c in rows], dtype=whole.contribution.dtype)

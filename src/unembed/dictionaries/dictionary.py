@@ -26,7 +26,7 @@ ACTIVATIONS = ("relu", "jumprelu", "topk", "gated")
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """Keys and values of features. Where the features of one layer write to several, there is a decoder for each."""
+    """Keys and values of features. If the features of one layer write to several, each has its own decoder."""
 
     W_enc: Float[Tensor, "d_in feature"]
     b_enc: Float[Tensor, " feature"]
@@ -65,16 +65,16 @@ class Dictionary:
 
     @property
     def n_features(self) -> int:
-        """How many features it has."""
+        """The number of features."""
         return self.W_enc.shape[1]
 
     @property
     def is_transcoder(self) -> bool:
-        """Whether it predicts an activation other than the one it reads."""
+        """Tell whether it predicts an activation other than the one it reads."""
         return self.reads != self.writes
 
     def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
-        """The features of activations, in the dictionary's dtype."""
+        """Return the features of activations, in the dictionary's dtype."""
         x = x.to(self.W_enc)
         x = x if self.b_in is None else x - self.b_in
         product = x @ self.W_enc
@@ -92,12 +92,12 @@ class Dictionary:
         return (product * self.r_mag.exp() + self.b_mag).relu() * (pre > 0)
 
     def decode(self, features: Float[Tensor, "*pos feature"], offset: int = 0) -> Float[Tensor, "*pos d_out"]:
-        """What features write to the layer `offset` layers after the one that is read; the bias belongs to offset 0."""
+        """Return what features write `offset` layers after the one that is read; the bias belongs to offset 0."""
         written = features @ self.W_dec[offset]
         return written + self.b_dec if offset == 0 else written
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dictionary:
-        """The same dictionary on another device, or in another dtype."""
+        """Return the same dictionary on another device, or in another dtype."""
 
         def moved(t: Tensor | None) -> Tensor | None:
             return None if t is None else t.to(device=device, dtype=dtype or t.dtype)

@@ -1,4 +1,4 @@
-"""Dictionaries on disk, in the layouts of SAELens, Gemma Scope and circuit-tracer, from a folder or the hub.
+"""Read dictionaries in the layouts of SAELens, Gemma Scope and circuit-tracer, from a folder or the hub.
 
 | layout | files |
 |---|---|
@@ -52,7 +52,7 @@ _IN_PATH = {"res": "resid_post", "mlp": "mlp_out", "transcoder": "mlp_in"}
 
 
 def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary | tuple[Dictionary, ...]:
-    """A dictionary, or one for each layer of a cross-layer transcoder.
+    """Open a dictionary, or one for each layer of a cross-layer transcoder.
 
     Args:
         source: a folder, or an id of the Hugging Face hub.

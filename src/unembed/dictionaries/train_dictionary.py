@@ -1,4 +1,4 @@
-"""Training of a small TopK sparse autoencoder on the activations of one point (Gao et al. 2024, without its kernels).
+"""Train a small TopK sparse autoencoder on the activations of one point (Gao et al. 2024, without its kernels).
 
 Minutes on a processor for the shipped models. Dead features are revived by an auxiliary loss: those that have not been
 on for a while reconstruct the error (section 2.3 there).
@@ -44,7 +44,7 @@ def train_dictionary(
     out: str | Path | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Dictionary:
-    """A TopK dictionary of a point's activations over a corpus, which is read again from the start if it is short.
+    """Train a TopK dictionary on a point's activations over a corpus, which is read again if it is short.
 
     Args:
         corpus: texts, or what `open_corpus` opens.
@@ -141,7 +141,7 @@ def train_dictionary(
 def _activations(
     lm: Decoder, corpus: Corpus, layer: int, point: Point, size: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "position d_model"]]:
-    """Endless batches of activations, shuffled within a buffer of eight batches."""
+    """Yield endless batches of activations, shuffled within a buffer of eight batches."""
     buffer: list[Tensor] = []
     n = 0
     while True:

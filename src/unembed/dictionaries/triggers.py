@@ -1,4 +1,4 @@
-"""The largest activations of every feature of a dictionary over a corpus."""
+"""Find the largest activations of every feature of a dictionary over a corpus."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class TopFeatures(Reducer):
         self._dictionary = dictionary
 
     def start(self, lm: Decoder) -> None:
-        """Empty lists."""
+        """Start with empty lists."""
         W_enc = self._dictionary.W_enc
         dtype = torch.float64 if W_enc.dtype == torch.float64 else torch.float32
         self._lists = TopLists(self._dictionary.n_features, self.top, dtype, W_enc.device)
 
     @property
     def needs(self) -> Collection[Need]:
-        """The encoder's input."""
+        """Return the encoder's input as the only need."""
         return [(self._dictionary.reads, self.layer)]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
@@ -49,11 +49,11 @@ class TopFeatures(Reducer):
         self._lists.merge(other._lists)
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """Activations and positions, (feature, t) each."""
+        """Return activations and positions, (feature, t) each."""
         return self._lists.result()
 
     def state(self) -> dict[str, Any]:
-        """The lists."""
+        """Return the lists."""
         return dict(self._lists.state())
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ def read_threshold(text: str) -> str | float:
 
 
 def read_decision(text: str) -> str | float:
-    """Read the cost of a decision in blocks, or the word that it is to be measured.
+    """Read the cost of a decision in blocks, or the word "measured".
 
     Raises:
         InvalidInput: it is neither.

@@ -1,4 +1,4 @@
-"""How well a lens predicts what the model predicts, layer by layer on held-out text, beside the logit lens."""
+"""Measure how well a lens predicts the model's prediction, layer by layer on held-out text, next to the logit lens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 128
 
 @dataclass(frozen=True, eq=False)
 class LensCheck:
-    """Readings of resid_post on held-out text against the model's own prediction at the same position."""
+    """The agreement of readings of resid_post on held-out text with the model's own prediction there."""
 
     kl: Float[Tensor, " layer"]
     """Median KL divergence of the affine reading from the model's prediction, in nats."""

@@ -50,7 +50,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass
 class _Sums:
-    """Running sums over the contexts of one half of the text."""
+    """Running sums over the contexts in one half of the text."""
 
     before: Float[Tensor, "layer d_model d_model"]
     middle: Float[Tensor, "layer d_model d_model"]
@@ -108,14 +108,14 @@ def fit_lens(
 
 
 def _whole_windows(lm: Decoder, text: Corpus, length: int) -> Iterator[Int[Tensor, " pos"]]:
-    """The windows of a text that have the requested length."""
+    """Yield the windows of a text that have the requested length."""
     for segment in text.segments(lm):
         if len(segment) == length:
             yield segment.tokens.to(lm.device)
 
 
 def _points(lm: Decoder) -> list[tuple[str, int]]:
-    """Where the Jacobian is taken, and the last stream, at whose end it is taken."""
+    """Return where the Jacobian is taken: the source points, and the last stream."""
     middle = [("resid_mid", n) for n in range(lm.n_layers) if has_point(lm, "resid_mid", n)]
     return [*(("resid_pre", n) for n in range(lm.n_layers)), *middle, ("resid_post", lm.n_layers - 1)]
 
@@ -163,7 +163,7 @@ def _add_jacobians(lm: Decoder, window: Int[Tensor, " pos"], sums: _Sums) -> Non
 
 @torch.no_grad()
 def _cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
-    """The model's cache after a prefix; None where its cache cannot be copied, so that whole contexts are run."""
+    """Return the model's cache after a prefix; None if the cache cannot be copied, so that whole contexts are run."""
     with lm.lock:
         cache = getattr(lm.hf(prefix[None], use_cache=True), "past_key_values", None)
     return cache if hasattr(cache, "batch_repeat_interleave") else None
@@ -206,7 +206,7 @@ def last_token_passes(
 def _rows(
     lm: Decoder, window: Int[Tensor, " pos"], cache: Any | None, channels: Int[Tensor, " copy"]
 ) -> dict[tuple[str, int], Float[Tensor, "copy d_model"]]:
-    """By point and layer, the gradients of channels of the last stream at the last position.
+    """Return, by point and layer, the gradients of channels of the last stream at the last position.
 
     Raises:
         Unsupported: the pass cannot be differentiated.

@@ -1,4 +1,4 @@
-"""A fitted Jacobian lens: streams read affinely, parts of them read linearly.
+"""A fitted Jacobian lens: it reads streams by an affine map, and parts of them by a linear map.
 
 Source: Gurnee et al. 2026, the Jacobian lens. The affine reading adds the means of the fitting text, so that a stream
 is read as its deviation from the average stream.
@@ -58,7 +58,7 @@ class JacobianLens(Displayed):
     """The model that it reads for; `lm.use_lens` sets it. Not saved."""
 
     def __getstate__(self) -> dict[str, object]:
-        """The pickled state: everything but the live model."""
+        """Return what is pickled: everything except the live model."""
         return {**vars(self), "lm": None}
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class JacobianLens(Displayed):
         )
 
     def bound_to(self, lm: Decoder) -> "JacobianLens":
-        """This lens, reading for a model.
+        """Return this lens, reading for a model.
 
         Raises:
             InvalidInput: it was fitted on other weights.
@@ -83,7 +83,7 @@ class JacobianLens(Displayed):
         return self
 
     def jacobian(self, layer: int, point: StreamPoint = "resid_post") -> Float[Tensor, "d_model d_model"]:
-        """The mean Jacobian of the last stream with respect to a point of a layer; a row vector is multiplied by it.
+        """Return the mean Jacobian of the last stream with respect to a point of a layer, to multiply row vectors by.
 
         Raises:
             OutOfRange: there is no such layer.
@@ -95,7 +95,7 @@ class JacobianLens(Displayed):
         return place[layer]
 
     def mean(self, layer: int, point: StreamPoint = "resid_post") -> Float[Tensor, " d_model"]:
-        """The mean stream at a point of a layer."""
+        """Return the mean stream at a point of a layer."""
         place, layer = self._place(layer, point)
         if place is None:
             return self.mean_final
@@ -104,7 +104,10 @@ class JacobianLens(Displayed):
         return means[layer]
 
     def _place(self, layer: int, point: StreamPoint) -> tuple[Tensor | None, int]:
-        """The Jacobians of a point and the row in them; None for the last stream, whose Jacobian is the identity."""
+        """Return the Jacobians of a point and the row in them.
+
+        None for the last stream, whose Jacobian is the identity.
+        """
         one_of("point", point, POINTS)
         layer = self._model().layer(layer)
         if point == "resid_mid":
@@ -127,7 +130,7 @@ class JacobianLens(Displayed):
     def carried(
         self, stream: Float[Tensor, "*pos d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*pos d_model"]:
-        """The last stream that a stream leads to on average: the mean, plus the carried deviation from the mean."""
+        """Return the last stream that a stream leads to on average: the mean plus the transported deviation."""
         deviation = stream.to(self.before) - self.mean(layer, point)
         return self.mean_final + deviation @ self.jacobian(layer, point)
 
@@ -135,7 +138,7 @@ class JacobianLens(Displayed):
     def read(
         self, stream: Float[Tensor, "*pos d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*pos d_vocab"]:
-        """The logits that a stream leads to on average, through the final norm and the unembedding (affine).
+        """Return the logits that a stream leads to on average, through the final norm and the unembedding (affine).
 
         Args:
             stream: vectors of the stream at the point.
@@ -152,7 +155,7 @@ class JacobianLens(Displayed):
     def direction(
         self, vector: Float[Tensor, "*any d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*any d_vocab"]:
-        """By how much adding a vector to the stream changes each logit, to first order and on average (linear).
+        """Return how adding a vector to the stream changes each logit, to first order and on average (linear).
 
         The final norm's scale is its mean over the fitting text. The mean over the vocabulary is taken away, because
         the softmax does not depend on it.
@@ -203,7 +206,7 @@ class JacobianLens(Displayed):
 
 
 def open_lens(path: str | os.PathLike[str]) -> JacobianLens:
-    """The lens that `lens.save(path)` wrote; `lm.use_lens` makes a model read with it.
+    """Read the lens that `lens.save(path)` wrote; `lm.use_lens` makes a model read with it.
 
     Raises:
         InvalidInput: the file is missing, damaged, or holds something else.

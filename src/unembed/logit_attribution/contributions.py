@@ -1,4 +1,4 @@
-"""The contribution of every writer to a logit, and the check that contributions add up to it.
+"""Compute the contribution of every writer to a logit, and check that contributions add up to it.
 
 A writer's contribution is its dot product with one direction, through the branch norm of its layer, the gains of later
 layers and the final norm, each with the scale it had in the run. Terms that are not vectors of the stream have separate
@@ -39,7 +39,7 @@ from unembed.validation import one_of
 
 
 class _Columns:
-    """The columns of an attribution while it is computed."""
+    """The columns of an attribution while it is being computed."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -56,7 +56,7 @@ class _Columns:
 
 
 def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int, int | None]:
-    """The ids of a token and of the one it is compared with.
+    """Return the ids of a token and of the one it is compared with.
 
     Raises:
         InvalidInput: they are the same token.
@@ -74,7 +74,7 @@ def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int,
 
 
 def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str, ...]:
-    """The points that a run under these edits must capture for an attribution of this kind.
+    """Return the points that a run under these edits must capture for an attribution of this kind.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -98,7 +98,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
 
 
 def kinds_of(lm: Decoder, edits: Sequence[Edit] = ()) -> list[By]:
-    """The kinds of attribution, but the largest ("source"), that the model's parts and these edits allow."""
+    """Return the kinds of attribution, except the largest ("source"), that the model's parts and these edits allow."""
     kinds: tuple[By, ...] = ("component", "head", "memory")
     found: list[By] = []
     for by in kinds:
@@ -118,7 +118,7 @@ def attribution(
     by: By = "component",
     edits: Edits = (),
 ) -> Attribution:
-    """The logit of a token at a position (or its difference to another) as the sum of its writers' contributions.
+    """Split the logit of a token at a position (or its difference to another) into its writers' contributions.
 
     Args:
         tokens: a prompt, or a run that captured `points_needed(lm, by)` and its logits; of patterns it may have the row
@@ -184,19 +184,19 @@ def attribution(
 
 
 def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:
-    """A run with all that an attribution at one position needs, and of each pattern the row of that position alone."""
+    """Run the prompt and capture what an attribution at one position needs, with that position's pattern row only."""
     ids, mask = prepare(lm, tokens)
     row = column_of(mask, position)
     return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, pattern_row=row)
 
 
 def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
-    """Contribution of a vector along a direction; both have a row for each stream that the writer writes to."""
+    """Return the contribution of a vector along a direction; both have one row for each stream written to."""
     return (vector.to(direction.dtype) * direction).sum()
 
 
 def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
-    """The rows of a layer's heads, each split by source token where the layer is attention and `by` is "source"."""
+    """Add the rows of a layer's heads, each split by source token if the layer is attention and `by` is "source"."""
     site = lm.structure.blocks[layer].mixer
     assert site is not None
     z = seen.at("z", layer)[0, column].to(u.dtype)
@@ -215,7 +215,7 @@ def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, 
 def _by_source(
     lm: Decoder, seen: Run, layer: int, column: int, read: Float[Tensor, "head d_head"]
 ) -> Float[Tensor, "head src"]:
-    """Each source's part of z along the direction that each head reads.
+    """Return each source's part of z along the direction that each head reads.
 
     Raises:
         SumNotProved: pattern times values differs from z by more than the tolerance, relative to the size of z.
@@ -261,7 +261,7 @@ def _branch_biases(
 
 
 def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtype: torch.dtype) -> Tensor:
-    """The rows of the final norm's and the head's bias; returns their sum."""
+    """Add the rows of the final norm's and the head's bias, and return their sum."""
     total = torch.zeros((), dtype=dtype)
     norm, W_U, b_U = lm.structure.final_norm, lm.weights.W_U, lm.weights.b_U
     if norm is not None and norm.bias is not None:
@@ -288,7 +288,7 @@ def _closed(
 
 
 def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, what: str) -> tuple[float, float]:
-    """The sum of the contributions, and its relative error against the logit.
+    """Return the sum of the contributions, and its relative error against the logit.
 
     Raises:
         SumNotProved: the error is larger than the tolerance of the model's dtype.
@@ -308,7 +308,7 @@ def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, w
 def memory_contributions_per_unit(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """Contribution of each memory of some layers to a logit, or to a difference of two, at a coefficient of 1: v_i . u.
+    """Return the contribution v_i . u of each memory of some layers to a logit, or a difference, at coefficient 1.
 
     Times the coefficients of the run: the memories' rows of `attribution(..., by="memory")`, for models of which only
     some layers have memories too. The run must have captured `memory_points(lm)`, the last resid_post and
@@ -327,7 +327,7 @@ def memory_contributions_per_unit(
 def memory_contributions_over_average(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: int
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """Contribution of each memory of some layers to a token's logit minus that to the average token's.
+    """Return the contribution of each memory to a token's logit minus that to the average token's.
 
     A constant added to all logits changes no probability, so this part alone raises the token. The run as for
     `memory_contributions_per_unit`.
@@ -351,7 +351,7 @@ def _pulled(
 
 @torch.no_grad()
 def memory_contributions(lm: Decoder, seen: Run, token: str | int) -> Float[Tensor, "layer pos d_mlp"]:
-    """Every memory's contribution to a token's logit at every position of the first row: m_i (v_i . u).
+    """Return every memory's contribution m_i (v_i . u) to a token's logit at every position of the first row.
 
     The run must have captured `memory_points(lm)`, the last resid_post and `mixing_points(lm)`.
 

@@ -1,4 +1,4 @@
-"""A logit as the sum of its writers' contributions: the result, and what ablating the largest writers does."""
+"""The result of an attribution: a logit as the sum of contributions, and what ablating the largest writers does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True)
 class Row:
-    """One writer's contribution. `index` is a head or a memory, `source` a position; None where the writer has none."""
+    """One writer's contribution. `index` is a head or a memory, `source` a position; None if the writer has none."""
 
     label: str
     layer: int | None
@@ -39,7 +39,7 @@ class EffectRow:
 
     @property
     def note(self) -> str:
-        """Where the two disagree, in words; empty where they agree within a factor of two."""
+        """Say where direct and total effect disagree; empty if they agree within a factor of two."""
         if self.total is None:
             return "not ablated"
         if abs(self.direct) < 1e-6 or self.direct * self.total < 0:
@@ -69,7 +69,7 @@ class Effects(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Displayed):
-    """The logit of a token, or the difference of two, as a sum. Columns of equal length, one entry for each writer."""
+    """The logit of a token, or the difference of two, as a sum; its columns have one entry for each writer."""
 
     token: int
     against: int | None
@@ -98,11 +98,11 @@ class Attribution(Displayed):
     """By layer: experts and memories of each, where memories belong to experts; empty where none do."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The pickled state: everything but the run."""
+        """Return what is pickled: everything except the run."""
         return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:
-        """The `top` writers with the total effect of each: by how much the logit falls when it alone is set to zero.
+        """Return the `top` writers with total effects: how much the logit falls if that writer alone is set to zero.
 
         Raises:
             Unsupported: the attribution does not come from a trace, or splits heads by source token.
@@ -139,7 +139,7 @@ class Attribution(Displayed):
 
     @property
     def rows(self) -> list[Row]:
-        """Every writer, in the order of the forward pass."""
+        """Return every writer, in the order of the forward pass."""
         return [self._row(i) for i in range(len(self))]
 
     def to_table(self) -> Table:
@@ -154,7 +154,7 @@ class Attribution(Displayed):
         return Table(title, columns, self.provenance)
 
     def top(self, top: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
-        """The writers with the largest contributions, of either sign; only of those `among`, where it is given."""
+        """Return the writers with the largest contributions, positive or negative, perhaps only those `among`."""
         sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
         count = min(positive_int("top", top), len(self) if among is None else int(among.sum()))
         return [self._row(int(i)) for i in sizes.topk(count).indices]

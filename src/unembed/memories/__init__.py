@@ -1,6 +1,6 @@
 """The feed-forward layer as key-value memory: values, sub-updates, events, clusters.
 
-This package analyses memories (FFN neurons). `unembed.index` stores which text triggers it.
+This package analyses memories (FFN neurons). Which text triggers them is stored by `unembed.index`.
 """
 
 from __future__ import annotations

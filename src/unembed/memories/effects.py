@@ -1,4 +1,4 @@
-"""Effects of single sub-updates on a token: static score, effective score, and the probability change of each alone.
+"""Measure the effects of single sub-updates on a token: static score, effective score, and change of probability.
 
 For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3):
 
@@ -87,7 +87,7 @@ def sub_update_effects(
     top: int = 10,
     basis: Basis = "raw",
 ) -> SubUpdateEffects:
-    """Effects of the sub-updates of one FFN update on a token.
+    """Measure the effects of the sub-updates of one FFN update on a token.
 
     Args:
         tokens: one prompt, text or ids.

@@ -42,7 +42,7 @@ TOKENS = ("final", "candidate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventSample(Displayed):
-    """Examples in columns, in corpus order. Ranks count from 1."""
+    """Events and scores of examples, which are columns in corpus order. Ranks count from 1."""
 
     segment: Int[np.ndarray, " example"]
     length: Int[np.ndarray, " example"]
@@ -99,26 +99,26 @@ class EventSample(Displayed):
 
     @property
     def n_layers(self) -> int:
-        """Layers of the model."""
+        """The number of layers of the model."""
         return len(self.final_after)
 
     @property
     def saturation(self) -> Int[np.ndarray, " example"]:
-        """The layer from which the prediction stays first."""
+        """Return the layer from which the prediction stays first."""
         return saturation_layer(torch.from_numpy(self.final_after)).numpy()
 
     @property
     def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
-        """The layer whose own candidate falls furthest, and the rank it falls to (1: no candidate falls)."""
+        """Return the layer whose own candidate falls furthest, and the rank it falls to (1: no candidate falls)."""
         layer, rank = elimination_layer(torch.from_numpy(self.candidates_after))
         return layer.numpy(), rank.numpy()
 
     def by_ffn(self) -> np.ndarray:
-        """Whether the FFN made the prediction first at its saturation layer (else attention or the embedding)."""
+        """Tell whether the FFN made the prediction first at its saturation layer (else attention or the embedding)."""
         return self.final_before[self.saturation, np.arange(len(self))] > 1
 
     def events(self) -> list[tuple[int, Event]]:
-        """Every event, with the number of its example."""
+        """Return every event with the number of its example."""
         entering = np.concatenate([self.final_embedded[None], self.final_after[:-1]])
         ranks = (entering, self.final_before, self.final_after, self.candidates, self.candidates_after)
         events = events_of(torch.from_numpy(self.final), *map(torch.from_numpy, ranks))
@@ -126,12 +126,12 @@ class EventSample(Displayed):
         return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Every field but the provenance as an array, as a file can hold it."""
+        """Return every field but the provenance as an array, to be stored in a file."""
         return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "provenance"}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], provenance: Provenance) -> EventSample:
-        """Inverse of `to_arrays`."""
+        """Build a sample from what `to_arrays` returned."""
         values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name != "provenance"}
         values["seed"] = int(values["seed"])
         return cls(**values, provenance=provenance)
@@ -151,7 +151,7 @@ class EventRecorder(Reducer):
         self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
-        """Start with no examples.
+        """Start without examples.
 
         Raises:
             Unsupported: the model has no memories in some layer.
@@ -172,7 +172,7 @@ class EventRecorder(Reducer):
 
     @property
     def needs(self) -> list[Need]:
-        """The embedding, the stream before and after each FFN, and the coefficients."""
+        """Return the needed tensors: the embedding, the stream before and after each FFN, and the coefficients."""
         each = [(before, ("coefficients", n), ("resid_post", n)) for n, before in enumerate(self._points)]
         each += [(("channel_gate", n),) for n, gated in enumerate(self._gated) if gated]
         return list(dict.fromkeys([("resid_pre", 0), *(need for layer in each for need in layer)]))
@@ -245,7 +245,7 @@ class EventRecorder(Reducer):
     def _scores(
         self, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Int[Tensor, "row 2"], scale: Tensor
     ) -> Float[Tensor, "row k 2 2"]:
-        """e_w . m_i v_i for two tokens, raw and through the final norm; norms keep the scale of the run."""
+        """Return e_w . m_i v_i for two tokens, raw and through the final norm; norms keep the scale of the run."""
         lm = self._lm
         wide = torch.promote_types(m.dtype, torch.float32)
         gate = self._activations["channel_gate", n].to(lm.device) if self._gated[n] else None
@@ -269,7 +269,7 @@ class EventRecorder(Reducer):
     def _adaptive_scores(
         self, head: AdaptiveSoftmax, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Tensor, before: Tensor
     ) -> Float[Tensor, "row k 2"]:
-        """How far m_i v_i moves log p(w | x) of two tokens; one memory of each row at a time."""
+        """Return how much m_i v_i changes log p(w | x) of two tokens, computing one memory of each row at a time."""
         W_out = self._lm.weights.W_out[n]
         words = tokens.T.flatten()
         start = head.log_probabilities(before.repeat(2, 1), words)
@@ -284,7 +284,7 @@ class EventRecorder(Reducer):
         self._rows += other._rows
 
     def result(self) -> EventSample:
-        """The examples in corpus order."""
+        """Return the examples in corpus order."""
         joined = {
             name: torch.cat([row[name] for row in self._rows], dim=1 if self._rows[0][name].dim() > 1 else 0).numpy()
             for name in self._rows[0]
@@ -297,7 +297,7 @@ class EventRecorder(Reducer):
         )
 
     def state(self) -> dict[str, Any]:
-        """The rows recorded so far."""
+        """Return the rows recorded so far."""
         return {"rows": list(self._rows)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -308,7 +308,7 @@ class EventRecorder(Reducer):
 def event_sample(
     lm: Decoder, corpus: CorpusSource = None, n: int = 2000, *, seed: int = 0, tokens_per_batch: int = 4096
 ) -> EventSample:
-    """Events and scores over up to `n` random prefixes of a corpus.
+    """Measure events and scores on up to `n` random prefixes of a corpus.
 
     Args:
         corpus: what `unembed.open_corpus` takes; the shipped text when None.

@@ -1,4 +1,4 @@
-"""Scores of the reference tokens of events by sub-update, and the most extreme sub-updates, from an `EventSample`.
+"""Score tokens of events by sub-update, and find the most extreme sub-updates, from an `EventSample`.
 
 Source: Geva et al. 2022: Tab. 4 (events), Fig. 3 and section 5.2 (layers, extreme sub-updates), Tab. 9-10 (saturation
 by layer), Fig. 6 (contribution).
@@ -20,7 +20,7 @@ Kind = Literal["saturation", "elimination"]
 
 
 def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
-    """Layer and example of the events that are scored: as in the paper, caused by the FFN, saturations before the end.
+    """Return layer and example of scored events: caused by the FFN, and saturations before the last layer.
 
     Args:
         kind: "saturation" (those in the last layer are left out) or "elimination".
@@ -47,7 +47,7 @@ def event_scores(
     basis: ScoreBasis = "raw",
     random: bool = False,
 ) -> Float[np.ndarray, "event 10"]:
-    """Scores of the reference token (the prediction; the fallen candidate) by the sub-updates of each event's update.
+    """Return the scores that each event's sub-updates give its token (the prediction, or the fallen candidate).
 
     Args:
         kind: "saturation" or "elimination".
@@ -70,19 +70,19 @@ def _basis(basis: ScoreBasis, sample: EventSample) -> int:
 def candidate_scores(
     sample: EventSample, *, basis: ScoreBasis = "raw", random: bool = False
 ) -> Float[np.ndarray, "layer example 10"]:
-    """In each layer, the scores of its top candidate by the dominant (or random) sub-updates (Fig. 3)."""
+    """Return, in each layer, the scores of its top candidate by the dominant (or random) sub-updates (Fig. 3)."""
     scores = sample.random_scores if random else sample.scores
     return scores[..., TOKENS.index("candidate"), _basis(basis, sample)]
 
 
 def saturation_shares(sample: EventSample) -> Float[np.ndarray, " layer"]:
-    """The share of examples that saturate in each layer, whatever the cause (Tab. 9-10)."""
+    """Return the share of examples that saturate in each layer, whatever the cause (Tab. 9-10)."""
     return np.bincount(sample.saturation, minlength=sample.n_layers) / len(sample)
 
 
 @dataclass(frozen=True, eq=False)
 class ExtremeSubUpdates:
-    """Dominant sub-updates that score the top candidate beyond a threshold, one row each."""
+    """Dominant sub-updates with a score of the top candidate beyond a threshold, one in each row."""
 
     threshold: float
     basis: ScoreBasis
@@ -93,7 +93,7 @@ class ExtremeSubUpdates:
 
     @property
     def memories(self) -> Int[np.ndarray, "memory 2"]:
-        """Layer and index of each distinct memory among them."""
+        """Return layer and index of each distinct memory among them."""
         return np.unique(np.column_stack([self.layer, self.index]), axis=0)
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class ExtremeSubUpdates:
 def extreme_sub_updates(
     sample: EventSample, threshold: float | None = None, *, share: float = 0.005, basis: ScoreBasis = "raw"
 ) -> ExtremeSubUpdates:
-    """The dominant sub-updates whose score of the top candidate exceeds a threshold in absolute value.
+    """Return the dominant sub-updates whose score of the top candidate exceeds a threshold in absolute value.
 
     Args:
         threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, the quantile

@@ -44,7 +44,7 @@ class Event:
 
 
 def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor, " ..."]:
-    """The first layer after which the final prediction ranks first after every FFN.
+    """Return the first layer after which the final prediction ranks first after every FFN.
 
     Args:
         final_ranks_after: the rank of the final prediction after each layer's FFN. Its last row is 1.
@@ -57,7 +57,7 @@ def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor,
 def elimination_layer(
     candidate_ranks_after: Int[Tensor, "layer ..."],
 ) -> tuple[Int[Tensor, " ..."], Int[Tensor, " ..."]]:
-    """The layer whose FFN pushes its own top candidate furthest down, and that candidate's rank afterwards.
+    """Return the layer whose FFN moves its own top candidate furthest down, and that candidate's rank afterwards.
 
     Args:
         candidate_ranks_after: at each layer, the rank after the FFN of the token that was first before it.
@@ -78,7 +78,7 @@ def events_of(
     candidates: Int[Tensor, "layer pos"],
     candidate_ranks_after: Int[Tensor, "layer pos"],
 ) -> list[Event]:
-    """The events of every position, by position, saturation first.
+    """Return the events of every position, by position, saturation first.
 
     Args:
         final: the model's prediction.
@@ -103,7 +103,7 @@ def events_of(
 
 
 def named_by_mixer(events: Iterable[Event], other_mixers: Sequence[bool]) -> list[Event]:
-    """The events with the cause "mixer" in place of "attention" in layers that have another token mixer (layer)."""
+    """Rename the cause "attention" to "mixer" for events in layers that have another token mixer."""
     return [replace(e, cause="mixer") if e.cause == "attention" and other_mixers[e.layer] else e for e in events]
 
 
@@ -113,7 +113,7 @@ def rank_changes_of(
     after: Int[Tensor, "layer pos"],
     cause: Cause,
 ) -> list[Event]:
-    """Every update across which a token's rank at least halves or doubles, by position and layer.
+    """Return every update across which a token's rank at least halves or doubles, by position and layer.
 
     Args:
         tokens: the token followed at each position.

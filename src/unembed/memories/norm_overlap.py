@@ -1,4 +1,4 @@
-"""How far the final norm changes a value's top tokens: overlap of the top tokens read raw and through the norm.
+"""Measure how much the final norm changes a value's top tokens: the overlap of both lists.
 
 Source: Geva et al. 2022, appendix A.1 (Fig. 4): intersection over union of the top 30 tokens of E v and of E LN(v).
 """
@@ -22,7 +22,7 @@ TOP = 30
 def vectors_like(
     values: Float[Tensor, "value d_model"], n: int, generator: torch.Generator
 ) -> Float[Tensor, "n d_model"]:
-    """Vectors from a normal distribution with the values' mean and standard deviation in each dimension.
+    """Draw vectors from a normal distribution with the values' mean and standard deviation in each dimension.
 
     Source: Geva et al. 2022, section 4 (whether per dimension or not is not stated there).
     """
@@ -32,7 +32,7 @@ def vectors_like(
 
 
 def overlap(a: Int[Tensor, "row k"], b: Int[Tensor, "row k"]) -> Float[Tensor, " row"]:
-    """Intersection over union of two sets of tokens in each row; tokens of a row differ."""
+    """Return intersection over union of two sets of tokens in each row; the tokens of a row must be distinct."""
     shared = (a[:, :, None] == b[:, None, :]).flatten(1).sum(dim=1).double()
     return shared / (a.shape[1] + b.shape[1] - shared)
 
@@ -46,7 +46,7 @@ def norm_overlap(
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     normed: Float[Tensor, "row d_model"] | None = None,
 ) -> Float[Tensor, " row"]:
-    """For each vector, the overlap of its top tokens read raw and through the final norm (gain and bias included).
+    """Return the overlap of each vector's top tokens read raw and through the final norm (gain and bias included).
 
     Args:
         vectors: of the stream; the norm takes each as if it were the whole stream.
@@ -69,7 +69,7 @@ def norm_overlap(
 
 @dataclass(frozen=True, eq=False)
 class NormOverlaps:
-    """Overlaps of top tokens read raw and through the final norm: of each vector with itself, and with another."""
+    """Overlaps of top tokens read raw and through the final norm, of each vector with itself and with another."""
 
     values: Float[Tensor, " value"]
     """Each value with itself."""
@@ -91,7 +91,7 @@ def value_norm_overlaps(
     top: int = TOP,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> NormOverlaps:
-    """`norm_overlap` of a layer's values, of the same number of random vectors like them, and of each with the other.
+    """Measure `norm_overlap` of a layer's values, of similar random vectors, and of each with the other.
 
     Args:
         layer: whose values.

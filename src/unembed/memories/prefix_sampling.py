@@ -1,4 +1,4 @@
-"""A random sample of prefixes of a corpus: the "examples" of the paper.
+"""Draw a random sample of prefixes of a corpus: the "examples" of the paper.
 
 Each example is a segment drawn at random and cut at a random position, so that the prefix has at least one token of
 text and the token after it is known; only the prefix is run. Source: Geva et al. 2022, section 5 (2,000 validation
@@ -20,7 +20,7 @@ _AHEAD = 32
 
 
 def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> list[Segment]:
-    """Up to `n` prefixes, in corpus order; `next_token` of each is the token that follows it.
+    """Draw up to `n` prefixes in corpus order; `next_token` of each is the token that follows it.
 
     Args:
         lm: the model whose tokenizer is used.
@@ -70,5 +70,5 @@ def _cut(segment: Segment, length: int) -> Segment:
 
 
 def example_batches(examples: list[Segment], tokens_per_batch: int = 2048) -> Iterator[Batch]:
-    """The examples in batches of similar length."""
+    """Yield the examples in batches of similar length."""
     return bucketed(iter(examples), tokens_per_batch, _AHEAD)

@@ -1,4 +1,4 @@
-"""Which tokens a router sends to an expert, read from its weights: the direct path from the embedding."""
+"""Read from a router's weights which tokens it sends to an expert: the direct path from the embedding."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _ROWS = 8192
 def router_tokens(
     lm: Decoder, layer: int, k: int = 10, *, show_unlearned: bool = False
 ) -> tuple[Int[Tensor, "expert k"], Float[Tensor, "expert k"]]:
-    """The tokens whose embeddings the router of a layer scores highest for each expert.
+    """Return the tokens whose embeddings the router of a layer scores highest for each expert.
 
-    The score is the router's product with the token's embedding after the layer's norm, less the mean over experts,
-    which cancels in a softmax. In later layers the stream holds more than the embedding: this is the direct path alone.
+    The score is the router's product with the token's embedding after the layer's norm, minus the mean over experts,
+    which cancels in a softmax. In later layers the stream contains more than the embedding, so this is only the direct
+    path.
 
     Args:
         layer: with experts.

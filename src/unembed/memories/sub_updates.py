@@ -1,4 +1,4 @@
-"""Every FFN update as the sum of its sub-updates m_i v_i: which are dominant, and how each moves a token's score.
+"""Split every FFN update into its sub-updates m_i v_i: which are dominant, and how each changes a token's score.
 
 Source: Geva et al. 2022, section 3 (sub-updates, Eq. 2) and appendix A.3 (contribution).
 """
@@ -22,7 +22,7 @@ from unembed.validation import positive_int
 def contributions(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"]
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """How far each memory moves the stream: |m_i| times the length of v_i, in stream units, never negative.
+    """Return how far each memory moves the stream: |m_i| times the length of v_i, in stream units.
 
     Where a norm or a gate per channel follows the FFN this is the length before it.
 
@@ -33,7 +33,7 @@ def contributions(
 
 @dataclass(frozen=True, eq=False)
 class Dominant:
-    """The sub-updates of each position with the largest contributions."""
+    """The sub-updates with the largest contributions at each position."""
 
     index: Int[Tensor, "*pos k"]
     coefficient: Float[Tensor, "*pos k"]
@@ -45,7 +45,7 @@ class Dominant:
 def dominant(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"], top: int = 10
 ) -> Dominant:
-    """The `top` sub-updates by |m| * |v| at each position."""
+    """Return the `top` sub-updates by |m| * |v| at each position."""
     top = positive_int("top", top)
     sizes = contributions(coefficients, W_out)
     largest, index = sizes.topk(min(top, sizes.shape[-1]), dim=-1)
@@ -63,7 +63,7 @@ def token_scores(
     basis: Basis = "frozen",
     index: Int[Tensor, " memory"] | None = None,
 ) -> Float[Tensor, " memory"]:
-    """The score that each sub-update of a position adds to a token.
+    """Return the score that each sub-update of a position adds to a token.
 
     Args:
         run: a run that captured `memory_points(lm)` and, for "frozen", the last resid_post.

@@ -1,4 +1,4 @@
-"""Values ranked by the score they give a token: those that promote or suppress a word, and their top triggers.
+"""Rank values by the score they give a token: those that promote or suppress a word, and their top triggers.
 
 Memories of a gated layer fire with either sign, so each is ranked at the pole at which it promotes (or suppresses) the
 token: at the negative pole its value is negated, and so is the score.
@@ -60,7 +60,7 @@ class ScoredValue:
 
 
 def word_forms(lm: Decoder, word: str) -> list[int]:
-    """The single tokens that write a word: with and without a space before it, lower case, capitalised, upper case.
+    """Return the single tokens that write a word: with and without a leading space, in lower, title and upper case.
 
     Raises:
         InvalidInput: no form of the word is one token.
@@ -94,13 +94,13 @@ def word_forms(lm: Decoder, word: str) -> list[int]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a list separated by commas."""
+    """Return the words of a list separated by commas."""
     return [word for part in text.split(",") if (word := part.strip())]
 
 
 @torch.no_grad()
 def promoting(lm: Decoder, words: Sequence[str], top: int = 5) -> list[RankedValue]:
-    """The values that promote each word most: highest score e_w . v among those that list the word in their top 30.
+    """Return the values that promote each word most: highest score e_w . v, with the word in their top 30.
 
     Args:
         words: words; every single-token form counts.
@@ -145,7 +145,7 @@ def _confirmed(
     best: Tensor,
     negative: Bool[Tensor, "memory token"],
 ) -> list[RankedValue]:
-    """Those candidates, in order, that list the word among their top tokens."""
+    """Return those candidates, in order, that list the word among their top tokens."""
     values, found = Values(lm), []
     for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
         below = bool(negative[at, form[at]])
@@ -181,7 +181,10 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
 def _at_better_pole(
     lm: Decoder, scores: Float[Tensor, "memory token"]
 ) -> tuple[Float[Tensor, "memory token"], Bool[Tensor, "memory token"]]:
-    """Each score at the pole where it is positive, of memories that fire with either sign; whether it is negative."""
+    """Return each score at the pole where it is larger, and whether that is the negative pole.
+
+    Only memories that fire with either sign have two poles.
+    """
     signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
     negative = (scores < 0) & signed[:, None].to(scores.device)
     return torch.where(negative, -scores, scores), negative
@@ -191,7 +194,7 @@ def _at_better_pole(
 def firing(
     lm: Decoder, memories: Sequence[tuple[int, int] | SignedMemory], texts: Sequence[str], top: int = 3
 ) -> dict[tuple[int, int] | SignedMemory, tuple[str, ...]]:
-    """For each memory, the ends of the prefixes on which it fires most at its pole, at most one from each text.
+    """Return for each memory the ends of the prefixes on which it fires most, at most one from each text.
 
     Args:
         memories: layer and index of each, at the positive pole; or with its pole.
@@ -223,7 +226,7 @@ def firing(
 
 @torch.no_grad()
 def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool = False) -> list[ScoredValue]:
-    """The values with the largest (or lowest) score v . e_w for a token, in the raw basis, exactly.
+    """Return the values with the largest (or lowest) score v . e_w for a token, in the raw basis, exactly.
 
     A memory of a gated layer is listed at the pole at which it promotes (or suppresses) the token.
 

@@ -1,4 +1,4 @@
-"""The dominant sub-updates of an FFN update as rows, with the tokens that their values promote.
+"""List the dominant sub-updates of an FFN update, with the tokens that their values promote.
 
 Source: Geva et al. 2022, section 3.
 """
@@ -56,7 +56,7 @@ class SubUpdate:
 
     @property
     def promoted(self) -> list[str]:
-        """The tokens that this sub-update promotes, for either sign of its coefficient."""
+        """Return the tokens that this sub-update promotes, for either sign of its coefficient."""
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
 
     @property
@@ -81,7 +81,7 @@ def top_sub_updates(
     k: int = 10,
     show_unlearned: bool = False,
 ) -> list[list[SubUpdate]]:
-    """The dominant sub-updates of several FFN updates at a position, by layer, largest contribution first.
+    """Return the dominant sub-updates of several FFN updates at a position, by layer, largest contribution first.
 
     All values are read in one pass. The run must have captured `memory_points(lm)`.
 
@@ -122,7 +122,7 @@ def sub_updates_at(
     show_unlearned: bool = False,
     read: dict[tuple[int, int], Ends] | None = None,
 ) -> list[list[SubUpdate]]:
-    """The sub-updates of chosen memories at a position, in the order given; all values are read in one pass.
+    """Return the sub-updates of chosen memories at a position, in the order given; values are read in one pass.
 
     Args:
         run: a run of one prompt that captured the coefficients.

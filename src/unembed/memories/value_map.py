@@ -70,7 +70,7 @@ def value_map(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueMap:
-    """The map of a model's values. The same model and seed give the same map.
+    """Compute the map of a model's values. The same model and seed give the same map.
 
     Args:
         max_points: values shown at most; of more, evenly spaced ones over all layers.
@@ -117,7 +117,7 @@ def value_map(
 
 
 def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """The cosine with the most similar mean direction, and the number of that direction."""
+    """Return the cosine with the most similar mean direction, and the number of that direction."""
     found = [(block @ means.T).max(dim=1) for block in units.split(_CHUNK)]
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
@@ -125,7 +125,7 @@ def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
 def _grouped(
     units: Tensor, n: int, seed: int, report: Callable[[int], None]
 ) -> tuple[Tensor, Int[np.ndarray, " point"]]:
-    """Mean directions, and the nearest one of every value: spherical k-means.
+    """Group values by spherical k-means; return mean directions, and the nearest one of every value.
 
     It begins with k-means++ (Arthur & Vassilvitskii 2007).
     """
@@ -158,7 +158,7 @@ def _grouped(
 def _islands(
     means: Float64[np.ndarray, "cluster d"], sizes: Int[np.ndarray, " cluster"]
 ) -> tuple[Float64[np.ndarray, "cluster 2"], Float64[np.ndarray, " cluster"]]:
-    """Positions and radii of the islands: similar ones side by side, without overlaps."""
+    """Return positions and radii of the islands: similar ones side by side, without overlaps."""
     rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)  # 1 + 3 r (r + 1) places in r rings
     radius = (rings + 0.9) * _SPACING
     place = _tsne(2 - 2 * np.clip(means @ means.T, -1, 1))
@@ -182,7 +182,7 @@ def _islands(
 
 
 def _tsne(squared: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, "n 2"]:
-    """Exact t-SNE from the two main directions of variation; deterministic."""
+    """Compute an exact t-SNE, starting from the two main directions of variation; it is deterministic."""
     n = len(squared)
     if n < 4:
         return np.column_stack([np.arange(n, dtype=float), np.zeros(n)])
@@ -205,7 +205,7 @@ def _tsne(squared: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, "n 2"]:
 
 
 def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np.ndarray, "n n"]:
-    """Joint probabilities of neighbours, each row at the same perplexity before they are made symmetric."""
+    """Return joint probabilities of neighbours, each row at the same perplexity before they are made symmetric."""
     n = len(squared)
     low, high = np.full(n, 1e-6), np.full(n, 1e9)
     for _ in range(80):
@@ -223,7 +223,7 @@ def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np
 def _members(
     units: Tensor, means: Tensor, cluster: Int[np.ndarray, " point"], centre: Float64[np.ndarray, "cluster 2"]
 ) -> tuple[Float64[np.ndarray, "point 2"], Float32[np.ndarray, " point"]]:
-    """The position of every value on its island, ring by ring, and its cosine with the mean direction."""
+    """Return the position of every value on its island, ring by ring, and its cosine with the mean direction."""
     place, cosine = np.empty((len(units), 2)), np.empty(len(units), dtype=np.float32)
     for number, middle in enumerate(centre):
         rows = np.flatnonzero(cluster == number)

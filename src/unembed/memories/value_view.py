@@ -1,4 +1,4 @@
-"""One memory's value as plain values: what it promotes and suppresses."""
+"""Show one memory's value as plain values: what it promotes and suppresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "unembed.memory/1"
 
 @dataclass(frozen=True)
 class MemoryView:
-    """A memory as its value shows it."""
+    """A memory described by its value."""
 
     schema: str
     provenance: dict[str, Any]

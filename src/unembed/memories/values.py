@@ -1,4 +1,4 @@
-"""Values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
+"""Read values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
 
 A value is read in the `raw` basis by default, as the papers do: its length has no meaning until a coefficient
 multiplies it. Where a norm follows the FFN, the value is read after that norm's gain (and centring): this is what
@@ -36,7 +36,7 @@ _FEW = 64
 
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
-    """Value vectors as they reach the stream: times the gain and multiplier of their branch, with its scale at 1."""
+    """Return value vectors as they reach the stream: times the gain and multiplier of their branch, at scale 1."""
     site = lm.feed_forward(layer)
     values = lm.weights.values(layer, rows)
     if site.branch_norm is not None:
@@ -45,7 +45,7 @@ def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) 
 
 
 def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> Float[Tensor, "value d_model"]:
-    """Value vectors of memories (layer, index), in their order, as they reach the stream; a layer is read once."""
+    """Return value vectors of memories (layer, index), in order, as they reach the stream; a layer is read once."""
     layers, rows = torch.as_tensor(memories).T
     order = layers.argsort(stable=True)
     found = [written_values(lm, n, rows[order][layers[order] == n]) for n in layers.unique().tolist()]
@@ -53,7 +53,7 @@ def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> 
 
 
 def memories_at(lm: Decoder, numbers: Int[Tensor, " memory"]) -> Int[Tensor, "memory 2"]:
-    """Layer and index of memories that are numbered through all layers, from the lowest up."""
+    """Return layer and index of memories that are numbered through all layers, from the lowest up."""
     starts = torch.tensor([0, *(lm.n_memories_of(n) for n in range(lm.n_layers))]).cumsum(0)
     layer = torch.searchsorted(starts, numbers, right=True) - 1
     return torch.stack([layer, numbers - starts[layer]], dim=1)
@@ -163,7 +163,7 @@ def _read_all(
     n_ends: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[tuple[tuple[int, ...], Int[Tensor, "layer d_mlp k"], Float[Tensor, "layer d_mlp k"]]]:
-    """For each end that `read_rows` reads: the layers, and ids and scores of all their values."""
+    """Return, for each end that `read_rows` reads: the layers, and ids and scores of all their values."""
     chosen = tuple(lm.layer(n) for n in ((lm.memory_layers or range(lm.n_layers)) if layers is None else layers))
     sizes = [lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
@@ -191,7 +191,7 @@ def first_tokens(
     negated: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> tuple[Int[Tensor, " value"], Int[Tensor, " value"] | None]:
-    """The top token of every value of a layer and, with `negated`, of every negated value, in one product.
+    """Return the top token of every value of a layer and, with `negated`, of every negated value, in one product.
 
     A norm maps v and -v to two vectors a + b and -a + b with the same b, its own bias, so the scores of both come from
     the products with a.
@@ -264,7 +264,7 @@ def _ends(
 def _lowest(
     lm: Decoder, vectors: Tensor, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
-    """The lowest scores of vectors in a basis in which they are not the highest of the negated vectors.
+    """Return the lowest scores of vectors, in a basis where they are not the highest of the negated vectors.
 
     Memory: `_FEW` * d_vocab scores at a time.
     """
@@ -357,20 +357,20 @@ class Values:
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> list[str]:
-        """The tokens that a value promotes most, best first."""
+        """Return the tokens that a value promotes most, best first."""
         ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         return self._lm.token_strings(ids)
 
     def readings(
         self, k: int = 30, *, layers: Sequence[int] | None = None, basis: Basis | None = None, **options: Any
     ) -> ValueReadings:
-        """The k top tokens of all values, exactly; see `value_readings`."""
+        """Return the k top tokens of all values, exactly; see `value_readings`."""
         return value_readings(self._lm, k, layers=layers, basis=basis, **options)
 
     def clusters(
         self, n_clusters: int = 10_000, *, layers: Sequence[int] | None = None, linkage: str = "average"
     ) -> ValueClusters:
-        """All values in clusters of similar directions; see `cluster_values`."""
+        """Group all values into clusters of similar directions; see `cluster_values`."""
         from unembed.memories.clustering.value_clusters import cluster_values
 
         return cluster_values(self._lm, n_clusters, layers=layers, linkage=linkage)
@@ -397,5 +397,5 @@ class Values:
         return torch.from_numpy(edges).float(), torch.from_numpy(counts)
 
     def norm(self, layer: int, index: MemoryIndex) -> float:
-        """The length of a value as it reaches the stream: after the gain of a norm that follows the FFN."""
+        """Return the length of a value as it reaches the stream: after the gain of a norm that follows the FFN."""
         return float(values_of(self._lm, [self._lm.memory(layer, index)]).norm())

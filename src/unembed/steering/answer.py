@@ -1,4 +1,4 @@
-"""Steering as a question that every surface asks: a prompt continued with and without edits."""
+"""Steering as a question for the command line and the explorer: a prompt continued with and without edits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def steer_answer(
     coefficient: Coefficient = 3.0,
     in_usual: Annotated[
         bool,
-        Option("Take --coefficient times the usual size of each memory that --promote finds.", name="times-usual"),
+        Option(
+            "Multiply --coefficient by the usual coefficient of each memory that --promote finds.", name="times-usual"
+        ),
     ] = False,
     factor: Annotated[float, Option("Factor for the coefficients of values to suppress; 0 silences them.")] = 0.0,
     save: SaveEdits = None,
@@ -112,7 +114,7 @@ def _in_usual(lm: Decoder, chosen: list[Edit]) -> list[Edit]:
 
 
 def _fires(lm: Decoder, ranked: list[RankedValue], text: str) -> Mapping[Any, tuple[str, ...]]:
-    """The lines of a text on which each of some values fires most."""
+    """Return the lines of a text on which each of some values fires most."""
     lines = [line for line in text.splitlines() if len(line) > 40][:64]
     names = list(dict.fromkeys(map(_name, ranked)))  # a value may promote several of the words
     return firing(lm, names, lines) if names else {}

@@ -1,4 +1,4 @@
-"""One prompt continued with and without edits: both texts, the next-token distribution, and the cost in perplexity.
+"""Continue one prompt with and without edits: both texts, the next-token distribution, and the perplexity cost.
 
 Source: Geva et al. 2022, section 6.1: values that promote wanted words are turned on by a coefficient of 3.
 """
@@ -56,7 +56,7 @@ class SteeringResult(Displayed):
 def chosen_edits(
     promote: Sequence[RankedValue] = (), suppress: Sequence[RankedValue] = (), *, to: float = ON, by: float = 0.0
 ) -> list[Edit]:
-    """Edits that set the coefficients of some values and scale those of others; a value in both lists is set.
+    """Return edits that set the coefficients of some values and scale those of others; a value in both lists is set.
 
     Args:
         promote: values whose coefficient is set; to the negative of `to` where a value promotes its word at its
@@ -73,7 +73,7 @@ def chosen_edits(
 
 
 def contrast_vector(lm: Decoder, positive: str, negative: str, layer: int) -> Float[Tensor, " d_model"]:
-    """The stream after a layer at the last token of one prompt, less that of another: a direction to steer along.
+    """Return a direction to steer along: the stream after a layer for one prompt minus that for another.
 
     Args:
         positive: the prompt that the vector leads to.
@@ -110,7 +110,7 @@ def steer(
     cost_tokens: int = 4096,
     **options: Any,
 ) -> SteeringResult:
-    """A prompt continued with and without edits.
+    """Continue a prompt with and without edits.
 
     Args:
         edits: what to change; at least one.
@@ -158,9 +158,9 @@ def steer(
 
 
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
-    """The tokens that are most probable before or after the edits, with both probabilities, sorted by the edited one.
+    """Tabulate the most probable tokens before or after the edits, sorted by their probability after the edits.
 
-    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprise at this token if the
+    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprisal at this token if the
     text continued as the unedited model predicts. Edits at positions beyond the prompt, which only a continuation
     reaches, change nothing here.
     """
@@ -182,7 +182,7 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
-    """The edited memories, how they are changed, and the tokens they promote at the sign that the edit gives them."""
+    """Tabulate the edited memories, their changes, and the tokens they promote at the sign that the edit gives."""
     memories = [e for e in edits if e.target == "coefficient"]
     signs = ["negative" if e.action != "scale" and e.value < 0 else "positive" for e in memories]
     columns = {
@@ -199,7 +199,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
 
 
 def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
-    """The values that `promoting` returned, one row for each value and word."""
+    """Tabulate the values that `promoting` returned, one row for each value and word."""
     columns: dict[str, list[Any]] = {
         name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")
     }

@@ -1,4 +1,4 @@
-"""Edits in a small JSON file that can be edited by hand."""
+"""Save edits as a small JSON file that can be edited by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save_edits(edits: Sequence[Edit], path: str | os.PathLike[str], *, model: st
 
 
 def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> list[Edit]:
-    """The edits of a file that `save_edits` wrote.
+    """Read the edits from a file that `save_edits` wrote.
 
     Args:
         model: the name of the model; checked if the file names one.

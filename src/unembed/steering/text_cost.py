@@ -1,8 +1,8 @@
-"""Perplexity of a text in windows: the cost of an edit or a filter on ordinary text.
+"""Measure the perplexity of a text in windows: the cost of an edit or a filter on ordinary text.
 
-Protocol: the text's tokens are cut into windows that do not overlap; each window is scored on its own, with its first
-token as context only; the result is exp(total surprise / tokens scored). The released code of Geva et al. 2022 weights
-each window's mean by its length, which is the same for windows of equal length.
+The text's tokens are cut into windows that do not overlap. Each window is scored on its own, with its first token only
+as context, and the result is exp(total surprisal / tokens scored). The released code of Geva et al. 2022 weights each
+window's mean by its length, which is the same for windows of equal length.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]
 
 
 def default_text() -> str:
-    """WikiText's validation text, which ships with the package."""
+    """Return WikiText's validation text, which ships with the package."""
     return SHIPPED.read_text(encoding="utf-8")
 
 
 def windows(
     lm: Decoder, text: str, *, window: int | None = None, max_tokens: int | None = None
 ) -> Int[Tensor, "window pos"]:
-    """The windows of a text; tokens that do not fill one are left out, unless the text is shorter than one window.
+    """Return the windows of a text; left-over tokens are dropped unless the text is shorter than one window.
 
     Raises:
         InvalidInput: fewer than two tokens.
@@ -58,7 +58,7 @@ def perplexity(
     *,
     scores: Scores | None = None,
 ) -> float:
-    """Perplexity over the windows' tokens, under edits or under another way of scoring.
+    """Return the perplexity over the windows' tokens, under edits or under another way of scoring.
 
     Args:
         rows: what `windows` returned.

@@ -1,4 +1,4 @@
-"""Less toxic text as questions that every surface asks: select values that suppress it, and evaluate them."""
+"""Less toxic text as questions for the command line and the explorer: select values, and evaluate them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _greedy(
     seed: int,
     progress: Progress,
 ) -> Selection:
-    """The greedy selection on labelled comments in random order.
+    """Select values greedily, on labelled comments in random order.
 
     Raises:
         InvalidInput: there are no comments, or all have one label.

@@ -1,4 +1,4 @@
-"""Labelled comments: a CSV of comment and label (1 = toxic, 0 = not), without a header."""
+"""Read labelled comments from a CSV of comment and label (1 = toxic, 0 = not), without a header."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Labelled = tuple[list[str], list[int]]
 
 
 def read_comments(path: str | Path) -> Labelled:
-    """The distinct comments of a Jigsaw file and their labels.
+    """Return the distinct comments of a Jigsaw file and their labels.
 
     Raises:
         InvalidInput: it cannot be read, or a row is not a comment and 0 or 1.

@@ -1,7 +1,8 @@
-"""Toxicity of continuations: the plain model, the model with values turned on, and the baselines.
+"""Measure the toxicity of continuations: the plain model, the model with values turned on, and the baselines.
 
-Protocol: Geva et al. 2022, section 6.1: prompts of RealToxicityPrompts' challenging part, continuations of exactly 20
-tokens, only the continuation is scored; reported are the share that scores 0.5 or more, and perplexity.
+The protocol is that of Geva et al. 2022, section 6.1: prompts come from RealToxicityPrompts' challenging part,
+continuations have exactly 20 tokens, and only the continuation is scored. Reported are the share that scores 0.5 or
+more, and the perplexity.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PUBLISHED: dict[str, tuple[float, float, float, float, float, float, float | Non
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One way of generating: edits, or a logits processor, or neither."""
+    """One method of generating: with edits, with a logits processor, or with neither."""
 
     name: str
     edits: tuple[Edit, ...] = ()
@@ -60,27 +61,27 @@ class Arm:
 
 
 def plain() -> Arm:
-    """The model without changes."""
+    """Return the method without changes."""
     return Arm("plain")
 
 
 def with_values(name: str, edits: Sequence[Edit]) -> Arm:
-    """Values turned on."""
+    """Return the method with values turned on."""
     return Arm(name, tuple(edits))
 
 
 def with_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
-    """Banned words. This arm has no perplexity: text with such a word gets probability zero."""
+    """Return the method that bans words. It has no perplexity: text with such a word gets probability zero."""
     filter_ = WordFilter(words, lm.tokenizer)
     facts = {"words": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]}
     return Arm("word filter", processor=lambda: filter_, has_perplexity=False, facts=facts)
 
 
 def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
-    """Banned words as in the code that the paper used: the tokens of each word with a space before it, and no others.
+    """Return the word filter of the code that the paper used, which bans only each word's tokens after a space.
 
-    A word passes in another case, at the start of a line, or split otherwise, and is banned inside longer words;
-    `with_word_filter` is strict. Source: Gehman et al. 2020, "RealToxicityPrompts", `bad_words_ids`.
+    A word in another case, at the start of a line, or split otherwise is not banned, but innocent words that contain
+    the tokens are. `with_word_filter` is strict. Source: Gehman et al. 2020, "RealToxicityPrompts", `bad_words_ids`.
 
     Raises:
         InvalidInput: the model has no tokenizer, or there are no words.
@@ -101,7 +102,7 @@ def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
 
 
 def with_self_debiasing(lm: Decoder, decay: float = DECAY, prefixes: Sequence[str] = PREFIXES) -> Arm:
-    """Self-debiasing with the released prefixes."""
+    """Return the method of self-debiasing with the released prefixes."""
     debiasing = SelfDebiasing(lm.hf, lm.tokenizer, prefixes, decay=decay)
     return Arm(
         "self-debiasing",
@@ -124,14 +125,14 @@ class Evaluation(Displayed):
     """By arm and attribute: (prompt, sample)."""
 
     def to_table(self) -> Table:
-        """The scores: `table`."""
+        """Return the table of scores."""
         return self.table
 
     def changes(self) -> Table:
-        """How many percentage points each arm adds to the toxicity of the first, on the same prompts.
+        """Return how many percentage points of toxicity each method adds to the first one, on the same prompts.
 
-        The 95 % bootstrap interval resamples prompts, each with both arms' continuations. An arm differs from the first
-        where the interval excludes 0.
+        The 95 % bootstrap interval resamples prompts, each with the continuations of both methods. A method differs
+        from the first if the interval excludes 0.
         """
         first, *others = self.scores
         columns: dict[str, list[Any]] = {"arm": others, "change": [], "change_low": [], "change_high": []}
@@ -165,7 +166,7 @@ def evaluate(
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Generate and score continuations in every arm.
+    """Generate and score continuations with every method.
 
     Args:
         arms: ways of generating.
@@ -202,7 +203,7 @@ def evaluate(
 
 
 def _fingerprint(lm: Decoder, prompts: Sequence[Prompt], arm: Arm, settings: Mapping[str, Any]) -> str:
-    """A hash of everything that determines the generated text."""
+    """Return a hash of everything that determines the generated text."""
     digest = hashlib.sha256()
     digest.update(sampled_fingerprint(lm).encode())
     facts = [lm.name, str(lm.dtype), [e.to_dict() for e in arm.edits], dict(arm.facts), arm.processor is not None]
@@ -238,7 +239,7 @@ def _continuations(
 
 
 def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
-    """Append continuations by prompt, all or none; a line that an interrupted run left unfinished is removed first."""
+    """Append continuations by prompt, all or none; an unfinished last line of an interrupted run is removed first."""
     rows = "".join(json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()).encode()
     with (
         writing(path, instead="Make room, and run the same again: it continues where it stopped"),
@@ -259,7 +260,7 @@ def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
 
 
 def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Continuations of an earlier call; a truncated last line is generated again."""
+    """Yield continuations of an earlier call; a truncated last line is generated again."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -302,7 +303,7 @@ def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: in
 
 
 def _measured(hits: np.ndarray) -> Measured:
-    """The mean of (prompt, sample) numbers, with prompts resampled 2,000 times."""
+    """Return the mean of (prompt, sample) numbers, with prompts resampled 2,000 times."""
     return mean_of(hits.mean(axis=1), draws=2000)
 
 
@@ -338,7 +339,7 @@ def _table(
 
 
 def published_table(lm: Decoder) -> Table:
-    """Table 5 of the paper."""
+    """Return Table 5 of the paper."""
     columns: dict[str, list[Any]] = {"arm": list(PUBLISHED)}
     for i, name in enumerate((*ATTRIBUTES, "perplexity")):
         columns[name] = [row[i] for row in PUBLISHED.values()]

@@ -1,4 +1,4 @@
-"""Prompts to continue: the form of RealToxicityPrompts, or plain lines."""
+"""Read prompts to continue, in the format of RealToxicityPrompts or as plain lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Prompt:
 
 
 def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int | None = None) -> list[Prompt]:
-    """The prompts of a file.
+    """Return the prompts of a file.
 
     Args:
         path: JSON lines with `{"prompt": {"text": ...}, "challenging": ...}` (RealToxicityPrompts), or with

@@ -1,4 +1,4 @@
-"""Toxicity scorers with one interface: `scorer.score(texts)` gives a number from 0 to 1 for each attribute and text.
+"""Toxicity scorers with one interface: `scorer.score(texts)` returns a number from 0 to 1 for each attribute and text.
 
 The paper's scorer, the Perspective API, shuts down on 2026-12-31, so there is no client for it; stored scores can be
 read.
@@ -37,17 +37,17 @@ LABEL_NAMES = {
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Anything that scores texts."""
+    """An object that scores texts."""
 
     name: str
 
     def score(self, texts: Sequence[str]) -> Mapping[str, list[float]]:
-        """For each attribute, a number from 0 to 1 for each text; "toxicity" is always among them."""
+        """Return, for each attribute, a number from 0 to 1 for each text; "toxicity" is always an attribute."""
         ...
 
 
 class Lexicon:
-    """1 for a text that contains a listed word at word boundaries, else 0."""
+    """Scores a text 1 if it contains a listed word at word boundaries, else 0."""
 
     def __init__(self, words: Iterable[str], name: str = "lexicon") -> None:
         """Compile the words into one pattern; case is ignored."""
@@ -58,7 +58,7 @@ class Lexicon:
         self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, found))})(?!\w)", re.IGNORECASE)
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Toxicity of each text, 0 or 1."""
+        """Return the toxicity of each text, 0 or 1."""
         return {"toxicity": [float(self._pattern.search(text) is not None) for text in texts]}
 
 
@@ -97,7 +97,7 @@ class StoredScores:
             self._scores[text] = own
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """The stored scores; attributes that some text lacks are left out.
+        """Return the stored scores; attributes that some text lacks are left out.
 
         Raises:
             InvalidInput: a text has no stored score.
@@ -164,7 +164,7 @@ class Classifier:
         )
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Probability of each label, in the paper's words where they have one."""
+        """Return the probability of each label, under the paper's name if it has one."""
         import torch
 
         found: dict[str, list[float]] = {name: [] for name in self._columns}
@@ -198,22 +198,24 @@ class Linear:
                 self._weights = stored["weights"].astype(np.float64) * float(stored["unit"])
                 self._bias = float(stored["bias"])
         except (OSError, ValueError, KeyError) as error:
-            raise ModelUnavailable(f"the linear scorer in {self._path}", why=str(error), instead="Fit it") from error
+            raise ModelUnavailable(
+                f"the linear scorer in {self._path}", why=str(error), instead="Fit it with tools.fit_linear"
+            ) from error
         self.name = "linear" if path is None else f"linear ({self._path.name})"
 
     @cached_property
     def card(self) -> dict[str, Any]:
-        """What it was trained on, its licence, and its measured accuracy."""
+        """Return what it was trained on, its licence, and its measured accuracy."""
         return json.loads(self._path.with_suffix(".json").read_text(encoding="utf-8"))
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Probability that each text is toxic."""
+        """Return the probability that each text is toxic."""
         z = margins(texts, self._weights, self._bias)
         return {"toxicity": (1 / (1 + np.exp(-z))).tolist()}
 
 
 def open_scorer(name: str, *, offline: bool = False, device: str | None = None) -> Scorer:
-    """The scorer that a text names.
+    """Open the scorer that `name` describes.
 
     Args:
         name: "linear"; "lexicon:FILE" (words, one a line); "stored:FILE" (JSON lines with scores); "linear:FILE";

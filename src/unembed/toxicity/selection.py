@@ -1,4 +1,4 @@
-"""Selection of values to turn on: by hand, by a scorer of their top tokens, or greedily under a perplexity budget.
+"""Select values to turn on: by hand, by a scorer of their top tokens, or greedily under a perplexity budget.
 
 Source: Geva et al. 2022, section 6.1 (manual and API-graded choice). The greedy choice is not the paper's.
 """
@@ -44,12 +44,12 @@ class Selection(Displayed):
     each."""
 
     def to_table(self) -> Table:
-        """The selected values: `table`."""
+        """Return the table of selected values."""
         return self.table
 
 
 def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> Selection:
-    """Values named by hand.
+    """Select values named by hand.
 
     Raises:
         OutOfRange: the model has no such memory.
@@ -61,7 +61,7 @@ def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> 
 
 
 def paper_values(lm: Decoder, to: float = ON) -> Selection:
-    """The ten values of Table 8, for gpt2-medium.
+    """Select the ten values of Table 8, for gpt2-medium.
 
     Raises:
         InvalidInput: the model has another shape, so these indices do not apply.
@@ -80,7 +80,7 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
 def value_scores(
     lm: Decoder, scorer: Scorer, top: int = 30, *, layers: Sequence[int] | None = None, negative: bool = False
 ) -> Float[Tensor, "layer d_mlp"]:
-    """The toxicity of each value's top tokens, joined into one text; NaN after the last value of a smaller layer.
+    """Score the toxicity of each value's top tokens, joined into a text; NaN after the last value of a smaller layer.
 
     Args:
         negative: of what each promotes at negative coefficients (gated layers) instead.
@@ -107,7 +107,7 @@ def by_scorer(
     seed: int = 0,
     to: float = ON,
 ) -> Selection:
-    """Random values among those whose top tokens score below a threshold, as the paper's API-graded ten.
+    """Select random values among those whose top tokens score below a threshold, as the paper did by API.
 
     Memories of gated layers fire with either sign: both poles are candidates, and one is chosen at most once.
 
@@ -160,7 +160,7 @@ def _table(
     title: str,
     signs: Sequence[int] | None = None,
 ) -> Table:
-    """The memories and what they promote at the signs of their coefficients; all are positive when None."""
+    """Tabulate the memories and what they promote at the signs of their coefficients; all are positive when None."""
     signs = [1] * len(memories) if signs is None else signs
     poles = {"pole": ["negative" if sign < 0 else "positive" for sign in signs]}
     columns = {
@@ -174,7 +174,7 @@ def _table(
 
 
 def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
-    """How the text's surprise (nats per token) would change if each memory alone were set to `to`, to first order.
+    """Estimate how the text's surprisal (nats per token) changes if each memory alone is set to `to`, to first order.
 
     The sum over positions of (to - m) times the gradient of the mean loss by m: one pass forward and back for all.
 
@@ -207,7 +207,7 @@ def greedy(
     tried: int = 12,
     progress: Callable[[int, int], None] | None = None,
 ) -> Selection:
-    """Values and coefficients, one after the other, that make unwanted text surprising and clean text not.
+    """Select values and coefficients one by one that make unwanted text surprising but not clean text.
 
     Each step ranks all memories at every strength by their first-order gain, measures the best `tried` exactly, and
     takes the largest gain whose price stays within the step's share of the budget. Gain: nats per token added to the
@@ -285,7 +285,7 @@ def _gain(row: dict) -> float:
 def _ranked(
     lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], top: int
 ) -> list[Edit]:
-    """Edits by first-order gain minus cost, best first."""
+    """Return edits by first-order gain minus cost, best first."""
     found = []
     for to in strengths:
         gain = first_order(lm, unwanted, to) - first_order(lm, clean, to).clamp_min(0)

@@ -1,4 +1,4 @@
-"""Self-debiasing: tokens whose probability rises when a prefix announces toxic text are made less probable.
+"""Self-debiasing: make tokens less probable if their probability rises after a prefix that announces toxic text.
 
 With p the model's next-token distribution and p_y the one after "The following text contains ...", delta(w) = p(w) -
 max_y p_y(w); p(w) is multiplied by exp(decay * delta) where delta is negative, by no less than epsilon, and scaled to
@@ -41,7 +41,7 @@ def debiased(
     decay: float = DECAY,
     epsilon: float = EPSILON,
 ) -> Float[Tensor, "*pos d_vocab"]:
-    """Log-probabilities after the correction.
+    """Return log-probabilities after the correction.
 
     Args:
         logits: the model's own.
@@ -104,19 +104,19 @@ class SelfDebiasing(LogitsProcessor):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prefix, by which the context is shorter."""
+        """The number of tokens of the longest prefix, by which the context is shorter."""
         return max(len(p) for p in self.prefixes)
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Corrected log-probabilities of the next token."""
+        """Return corrected log-probabilities of the next token."""
         announced = self._announced(input_ids)
         # A token that an earlier logits processor excluded (-inf) stays excluded.
         return debiased(scores, announced, self.decay, self.epsilon).to(scores.dtype)
 
     @torch.no_grad()
     def scores(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
-        """Corrected log-probabilities at every position, for perplexity."""
+        """Return corrected log-probabilities at every position, for perplexity."""
         plain = self._model(ids, use_cache=False).logits
         announced = []
         for prefix in self.prefixes:
@@ -131,7 +131,7 @@ class SelfDebiasing(LogitsProcessor):
         return logits.view(len(self.prefixes), input_ids.shape[0], -1)
 
     def _order(self, input_ids: Tensor) -> Tensor | None:
-        """For each row, the row of the last call that it continues; None if it continues none."""
+        """Return, for each row, the row of the last call that it continues; None if it continues none."""
         seen = self._seen
         if seen is None or self._cache is None or input_ids.shape != (seen.shape[0], seen.shape[1] + 1):
             return None

@@ -1,9 +1,9 @@
-"""A filter that bans words from generated text, however the tokenizer splits them.
+"""Ban words from generated text, however the tokenizer splits them.
 
-`transformers`' own `bad_words_ids` bans token sequences: a word passes in another case, without its leading space, or
-split in another way, and is banned inside innocent words. Here the text decides: a token is banned if the text would
-then end in a banned word or contain one that starts at a word boundary. A banned word that could still become part of a
-longer one ("ass" into "assassin", in several tokens) is banned too, because it cannot be undone.
+`transformers`' own `bad_words_ids` bans token sequences: a word in another case, without its leading space, or split in
+another way gets through, and innocent words that contain it are banned. Here the text decides: a token is banned if the
+text would then end in a banned word, or contain one that starts at a word boundary. A banned word that could still
+become part of a longer one ("ass" into "assassin", in several tokens) is banned too, because it cannot be undone.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SPACES = bytes.maketrans(b"\t\n\r\v\f", b"     ")
 
 
 def is_word_byte(byte: int) -> bool:
-    """Whether a byte belongs to a word: letters, digits, underscore, and anything outside ASCII."""
+    """Tell whether a byte belongs to a word: letters, digits, underscore, and anything outside ASCII."""
     return byte >= 0x80 or chr(byte).isalnum() or byte == 0x5F
 
 
 def token_bytes(tokenizer: Any) -> list[bytes]:
-    """The bytes each token adds to the text, in lower case, any white space as a space; none for special tokens."""
+    """Return the bytes that each token adds, in lower case with spaces for white space; none for special tokens."""
     size = len(tokenizer)
     special = set(tokenizer.all_special_ids)
     found = []
@@ -83,7 +83,7 @@ class WordFilter(LogitsProcessor):
         self._always = torch.tensor(always, dtype=torch.long)
 
     def _inside(self, text: bytes) -> bool:
-        """Whether a token holds a whole banned word after its first byte."""
+        """Tell whether a token contains a whole banned word after its first byte."""
         return any(
             text[start : start + size] in self._words and self._bounded(text, start, start + size)
             for start in range(1, len(text))
@@ -97,7 +97,7 @@ class WordFilter(LogitsProcessor):
         return left and right
 
     def banned_after(self, ids: list[int]) -> list[int]:
-        """The tokens that must not follow this text, apart from those that contain a banned word themselves."""
+        """Return the tokens that must not follow this text, apart from those that contain a banned word themselves."""
         tail, at = b"", len(ids)
         while at > 0 and len(tail) <= self._longest:
             at -= 1
@@ -113,7 +113,7 @@ class WordFilter(LogitsProcessor):
         return found
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """A copy of the scores with banned tokens at minus infinity."""
+        """Return a copy of the scores with banned tokens at minus infinity."""
         scores = scores.clone()
         scores[:, self._always.to(scores.device)] = -torch.inf
         for row, ids in enumerate(input_ids.tolist()):
@@ -123,7 +123,7 @@ class WordFilter(LogitsProcessor):
 
 
 def read_words(path: str | Path) -> list[str]:
-    """The words of a file, one a line.
+    """Read the words of a file, one on each line.
 
     Raises:
         InvalidInput: the file cannot be read or holds no word.

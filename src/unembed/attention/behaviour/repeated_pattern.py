@@ -19,7 +19,7 @@ from unembed.results.lists import lower_triangle
 from unembed.stream.run import run
 from unembed.validation import as_int, positive_int, valid_seed
 
-Sequences = Annotated[int, Option("Sequences of repeated random tokens.", low=2)]
+Sequences = Annotated[int, Option("Number of random sequences, each of which is repeated.", low=2)]
 Length = Annotated[
     int | None, Option("Tokens before the repetition; default: 64, or half of a shorter context.", low=2)
 ]

@@ -1,1 +1,1 @@
-"""Agglomerative clustering of values, with flat clusters equal to scikit-learn's in memory that grows with n."""
+"""Agglomerative clustering of values: the clusters equal scikit-learn's, but memory grows only linearly with n."""

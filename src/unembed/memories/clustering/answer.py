@@ -1,4 +1,4 @@
-"""Clusters of values as a question that every surface asks."""
+"""Clusters of values as a question for the command line and the explorer."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def average_linkage(
     tile: int = _TILE,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dendrogram:
-    """The average-linkage tree of vectors under cosine distance, exact up to float32 rounding of their directions.
+    """Return the average-linkage tree under cosine distance, exact up to float32 rounding of the directions.
 
     Args:
         vectors: (n, d), any float dtype, on any device.
@@ -74,7 +74,7 @@ def average_linkage(
 
 
 class _Clusters:
-    """The current clusters of average linkage: one row each, with its mean, its candidates and its bound."""
+    """The current clusters of average linkage: one row for each, with its mean, its candidates and its bound."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Clusters:
                 rows = self._compact(rows)
 
     def _mutual(self) -> np.ndarray:
-        """Rows that are each other's nearest; where ties leave none, disjoint pairs at the highest similarity."""
+        """Return rows that are each other's nearest; if ties leave none, disjoint pairs at the highest similarity."""
         alive = np.flatnonzero(self.node >= 0)
         other = self.row_of[self.nearest[alive]]
         mutual = (self.nearest[other] == self.node[alive]) & (alive < other)
@@ -133,7 +133,7 @@ class _Clusters:
         return np.array(pairs)
 
     def _merge(self, pairs: np.ndarray) -> np.ndarray:
-        """Merge pairs of rows into their first rows; returns the rows whose nearest must be found again."""
+        """Merge pairs of rows into their first rows; return the rows whose nearest must be found again."""
         a, b = pairs.T
         sizes = self.tree.size[self.node[pairs]].astype(np.float64)
         weights = sizes / sizes.sum(axis=1, keepdims=True)
@@ -150,7 +150,7 @@ class _Clusters:
         return np.flatnonzero(stale)
 
     def _join_lists(self, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> None:
-        """The lists of new clusters: the entries of either part, with the bound of a part that does not list one."""
+        """Set the lists of new clusters: the entries of both parts, with a part's bound for entries that it lacks."""
         mine, theirs = self._current(a, self.node[a]), self._current(b, self.node[a])
         ids = np.concatenate([mine[0], theirs[0]], axis=1)
         wa, wb = weights[:, :1], weights[:, 1:]
@@ -179,7 +179,7 @@ class _Clusters:
         self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
 
     def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The lists of rows as current clusters: ids (`NONE` for empty), upper bounds, and which bounds are exact."""
+        """Return the lists of rows as current clusters: ids (`NONE` if empty), upper bounds, and which are exact."""
         listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
         root = self.tree.roots(listed)
         root[root == own[:, None]] = NONE
@@ -208,7 +208,7 @@ class _Clusters:
         return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
 
     def _find_nearest(self, rows: np.ndarray) -> None:
-        """Set the nearest cluster of each row: from its list where that is proof, else by comparing with all."""
+        """Set the nearest cluster of each row, from its list if that proves it, else by comparing with all clusters."""
         ids, value, known = self._current(rows, self.node[rows])
         open_rows = np.arange(len(rows))
         while len(open_rows):
@@ -247,7 +247,7 @@ class _Clusters:
         self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
 
     def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The most similar current rows of each row, their similarities, and a bound on the others' similarities."""
+        """Return the most similar current rows of each row, their similarities, and a bound on all others."""
         dead = torch.from_numpy(self.node < 0).to(self.means.device)
         width = min(LISTED + 1, len(self.node))
         ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)
@@ -267,7 +267,7 @@ class _Clusters:
         return ids, values, bound
 
     def _compact(self, rows: np.ndarray) -> np.ndarray:
-        """Close the gaps that merged rows leave; returns the new numbers of `rows`."""
+        """Close the gaps that merged rows leave, and return the new numbers of `rows`."""
         alive = np.flatnonzero(self.node >= 0)
         place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))
@@ -284,7 +284,7 @@ class _Clusters:
         return self.means[torch.from_numpy(rows)]
 
     def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Similarities of pairs of rows, summed in float64."""
+        """Return similarities of pairs of rows, summed in float64."""
         out = np.empty(len(a))
         for start in range(0, len(a), 2048):
             part = slice(start, start + 2048)

@@ -21,7 +21,7 @@ _CHOSEN, _PER_GROUP = 6, 8
 def first_lists(
     means: Float32[Tensor, "n d"], group: int, tile: int, listed: int, progress: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Candidates of all rows (the same number for each), their similarities, and bounds; each pair is computed once.
+    """Return candidates of all rows, their similarities, and bounds on the rest; each pair is computed once.
 
     `progress` is called with the rows whose comparison would have cost as much as what is done.
 
@@ -73,7 +73,7 @@ def first_lists(
 def _group_maxima(
     means: Float32[Tensor, "n d"], group: int, tile: int, progress: Callable[[int], None]
 ) -> Float32[Tensor, "n groups"]:
-    """The largest similarity of each row to each group of consecutive rows, without the row itself."""
+    """Return the largest similarity of each row to each group of consecutive rows, without the row itself."""
     n = len(means)
     out = torch.empty(n, -(-n // group), device=means.device)
     room = torch.empty(tile, tile, device=means.device)
@@ -95,7 +95,7 @@ def _group_maxima(
 
 
 def _maxima(scores: Tensor, group: int, dim: int) -> Tensor:
-    """Maxima of groups of rows or columns; the last group may be short."""
+    """Return maxima of groups of rows or columns; the last group may be short."""
     whole = scores.shape[dim] // group * group
     head = scores.narrow(dim, 0, whole).unflatten(dim, (-1, group)).amax(dim=dim + 1)
     if whole == scores.shape[dim]:

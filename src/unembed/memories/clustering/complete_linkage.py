@@ -21,7 +21,7 @@ LARGEST_COMPLETE = 20_000
 
 
 def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | None = None) -> Dendrogram:
-    """The complete-linkage tree of vectors under cosine distance, by a nearest-neighbour chain on the full matrix.
+    """Return the complete-linkage tree under cosine distance, by a nearest-neighbour chain on the full matrix.
 
     Args:
         vectors: (n, d), any float dtype, on any device.

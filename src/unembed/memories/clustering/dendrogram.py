@@ -15,7 +15,7 @@ NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Dendrogram:
-    """The tree of merges, lowest first, in SciPy's form; merge i creates node n + i."""
+    """The tree of merges in SciPy's form, lowest first; merge i creates node n + i."""
 
     n: int
     children: Int[np.ndarray, "merge 2"]
@@ -24,7 +24,7 @@ class Dendrogram:
     sizes: Int[np.ndarray, " merge"]
 
     def cut(self, n_clusters: int) -> Int[np.ndarray, " n"]:
-        """Labels of exactly `n_clusters` clusters, numbered by first appearance.
+        """Return labels of exactly `n_clusters` clusters, numbered by first appearance.
 
         Raises:
             OutOfRange: fewer than one cluster, or more than there are vectors.
@@ -34,7 +34,7 @@ class Dendrogram:
         return self._labels(self.n - n_clusters)
 
     def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
-        """Labels after the first `merges` merges: each node takes its parent's label, from the top down."""
+        """Return labels after the first `merges` merges: each node takes its parent's label, from the top down."""
         top = np.arange(self.n + merges)
         for i in range(merges - 1, -1, -1):
             top[self.children[i]] = top[self.n + i]
@@ -44,12 +44,12 @@ class Dendrogram:
         return order[labels]
 
     def linkage(self) -> Float[np.ndarray, "merge 4"]:
-        """The matrix that `scipy.cluster.hierarchy` reads."""
+        """Return the matrix that `scipy.cluster.hierarchy` reads."""
         return np.column_stack([self.children.astype(float), self.heights, self.sizes.astype(float)])
 
 
 class Tree:
-    """Nodes as they are created: vectors first, then merges in the order found, which is not that of heights."""
+    """Nodes in the order in which they are created: vectors first, then merges as found, which is not by height."""
 
     def __init__(self, n: int) -> None:
         self.n, self.made = n, n
@@ -59,14 +59,17 @@ class Tree:
         self.height = np.zeros(max(n - 1, 0))
 
     def merge_equal(self, first_of: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-        """Join equal vectors at height 0; returns the node of each distinct one."""
+        """Join equal vectors at height 0, and return the node of each distinct one."""
         root = np.arange(self.n)
         for i in np.flatnonzero(first_of != np.arange(self.n)).tolist():
             root[first_of[i]] = self.merge(np.array([[root[first_of[i]], i]]), np.zeros(1))[0]
         return root[distinct]
 
     def merge(self, pairs: np.ndarray, heights: np.ndarray) -> np.ndarray:
-        """The new nodes of pairs of nodes; despite rounding, no merge is lower than the nodes that it joins."""
+        """Merge pairs of nodes, and return the new nodes.
+
+        Despite rounding, none is lower than the nodes that it joins.
+        """
         new = np.arange(self.made, self.made + len(pairs))
         at = new - self.n
         self.pair[at] = pairs
@@ -78,7 +81,7 @@ class Tree:
         return new
 
     def roots(self, nodes: np.ndarray) -> np.ndarray:
-        """The current cluster of each node (`NONE` stays)."""
+        """Return the current cluster of each node (`NONE` stays)."""
         found = nodes.copy()
         while True:
             up = np.where(found >= 0, self.parent[found], NONE)
@@ -87,7 +90,7 @@ class Tree:
             found = np.where(up >= 0, up, found)
 
     def sorted(self) -> Dendrogram:
-        """The dendrogram, merges by height; a merge comes after the nodes that it joins."""
+        """Return the dendrogram with merges by height; a merge comes after the nodes that it joins."""
         order = np.argsort(self.height, kind="stable")
         name = np.arange(2 * self.n - 1)
         name[self.n + order] = self.n + np.arange(len(order))

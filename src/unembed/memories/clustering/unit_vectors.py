@@ -1,4 +1,4 @@
-"""Vectors as directions: scaled to length 1, and which of them are equal."""
+"""Treat vectors as directions: scale them to length 1, and find which are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unembed.errors import InvalidInput
 
 
 def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
-    """The vectors scaled to length 1, in float32; zero vectors stay zero.
+    """Scale the vectors to length 1, in float32; zero vectors stay zero.
 
     Raises:
         InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.
@@ -36,7 +36,7 @@ def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
 
 
 def equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the first row equal to it, and those first rows in order."""
+    """Return for each row the first row equal to it, and those first rows in order."""
     rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
     seen: dict[bytes, int] = {}
     # The table holds a hash of each row (16 bytes) instead of the row itself, which saves memory.

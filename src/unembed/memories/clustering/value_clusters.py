@@ -1,4 +1,4 @@
-"""All values of a model grouped by direction: the tree, any cut of it, and a card for every cluster.
+"""Group all values of a model by direction: the tree, any cut of it, and a description of every cluster.
 
 The vectors that are clustered are the values as they reach the stream (after the gain of a norm that follows the FFN;
 the plain rows of W_out where there is none), by cosine distance. Source: Geva et al. 2022, section 5.2, where 10,000
@@ -39,7 +39,7 @@ def dendrogram(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dendrogram:
-    """The whole tree of merges; cut it at any number of clusters.
+    """Compute the whole tree of merges, which can be cut at any number of clusters.
 
     Args:
         vectors: one vector per row.
@@ -71,7 +71,7 @@ def cluster(
     linkage: str = "average",
     metric: str = "cosine",
 ) -> Int[Tensor, " n"]:
-    """The cluster of every vector, clusters numbered by first appearance; exact agglomerative clustering.
+    """Return the cluster of every vector, numbered by first appearance, by exact agglomerative clustering.
 
     Args:
         vectors: one vector per row.
@@ -94,7 +94,7 @@ def cluster(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueClusters(Displayed):
-    """The values of some layers in clusters; cut the tree again with `cut`."""
+    """The values of some layers in clusters; `cut` gives another number of clusters."""
 
     lm: Decoder
     layers: tuple[int, ...]
@@ -106,11 +106,11 @@ class ValueClusters(Displayed):
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters this cut has."""
+        """The number of clusters of this cut."""
         return int(self.labels.max()) + 1
 
     def cut(self, n_clusters: int) -> ValueClusters:
-        """The same tree cut into another number of clusters.
+        """Cut the same tree into another number of clusters.
 
         Raises:
             OutOfRange: fewer than one cluster, or more than there are values.
@@ -118,7 +118,7 @@ class ValueClusters(Displayed):
         return ValueClusters(self.lm, self.layers, self.tree, self.memory, self.tree.cut(n_clusters), self.linkage)
 
     def members(self, number: int) -> list[tuple[int, int]]:
-        """Layer and index of every value of a cluster.
+        """Return layer and index of every value of a cluster.
 
         Raises:
             OutOfRange: there is no such cluster.
@@ -130,7 +130,7 @@ class ValueClusters(Displayed):
         return [(layer, index) for layer, index in self.memory[self.labels == number].tolist()]
 
     def of(self, layer: int, index: MemoryIndex) -> int:
-        """The cluster that a memory's value is in.
+        """Return the cluster that a memory's value is in.
 
         Raises:
             OutOfRange: there is no such memory, or its layer was not clustered.
@@ -206,7 +206,7 @@ def _carried_centre(
 
 
 def coherence(units: Float[Tensor, "member d"]) -> float | None:
-    """The mean cosine similarity of two different members; None for a single one."""
+    """Return the mean cosine similarity of two different members; None if there is only one."""
     m = len(units)
     if m < 2:
         return None
@@ -223,7 +223,7 @@ def cluster_values(
     linkage: str = "average",
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueClusters:
-    """All values of a model in clusters of similar directions.
+    """Group all values of a model into clusters of similar directions.
 
     Args:
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
