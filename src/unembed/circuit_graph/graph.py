@@ -53,8 +53,8 @@ class CircuitGraph(Displayed):
     Attributes:
         nodes: name, kind ("memory", "head", "token", "bias" or "rest"), layer, position, index, relevance, label.
             Relevance is a node's contribution to the metric along all paths, averaged over the prompts; with
-            counterfactuals, to the difference of the metric between the two prompts. Positions count from 0 for one prompt, back from
-            -1 for several. "rest": all other heads and memories of a layer, and what is not opened.
+            counterfactuals, to the difference of the metric between the two prompts. Positions count from 0 for one
+            prompt, back from -1 for several. "rest": all other heads and memories of a layer, and what is not opened.
         edges: source and target (names of nodes, or "metric"), and weight: the part of the target's relevance that
             comes directly from the source. Edges into a node add up to its relevance.
         metric: the logit of the token, or its difference to the other, of the model itself; the mean over prompts.
