@@ -55,7 +55,7 @@ def attach(
         folder: a folder inside a hub repository.
 
     Raises:
-        InvalidInput: the dictionary names no layer and none is given, or its width is not that of the point.
+        InvalidInput: the dictionary is damaged, names no layer and none is given, or has not the width of the point.
         PointMissing: the layer has no such point.
     """
     lm = require_decoder(lm)
@@ -84,7 +84,7 @@ def attach(
                 raise InvalidInput(
                     f"dictionary {part.name}", why=f"it {what} vectors of {n}, the model's have {lm.d_model}"
                 )
-        placed.append((at, part.to(lm.device)))
+        placed.append((at, _on(lm, part.to(lm.device), at)))
     return AttachedDictionary(lm, tuple(placed))
 
 
@@ -263,6 +263,17 @@ class AttachedDictionary:
     ) -> Attribution:
         """Split the logit of a token by feature; see `unembed.dictionaries.attribution.feature_attribution`."""
         return feature_attribution(self.lm, self.parts, tokens, token, position, against)
+
+
+def _on(lm: Decoder, part: Dictionary, layer: int) -> Dictionary:
+    """The dictionary for this model's norms: before the gain where it was trained there, centred where LayerNorm is."""
+    if part.centred and not (lm.structure.final_norm is not None and lm.structure.final_norm.centred):
+        part = replace(part, centred=False)  # TransformerLens centres only models whose norms do
+    site = lm.structure.blocks[layer].feed_forward
+    norm = None if site is None else site.pre_norm
+    if norm is None or not part.without_gain or part.reads != "mlp_in":
+        return part
+    return part.for_norm(norm.gain, norm.bias)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,10 +49,18 @@ class Dictionary:
     layer: int | None = None
     """The layer it was trained on, where its files name it."""
     name: str = "dictionary"
+    without_gain: bool = False
+    """Whether it reads the norm's output before the norm's gain and bias; `for_norm` takes that into the encoder."""
+    centred: bool = False
+    """Whether it was trained on activations from which their mean over channels was subtracted."""
 
     def __post_init__(self) -> None:
+        if self.W_enc.dim() != 2:
+            raise InvalidInput(f"dictionary {self.name}", why=f"its W_enc has {self.W_enc.dim()} dimensions, not 2")
         d_in, n = self.W_enc.shape
         one_of("activation", self.activation, ACTIVATIONS)
+        if self.b_dec.dim() != 1 or self.b_enc.dim() != 1:
+            raise InvalidInput(f"dictionary {self.name}", why="its biases are no vectors")
         needed = {"jumprelu": "threshold", "topk": "k", "gated": "r_mag"}.get(self.activation)
         if needed is not None and getattr(self, needed) is None:
             raise InvalidInput(f"a dictionary with activation {self.activation}", why=f"it has no {needed}")
@@ -62,6 +70,10 @@ class Dictionary:
                 f"dictionary {self.name}",
                 why=f"its encoder is {d_in} to {n}, its decoders are {wrong or 'missing'}, b_dec {self.b_dec.shape[0]}",
             )
+        for what, n_wanted in (("threshold", n), ("r_mag", n), ("b_mag", n), ("b_in", d_in)):
+            if (vector := getattr(self, what)) is not None and vector.shape != (n_wanted,):
+                why = f"its {what} is {tuple(vector.shape)}, not ({n_wanted},)"
+                raise InvalidInput(f"dictionary {self.name}", why=why)
 
     @property
     def n_features(self) -> int:
@@ -76,6 +88,7 @@ class Dictionary:
     def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
         """Return the features of activations, in the dictionary's dtype."""
         x = x.to(self.W_enc)
+        x = x - x.mean(dim=-1, keepdim=True) if self.centred else x
         x = x if self.b_in is None else x - self.b_in
         product = x @ self.W_enc
         pre = product + self.b_enc
@@ -95,6 +108,22 @@ class Dictionary:
         """Return what features write `offset` layers after the one that is read; the bias belongs to offset 0."""
         written = features @ self.W_dec[offset]
         return written + self.b_dec if offset == 0 else written
+
+    def for_norm(self, gain: Float[Tensor, " d_in"], bias: Float[Tensor, " d_in"] | None) -> Dictionary:
+        """The same features, computed from the norm's output after its gain and bias: x becomes (x - bias) / gain.
+
+        Raises:
+            InvalidInput: a channel's gain is zero, so that what was before it cannot be computed.
+        """
+        if not bool((gain != 0).all()):
+            raise InvalidInput(
+                f"dictionary {self.name}", why="it reads a norm before its gain, which is zero somewhere"
+            )
+        scale = gain.to(self.W_enc)
+        shift = torch.zeros_like(scale) if bias is None else bias.to(self.W_enc)
+        start = shift if self.b_in is None else shift + scale * self.b_in
+        fields = {**vars(self), "W_enc": self.W_enc / scale[:, None], "b_in": start, "without_gain": False}
+        return Dictionary(**fields)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dictionary:
         """Return the same dictionary on another device, or in another dtype."""

@@ -21,31 +21,25 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unembed.dictionaries.dictionary import Dictionary
-from unembed.errors import InvalidInput, ModelUnavailable, Unsupported, first_sentence
+from unembed.dictionaries.saelens_fields import WITHOUT_GAIN, checked_fields
+from unembed.errors import InvalidInput, ModelUnavailable, UnembedError, Unsupported, first_sentence, reading_fault
 from unembed.results import make_folder, writing
 
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
 _PARAMS = ("params.npz", "params.safetensors")
-_ACTIVATIONS = {
-    "standard": "relu",
-    "jumprelu": "jumprelu",
-    "topk": "topk",
-    "gated": "gated",
-    "transcoder": "relu",
-    "jumprelu_transcoder": "jumprelu",
-    "skip_transcoder": "",
-}
+_ARCHITECTURES = {"relu": "standard", "jumprelu": "jumprelu", "topk": "topk", "gated": "gated"}
+"""What SAELens calls a dictionary of each activation."""
 _POINTS = {
     "hook_resid_pre": "resid_pre",
     "hook_resid_mid": "resid_mid",
     "hook_resid_post": "resid_post",
     "hook_attn_out": "attn_out",
     "hook_mlp_out": "mlp_out",
-    "ln2.hook_normalized": "mlp_in",
     "mlp.hook_in": "mlp_in",
-    "hook_mlp_in": "mlp_in",
+    "ln2.hook_normalized": "mlp_in",
+    "hook_mlp_in": "resid_mid",
 }
-"""The capture point of each of TransformerLens' hook names."""
+"""The capture point of each of TransformerLens' hook names; `hook_mlp_in` is what enters the norm before the FFN."""
 _HOOK = re.compile(r"blocks\.(\d+)\.(.+)")
 _IN_PATH = {"res": "resid_post", "mlp": "mlp_out", "transcoder": "mlp_in"}
 """Gemma Scope's repositories are named after the point that they read."""
@@ -63,15 +57,26 @@ def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary
         InvalidInput: the folder holds no dictionary of a known layout.
         Unsupported: the dictionary computes its features in a way that is not supported.
     """
+    try:
+        return _opened(source, folder)
+    except UnembedError:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as fault:
+        raise InvalidInput(
+            f"dictionary {source}", why=f"its files are damaged: {first_sentence(fault)}", instead="Fetch it again"
+        ) from fault
+
+
+def _opened(source: str | Path, folder: str | None) -> Dictionary | tuple[Dictionary, ...]:
     path = Path(source).expanduser()
     path = path if path.is_dir() else _downloaded(str(source), folder)
     path = path / folder if folder else path
     name = "/".join(filter(None, (Path(source).name if Path(source).exists() else str(source), folder)))
     if (path / CONFIG).is_file() and (path / WEIGHTS).is_file():
-        return _saelens(json.loads((path / CONFIG).read_text()), load_file(path / WEIGHTS), name)
+        return _saelens(_fields(path / CONFIG, name), _arrays(path / WEIGHTS, name), name)
     for file in _PARAMS:
         if (path / file).is_file():
-            return _gemma_scope(_arrays(path / file), str(source), name)
+            return _gemma_scope(_arrays(path / file, name), str(source), name)
     if (path / "W_enc_0.safetensors").is_file():
         return _cross_layer(path, name)
     raise InvalidInput(
@@ -93,57 +98,72 @@ def _downloaded(source: str, folder: str | None) -> Path:
         raise ModelUnavailable(f"dictionary {source}", why=why, instead="Give a folder") from error
 
 
-def _arrays(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    with np.load(path) as stored:
-        return {name: torch.from_numpy(stored[name]) for name in stored.files}
+def _fields(path: Path, name: str) -> Mapping[str, Any]:
+    """The fields of a configuration file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as fault:
+        raise InvalidInput(
+            f"dictionary {name}",
+            why=f"its {path.name} cannot be read: {reading_fault(fault)}",
+            instead="Fetch it again",
+        ) from fault
+    if not isinstance(found, dict):
+        raise InvalidInput(
+            f"dictionary {name}", why=f"its {path.name} holds no fields by name", instead="Fetch it again"
+        )
+    return found
+
+
+class _Arrays(dict[str, Tensor]):
+    """The tensors of a file by name; one that is missing is refused by its name."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], file: str, name: str) -> None:
+        super().__init__(tensors)
+        self._file, self._name = file, name
+
+    def __missing__(self, key: str) -> Tensor:
+        raise InvalidInput(f"dictionary {self._name}", why=f"its {self._file} holds no {key}", instead="Fetch it again")
+
+
+def _arrays(path: Path, name: str) -> _Arrays:
+    """The tensors of a file.
+
+    Raises:
+        InvalidInput: the file is missing, damaged, or holds something else.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return _Arrays(load_file(path), path.name, name)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return _Arrays({key: torch.from_numpy(stored[key]) for key in stored.files}, path.name, name)
+    except Exception as fault:  # safetensors, zipfile and numpy raise kinds of their own
+        why = f"its {path.name} cannot be read: {reading_fault(fault)}"
+        raise InvalidInput(f"dictionary {name}", why=why, instead="Fetch it again") from fault
 
 
 def _saelens(config: Mapping[str, Any], weights: Mapping[str, Tensor], name: str) -> Dictionary:
-    architecture = str(config.get("architecture", "standard"))
-    activation = _ACTIVATIONS.get(architecture, "")
-    kinds = str(config.get("activation_fn_str", config.get("activation_fn", "relu")))
-    k = config.get("k") or (config.get("activation_fn_kwargs") or {}).get("k")
-    if activation == "relu" and kinds.startswith("topk"):  # SAELens before version 6
-        activation = "topk"
-    elif activation == "relu" and kinds != "relu":
-        activation = ""
-    metadata = {**config, **(config.get("metadata") or {})}
-    odd = {
-        "normalize_activations": config.get("normalize_activations", "none") not in ("none", None, "None"),
-        "rescale_acts_by_decoder_norm": bool(config.get("rescale_acts_by_decoder_norm")),
-        "finetuning_scaling_factor": "scaling_factor" in weights and bool((weights["scaling_factor"] != 1).any()),
-        "reshape_activations": config.get("reshape_activations", "none") not in ("none", None),
-    }
-    if not activation or any(odd.values()):
-        what = [f"{key} = {config.get(key)!r}" for key, is_odd in odd.items() if is_odd]
-        raise Unsupported(
-            f"dictionary {name}",
-            why=f"this version of unembed does not know its {what[0]}"
-            if what
-            else f"its architecture {architecture!r} is not known here",
-        )
-    reads, layer = _hook(metadata.get("hook_name", ""), name)
-    out = metadata.get("hook_name_out")
-    writes = _hook(out, name)[0] if out else reads
-    b_enc = weights["b_gate"] if activation == "gated" else weights["b_enc"]
+    fields = checked_fields(config, weights, name)
+    reads, layer = _hook(fields.reads, name)
+    writes = _hook(fields.writes, name)[0] if fields.writes else reads
+    gated = fields.activation == "gated"
     return Dictionary(
         weights["W_enc"],
-        b_enc,
+        weights["b_gate"] if gated else weights["b_enc"],
         (weights["W_dec"],),
         weights["b_dec"],
-        activation,
-        # In a transcoder, b_dec is added to the output only; the input is used as it is.
-        b_in=weights["b_dec"] if config.get("apply_b_dec_to_input", not out) else None,
-        threshold=weights.get("threshold"),
-        k=None if k is None or activation != "topk" else int(k),
-        r_mag=weights.get("r_mag"),
-        b_mag=weights.get("b_mag"),
+        fields.activation,
+        b_in=weights["b_dec"] if fields.subtracts_bias else None,
+        threshold=weights["threshold"] if fields.activation == "jumprelu" else None,
+        k=fields.k,
+        r_mag=weights["r_mag"] if gated else None,
+        b_mag=weights["b_mag"] if gated else None,
         reads=reads,
         writes=writes,
-        layer=layer if layer is not None else metadata.get("hook_layer"),
+        layer=fields.layer if layer is None else layer,
         name=name,
+        without_gain=fields.reads.endswith(WITHOUT_GAIN),
+        centred=fields.centred,
     )
 
 
@@ -180,11 +200,11 @@ def _gemma_scope(weights: Mapping[str, Tensor], source: str, name: str) -> Dicti
 def _cross_layer(path: Path, name: str) -> tuple[Dictionary, ...]:
     n = len(list(path.glob("W_enc_*.safetensors")))
     config = path / "config.json"
-    settings = json.loads(config.read_text()) if config.is_file() else {}
+    settings = _fields(config, name) if config.is_file() else {}
     found = []
     for layer in range(n):
-        encoder = load_file(path / f"W_enc_{layer}.safetensors")
-        decoder = load_file(path / f"W_dec_{layer}.safetensors")[f"W_dec_{layer}"]
+        encoder = _arrays(path / f"W_enc_{layer}.safetensors", name)
+        decoder = _arrays(path / f"W_dec_{layer}.safetensors", name)[f"W_dec_{layer}"]
         if decoder.dim() != 3 or decoder.shape[1] != n - layer:
             why = f"W_dec_{layer} is {tuple(decoder.shape)}, not (feature, {n - layer} layers, d_model)"
             raise InvalidInput(f"dictionary {name}", why=why)
@@ -229,9 +249,8 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
     }
     with writing(path, instead="Make room, and run the same again"):
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}, path / WEIGHTS)
-    architectures = {activation: name for name, activation in reversed(_ACTIVATIONS.items()) if "trans" not in name}
     config: dict[str, Any] = {
-        "architecture": architectures[dictionary.activation],
+        "architecture": _ARCHITECTURES[dictionary.activation],
         "d_in": dictionary.W_enc.shape[0],
         "d_sae": dictionary.n_features,
         "k": dictionary.k,
@@ -239,7 +258,9 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
         "normalize_activations": "none",
         "dtype": str(dictionary.W_enc.dtype).removeprefix("torch."),
         "metadata": {
-            "hook_name": f"blocks.{dictionary.layer}.{_hook_of(dictionary.reads)}",
+            "hook_name": f"blocks.{dictionary.layer}."
+            + (WITHOUT_GAIN if dictionary.without_gain else _hook_of(dictionary.reads)),
+            **({"model_from_pretrained_kwargs": {"center_writing_weights": True}} if dictionary.centred else {}),
             **(
                 {"hook_name_out": f"blocks.{dictionary.layer}.{_hook_of(dictionary.writes)}"}
                 if dictionary.is_transcoder

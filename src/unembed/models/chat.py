@@ -111,7 +111,7 @@ def _written(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message]) -> st
 def _spans(
     tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], text: str
 ) -> list[tuple[int, int, str]] | None:
-    """Where each message's content stands in the text: (start, end, role); None where that cannot be told.
+    """Where each message's content stands in the text: (start, end, role); None where it is not known.
 
     The template writes marks in place of the contents, and what stands between the marks is the template's own.
     """
