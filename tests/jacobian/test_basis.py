@@ -155,3 +155,26 @@ def test_a_kept_lens_is_the_default_of_commands(command: Callable[..., Result], 
 def test_a_lens_that_is_no_file_is_refused(command: Callable[..., Result], tmp_path: Path) -> None:
     missing = command("value", "L1M3", "--lens", tmp_path / "none.lens")
     assert missing.exit_code == 1 and "there is no such file" in missing.stderr
+
+
+def test_reports_read_as_the_papers_do(
+    fitted: tuple[LanguageModel, JacobianLens], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import unembed.reports.geva2022 as study
+
+    lm, lens = fitted
+    seen: list[object] = []
+
+    def run(model: LanguageModel, *_args: object, **_options: object) -> None:
+        seen.append(model.lens)
+        raise RuntimeError("stop")
+
+    monkeypatch.setattr(study, "run", run)
+    with pytest.raises(RuntimeError, match="stop"):
+        lm.report("geva2022", out=tmp_path / "report")
+    assert seen == [None] and lm.lens is lens
+
+
+def test_the_table_of_a_trace_names_its_basis(fitted: tuple[LanguageModel, JacobianLens], plain: LanguageModel) -> None:
+    assert fitted[0].trace(TEXT).to_table().provenance.basis == "jacobian"
+    assert plain.trace(TEXT).to_table().provenance.basis == "final"

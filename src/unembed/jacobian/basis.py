@@ -6,6 +6,8 @@ output, any direction) is carried linearly: its scores are a product with W_U, c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -32,6 +34,20 @@ def basis_or_default(lm: Decoder, basis: _Basis | None, without: _Basis) -> _Bas
     if basis is not None:
         return basis
     return without if lens_of(lm) is None else "jacobian"  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def without_lens(lm: Decoder) -> Iterator[None]:
+    """A context in which readings are the papers' own: those of the logit lens, also where a lens is fitted."""
+    lens = lens_of(lm)
+    if lens is None:
+        yield
+        return
+    lm.lens = None  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        lm.lens = lens  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def fitted_lens(lm: Decoder) -> JacobianLens:

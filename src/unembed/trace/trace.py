@@ -55,7 +55,8 @@ class Trace(PromptMemories, Displayed):
             columns[f"{names[point]}_token"] = [layer[0][0] for layer in self.readings(point, position=-1).tokens]
         columns["rank"] = self.prediction_ranks(position=-1)[:, 0].tolist()
         text = self.lm.token_strings([int(self.prediction[-1])])[0]
-        return Table(f"Top tokens after the last token, and the rank of {text!r}", columns, self.provenance)
+        about = replace(self.provenance, basis=self.basis)
+        return Table(f"Top tokens after the last token, and the rank of {text!r}", columns, about)
 
     def events(self, position: int | None = None) -> Records[Event]:
         """Return saturation and elimination events, at one position or at all.

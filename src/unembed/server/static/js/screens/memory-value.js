@@ -60,7 +60,8 @@ export function vocabularyCard(view, api) {
       const { token, score } = view.suppressed[i];
       return [visible(p.token), p.score, visible(token), score];
     });
-  const note = "projected by W_U, without the final norm; click a token to pin it in Trace";
+  const way = { jacobian: "by the lens fitted on text" }[view.provenance.basis] ?? "by W_U, without the final norm";
+  const note = `projected ${way}; click a token to pin it in Trace`;
   return card("Effect of the value on the vocabulary", h("span.faint", note), [
     lists,
     h("h3", "Scores of all tokens"),
