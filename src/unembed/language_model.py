@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "name revision hf tokenizer weights device dtype n_layers n_heads n_memories d_model d_head "
     "d_vocab encode chat decode token_strings single_token run generate edited windows trace attribute patch ablate "
     "attribution_patching steer attach train_dictionary sweep index report values value_concepts event_sample "
-    "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens reading_truth"
+    "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens"
 )
 class LanguageModel(Decoder):
     """A decoder with everything that can be done with it; its methods are functions of the subpackages.

@@ -40,6 +40,9 @@ Basis = Literal[LogitLensBasis, "jacobian"]
 """The bases of the logit lens, which takes the remaining layers for the identity; and `jacobian`, the lens that was
 fitted on text, which carries a vector through them by their mean derivative."""
 
+LinearBasis = Literal["raw", "jacobian"]
+"""The bases in which the score of a sum is the sum of the scores, up to a constant."""
+
 HeadBasis = Literal["raw", "folded"]
 """The same for circuits of heads: `raw` the weights alone, `folded` with the gains of the norms that feed them."""
 ScoreBasis = Literal["raw", "frozen", "adaptive"]
@@ -56,6 +59,8 @@ Pole = Literal["positive", "negative"]
 """The sign of the coefficients at which a key fires."""
 Among = Literal["values", "keys"]
 Poles = Literal["auto", "positive", "both"]
+ReadPoles = Literal["both", "named"]
+"""At which poles the values of gated memories are read: both, or the one that is named."""
 TriggersBy = Literal["product", "gate"]
 """The order of a key's triggers in a gated layer: by the coefficient, or by the gate before its activation."""
 Mode = Literal["q", "k", "v"]

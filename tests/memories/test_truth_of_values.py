@@ -13,7 +13,7 @@ from unembed.errors import InvalidInput, OutOfRange
 from unembed.jacobian import fit_lens
 from unembed.language_model import LanguageModel
 from unembed.memories import reading_truth
-from unembed.memories.truth_of_values import LENGTH, OTHERS, SIZE, held_out
+from unembed.memories.truth_of_values import LENGTH, OTHERS, SIZE, unread_windows
 from unembed.memories.values import written_values
 
 WORDS = ["The", "first", "month", "of", "the", "year", "is", "January", *"abcdefgh", ".", "w70", "w75", "w81", "w90"]
@@ -29,7 +29,7 @@ def brute_force(lm: LanguageModel, text: list[str], layer: int, index: int, sign
     """The raw scores of a value, and the mean change of the logits when it is added after its layer."""
     value = sign * written_values(lm, layer, slice(index, index + 1))[0]
     changes = []
-    for window in held_out(lm, text, 3):
+    for window in unread_windows(lm, text, 3):
         plain = lm.run(window[None], ["resid_post"])
         stream = plain.at("resid_post", layer)[0, -1]
         edit = unembed.add_vector(layer, value / value.norm(), SIZE * float(stream.norm()), positions="last")
@@ -89,4 +89,4 @@ def test_what_cannot_be_measured_is_refused(text: list[str]) -> None:
         reading_truth(lm, ["L99M3"])
     with pytest.raises(InvalidInput, match="basis"):
         reading_truth(lm, ["L1M3"], basis="frozen")
-    assert all(len(window) == LENGTH for window in held_out(lm, None, 2))
+    assert all(len(window) == LENGTH for window in unread_windows(lm, None, 2))

@@ -40,7 +40,7 @@ def value(
         bool,
         Option("List the tokens that set the value apart from the others of its layer, not those it raises most."),
     ] = False,
-    truth: Annotated[bool, Option("Measure whether adding the value raises what it is said to promote.")] = False,
+    truth: Annotated[bool, Option("Measure whether adding the value raises the tokens listed as promoted.")] = False,
     opening: Opening = Opening(),
     seed: UnusedSeed = None,
     output: Output = Output(),
@@ -51,7 +51,7 @@ def value(
     index holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire
     with either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A
     description is shown where a gallery has one (see `unembed memories`), but not where --truth finds that adding the
-    value does not raise what it is said to promote. --json, --csv and --html hold the tokens.
+    value does not raise the tokens listed as promoted. --json, --csv and --html hold the tokens.
     """
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index

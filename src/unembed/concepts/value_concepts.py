@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from unembed.lens import read
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import values_of
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis, MemoryIndex, Pole, SignedMemory, read_signed_memory
+from unembed.names import Basis, MemoryIndex, Pole, ReadPoles, SignedMemory, read_signed_memory
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_pair, as_tuple, one_of, positive_int, valid_seed
 
@@ -190,7 +190,7 @@ def value_concepts(
     *,
     per_layer: int = 10,
     layers: Sequence[int] | None = None,
-    poles: Literal["both", "named"] = "both",
+    poles: ReadPoles = "both",
     seed: int = 0,
     top: int = TOP,
     basis: Basis | None = None,

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from unembed.jacobian.basis import basis_or_default as basis_or_default
     from unembed.jacobian.basis import lens_of as lens_of
     from unembed.jacobian.basis import without_lens as without_lens
-    from unembed.jacobian.cached import cached_lens as cached_lens
-    from unembed.jacobian.cached import lens_path as lens_path
     from unembed.jacobian.check import LensCheck as LensCheck
     from unembed.jacobian.fit import fit_lens as fit_lens
     from unembed.jacobian.lens import JacobianLens as JacobianLens
     from unembed.jacobian.lens import open_lens as open_lens
+    from unembed.jacobian.lens_cache import cached_lens as cached_lens
+    from unembed.jacobian.lens_cache import lens_path as lens_path
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
             "basis": "basis_or_default lens_of without_lens",
-            "cached": "cached_lens lens_path",
+            "lens_cache": "cached_lens lens_path",
             "check": "LensCheck",
             "fit": "fit_lens",
             "lens": "JacobianLens open_lens",

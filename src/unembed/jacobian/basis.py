@@ -30,7 +30,7 @@ def lens_of(lm: Decoder) -> JacobianLens | None:
 
 
 def basis_or_default(lm: Decoder, basis: _Basis | None, without: _Basis) -> _Basis:
-    """The basis that was asked for, else that of the model's fitted lens, else the one for models without a lens."""
+    """The basis that is given, else that of the model's fitted lens, else the one for models without a lens."""
     if basis is not None:
         return basis
     return without if lens_of(lm) is None else "jacobian"  # pyright: ignore[reportReturnType]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
-from unembed.jacobian.cached import lens_path
 from unembed.jacobian.fit import fit_lens
+from unembed.jacobian.lens_cache import lens_path
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus, Option, Out
 from unembed.results import Table, check_writable, make_folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
-    from unembed.memories.distinctive import distinctive_tokens as distinctive_tokens
+    from unembed.memories.standard_scores import distinctive_tokens as distinctive_tokens
     from unembed.memories.truth_of_values import ReadingTruth as ReadingTruth
     from unembed.memories.truth_of_values import reading_truth as reading_truth
     from unembed.memories.usual_coefficients import sized as sized
@@ -21,7 +21,7 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "distinctive": "distinctive_tokens",
+            "standard_scores": "distinctive_tokens",
             "truth_of_values": "ReadingTruth reading_truth",
             "usual_coefficients": "sized usual_size",
             "value_view": "MemoryView memory_view",

@@ -39,9 +39,9 @@ LISTED = 20
 """Tokens of each list whose overlap is counted."""
 CONTEXTS, LENGTH = 24, 32
 OTHERS = 12
-"""Other memories of each layer, drawn for the control where fewer are asked for."""
+"""Memories of each layer that the control has at least."""
 _APART = 8
-"""Of so many windows one is used, so that the places are of different passages."""
+"""Every eighth window is used, so that the places are of different passages."""
 _UNREAD = 8192
 """Tokens at the start of a text that are left out where no lens says how many it was fitted on."""
 _QUANTILE = 0.99
@@ -152,7 +152,7 @@ def reading_truth(
     one_of("basis", basis, ("raw", "final", "jacobian"))
     require_one_stream(lm, "the truth of readings")
     asked = _asked(lm, memories, per_layer, layers, valid_seed(seed))
-    windows = held_out(lm, corpus, contexts)
+    windows = unread_windows(lm, corpus, contexts)
     correlation, overlap = torch.empty(len(asked)), torch.empty(len(asked))
     control: dict[int, Tensor] = {}
     by_layer = {n: [i for i, one in enumerate(asked) if one.layer == n] for n in sorted({one.layer for one in asked})}
@@ -182,7 +182,7 @@ def reading_truth(
     )
 
 
-def held_out(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int[Tensor, " pos"]]:
+def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int[Tensor, " pos"]]:
     """Windows of a text behind the part that the model's lens was fitted and checked on, some passages apart.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from unembed.jacobian.basis import basis_or_default, in_basis, mean_scores
 from unembed.lazy import offers
 from unembed.lens import COLUMNS, ROWS, TopTokens, logits_of, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis, MemoryIndex
+from unembed.names import Basis, LinearBasis, MemoryIndex
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int
 
@@ -135,7 +135,7 @@ def value_ends(
     k: int = 30,
     *,
     layers: Sequence[int] | None = None,
-    basis: Literal["raw", "jacobian"] | None = None,
+    basis: LinearBasis | None = None,
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ValueReadings, ValueReadings]:

@@ -5,10 +5,10 @@ from unembed.sweeps.fast_kernels import Fast as Fast
 from unembed.sweeps.fast_kernels import fast_difference as fast_difference
 from unembed.sweeps.progress import Progress as Progress
 from unembed.sweeps.ray.workers import Ray as Ray
-from unembed.sweeps.reducers.firing import FIRES as FIRES
-from unembed.sweeps.reducers.firing import FiringCounts as FiringCounts
-from unembed.sweeps.reducers.firing import FiringShare as FiringShare
-from unembed.sweeps.reducers.firing import usual_sizes as usual_sizes
+from unembed.sweeps.reducers.firing_share import FIRES as FIRES
+from unembed.sweeps.reducers.firing_share import FiringCounts as FiringCounts
+from unembed.sweeps.reducers.firing_share import FiringShare as FiringShare
+from unembed.sweeps.reducers.firing_share import usual_sizes as usual_sizes
 from unembed.sweeps.reducers.moments import ActiveFraction as ActiveFraction
 from unembed.sweeps.reducers.moments import ActiveShare as ActiveShare
 from unembed.sweeps.reducers.moments import MeanVariance as MeanVariance

@@ -25,7 +25,7 @@ def distinctive_tokens(
     lm: Decoder,
     layer: int,
     index: MemoryIndex,
-    k: int = 30,
+    top: int = 30,
     *,
     basis: Basis | None = None,
     bottom: bool = False,
@@ -34,7 +34,7 @@ def distinctive_tokens(
     """Ids and standardised scores of the tokens by which a value differs most from the others of its layer.
 
     Args:
-        k: how many tokens.
+        top: how many tokens.
         basis: "raw" or "jacobian"; when None, "jacobian" where a lens is fitted, else "raw".
         bottom: the lowest scores instead.
         show_unlearned: include tokens that the model never learned.
@@ -67,5 +67,5 @@ def distinctive_tokens(
     whole = torch.cat(scores)
     if lm.unlisted is not None and not show_unlearned:
         whole[lm.unlisted.to(whole.device)] = torch.inf if bottom else -torch.inf
-    found = whole.topk(min(positive_int("k", k), lm.d_vocab), largest=not bottom)
+    found = whole.topk(min(positive_int("top", top), lm.d_vocab), largest=not bottom)
     return found.indices, found.values
