@@ -63,6 +63,7 @@ from unembed.options import Option, Parameter, parameter_of
 
 MODULES = (
     "unembed.causality.answers",
+    "unembed.circuit_graph.answer",
     "unembed.attention.behaviour.head_scores",
     "unembed.attention.weights.one_head",
     "unembed.attention.weights.composition",

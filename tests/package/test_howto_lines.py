@@ -29,6 +29,7 @@ UNTYPED = {
     "unembed early-exit": "tests/package/test_readme.py types fit and evaluate with smaller samples",
     "unembed clusters": "clusters every value; tests/cli/test_clusters.py runs the command on a tiny model",
     "unembed memories": "ranks every memory; tests/package/test_readme.py types it",
+    "HuggingFaceTB/": "a model of the hub",
     "my/model": "a name in place of the reader's own",
 }
 """Lines that are not typed here, by what they contain, and why."""

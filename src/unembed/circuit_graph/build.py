@@ -59,8 +59,6 @@ def circuit(
     passes for the nodes, and less than one for each node that is kept.
     Source: Rezaei Jafari et al. 2025 (RelP); Arora et al. 2026; Ameisen et al. 2025 (graphs).
     """
-    if not lm.n_layers:
-        raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
     most = positive_int("max_nodes", max_nodes)
     if pairs is not None:
         if prompt is not None or token is not None or against is not None or against_prompt is not None:
@@ -74,6 +72,13 @@ def circuit(
         )
     else:
         cases = (read_case(lm, prompt, against_prompt, token, against),)
+    return circuit_of(lm, cases, most)
+
+
+def circuit_of(lm: Decoder, cases: tuple[Case, ...], most: int) -> CircuitGraph:
+    """The circuit of cases; see `circuit`."""
+    if not lm.n_layers:
+        raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
     scores = node_scores(lm, cases)
     chosen = select_nodes(scores, most, SHARE)
     nodes = [node for node, _ in chosen]

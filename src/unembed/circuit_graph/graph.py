@@ -125,9 +125,9 @@ class CircuitGraph(Displayed):
             kinds: "memories": all other memories are set, and attention is not changed, as published; "all": heads
                 too, and with counterfactuals the circuit's nodes are put into the counterfactual's run, or taken out
                 of the prompt's. By default memories for several prompts, all for one.
-            to: what all other nodes are set to: "mean" of the counterfactual prompts at each position, each prompt's
-                own "counterfactual", the mean over a text ("corpus"), or "zero". By default the first of these that
-                there is; the mean for several prompts alone.
+            to: what nodes are set to: "mean" of the counterfactual prompts at each position (the default for memories
+                of several prompts), each prompt's own "counterfactual" (the default else), the mean over a text
+                ("corpus", the default without counterfactuals), or "zero".
 
         Returns:
             A row for each size: nodes, faithfulness, complement, random, random_complement, each share with bounds
@@ -151,12 +151,27 @@ class CircuitGraph(Displayed):
         if self.lm is None:
             raise Unsupported("a test of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
         cases = self.cases if pairs is None else read_cases(self.lm, pairs)
+        return self.tested_on(cases, sizes, kinds=kinds, to=to, seed=seed)
+
+    def tested_on(
+        self,
+        cases: Sequence[Case],
+        sizes: Sequence[int],
+        *,
+        kinds: CircuitNodes | None = None,
+        to: SetTo | None = None,
+        seed: int = 0,
+    ) -> CircuitTest:
+        """The test on cases; see `test`."""
+        if self.lm is None:
+            raise Unsupported("a test of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
         sizes = [positive_int("size", size) for size in sizes]
         several = len(cases) > 1
         kinds = ("memories" if several and self.lm.n_memories else "all") if kinds is None else kinds
         one_of("kinds", kinds, get_args(CircuitNodes))
         paired = cases[0].counterfactual is not None
-        to = ("mean" if several else "counterfactual") if to is None and paired else "corpus" if to is None else to
+        if to is None:
+            to = "corpus" if not paired else "mean" if several and kinds == "memories" else "counterfactual"
         one_of("to", to, get_args(SetTo))
         if to in ("mean", "counterfactual") and not paired:
             raise InvalidInput(f"to={to!r}", why="the prompts have no counterfactuals", instead='Use to="corpus"')

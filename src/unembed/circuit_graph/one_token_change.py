@@ -1,0 +1,62 @@
+"""A counterfactual found for a prompt: the change of one token after which the other answer is most probable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.circuit_graph.cases import Case, CaseBatch, batches
+from unembed.circuit_graph.node_scores import node_scores
+from unembed.models.decoder import Decoder
+from unembed.stream.run import run
+
+CANDIDATES = 32
+"""Tokens that are tried in the place of another."""
+PLACES = 4
+"""Positions at which they are tried: those whose tokens have the largest relevance."""
+
+
+@torch.no_grad()
+def with_counterfactual(lm: Decoder, case: Case) -> Case:
+    """The case with a counterfactual that differs in one token.
+
+    The most relevant tokens are replaced by those with the most similar embeddings (but the two answers). Taken is the
+    change after which the other answer is most probable; without another answer, after which the token is least so.
+    One pass over the changed prompts.
+    """
+    with torch.enable_grad():
+        scores = node_scores(lm, [case]).tokens.flip(0)
+    answers = {case.token, case.against}
+    changed = [
+        replace(case, prompt=(*case.prompt[:place], token, *case.prompt[place + 1 :]), counterfactual=None)
+        for place in scores.abs().topk(min(PLACES, len(scores))).indices.tolist()
+        for token in _similar(lm, case.prompt[place]).tolist()
+        if token not in answers
+    ]
+    found, best = case, float("-inf")
+    for batch in batches(lm, changed):
+        score = _changed(batch, run(lm, batch.tokens).logits[:, -1])
+        row = int(score.argmax())
+        if float(score[row]) > best:
+            found, best = batch.cases[row], float(score[row])
+    return replace(case, counterfactual=found.prompt)
+
+
+def _changed(batch: CaseBatch, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, " batch"]:
+    """How well each prompt does as a counterfactual: a log probability."""
+    case = batch.cases[0]
+    own = logits.float().log_softmax(-1)
+    return -own[:, case.token] if case.against is None else own[:, case.against]
+
+
+def _similar(lm: Decoder, token: int) -> Int[Tensor, " candidate"]:
+    """The tokens whose embeddings point most in the direction of a token's, without that token."""
+    W_E = lm.weights.W_E
+    norms = lm.once(("circuit_graph", "lengths of embeddings"), lambda: torch.linalg.vector_norm(W_E, dim=1))
+    closeness = (W_E @ W_E[token]).float() / norms.float().clamp_min(1e-6)
+    closeness[token] = -torch.inf
+    closeness[lm.unlisted.to(closeness.device)] = -torch.inf
+    return closeness.topk(min(CANDIDATES, lm.d_vocab - 1)).indices

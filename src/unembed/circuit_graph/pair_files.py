@@ -1,0 +1,72 @@
+"""Files of prompts with a behaviour and their counterfactuals: one JSON object or list on each line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unembed.circuit_graph.cases import Case, read_case
+from unembed.errors import InvalidInput, NotOneToken, reading_fault
+from unembed.models.decoder import Decoder
+
+_KEYS = (
+    ("prompt", "counterfactual", "token", "against"),
+    ("clean_prefix", "patch_prefix", "clean_answer", "patch_answer"),
+)
+"""Names of the four parts: ours, and those of the data of Marks et al. 2024."""
+
+
+def read_pairs(path: Path) -> list[tuple[Any, ...]]:
+    """Prompt, counterfactual, token and the other token of each line.
+
+    Raises:
+        InvalidInput: the file cannot be read, or a line is not of the form.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}", why=reading_fault(error)) from error
+    found = [_pair(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not found:
+        raise InvalidInput(f"{path}", why="it has no lines", instead="Write one JSON object on each line")
+    return found
+
+
+def _pair(path: Path, number: int, line: str) -> tuple[Any, ...]:
+    try:
+        stored = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"line {number} of {path}", why=f"it is not JSON ({error.msg})") from error
+    if isinstance(stored, list) and len(stored) == 4:
+        return tuple(stored)
+    for keys in _KEYS:
+        if isinstance(stored, dict) and set(keys) <= set(stored):
+            return tuple(stored[key] for key in keys)
+    raise InvalidInput(
+        f"line {number} of {path}",
+        why="it has no prompt, counterfactual, token and against",
+        instead='Write {"prompt": "The friends", "counterfactual": "The friend", "token": " have", "against": " has"}',
+    )
+
+
+def usable_cases(lm: Decoder, pairs: Sequence[Sequence[Any]]) -> tuple[tuple[Case, ...], int]:
+    """The cases whose prompts have equal lengths and whose answers are single tokens, and how many are not.
+
+    Raises:
+        InvalidInput: none is usable.
+    """
+    found = list[Case]()
+    for prompt, other, token, against in pairs:
+        try:
+            found.append(read_case(lm, prompt, other, token, against))
+        except (InvalidInput, NotOneToken) as error:
+            reason = error
+    if not found:
+        raise InvalidInput(
+            f"none of {len(pairs)} pairs",
+            why=f"of the last one: {reason}",
+            instead="Give prompts with as many tokens as their counterfactuals, and answers of one token",
+        )
+    return tuple(found), len(pairs) - len(found)

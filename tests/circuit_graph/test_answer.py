@@ -1,0 +1,115 @@
+"""`unembed circuit` on the shipped model: subject-verb agreement, a counterfactual that is found, files of pairs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import unembed
+from unembed.circuit_graph import circuit
+from unembed.circuit_graph.answer import circuit_answer
+from unembed.circuit_graph.cases import read_case
+from unembed.circuit_graph.in_words import CircuitWords
+from unembed.circuit_graph.in_words import test_in_words as in_words
+from unembed.circuit_graph.one_token_change import with_counterfactual
+from unembed.circuit_graph.pair_files import read_pairs, usable_cases
+from unembed.cli.commands import app
+from unembed.errors import InvalidInput
+from unembed.language_model import LanguageModel
+
+SVA = Path(__file__).parents[1] / "data" / "sva"
+
+
+@pytest.fixture(scope="module")
+def wren() -> LanguageModel:
+    return unembed.load()
+
+
+def test_ten_memories_carry_subject_verb_agreement_on_pairs_they_were_not_found_on(wren: LanguageModel) -> None:
+    """Arora et al. 2026 find about a hundred in larger models; the shipped one needs ten of 40,960."""
+    train, _ = usable_cases(wren, read_pairs(SVA / "simple_train.jsonl"))
+    test, left_out = usable_cases(wren, read_pairs(SVA / "simple_test.jsonl"))
+    assert len(test) > 25 and left_out < 15
+    graph = circuit(wren, pairs=[(c.prompt, c.counterfactual, c.token, c.against) for c in train[:40]], max_nodes=20)
+    pairs = [(c.prompt, c.counterfactual, c.token, c.against) for c in test]
+    row = graph.test(pairs, sizes=(10,)).rows().__next__()
+    assert row["faithfulness"] > 0.8 and row["complement"] < 0.2
+    assert row["faithfulness_low"] < row["faithfulness"] < row["faithfulness_high"]
+    assert abs(row["random"]) < 0.02 and row["random_complement"] > 0.98 and row["random_does_as_well"] is False
+    assert "pairs that it was not found on" in in_words(graph.tested(pairs, (10,)), held_out=True)
+
+
+def test_a_counterfactual_changes_one_token_and_the_answer(wren: LanguageModel) -> None:
+    case = with_counterfactual(wren, read_case(wren, "The dogs", None, " are", " is"))
+    assert case.counterfactual is not None
+    assert sum(a != b for a, b in zip(case.prompt, case.counterfactual, strict=True)) == 1
+    logits = wren.run(list(case.counterfactual)).logits[0, -1]
+    assert logits[wren.single_token(" is")] > logits[wren.single_token(" are")]
+
+
+def test_the_words_say_what_the_graph_holds(wren: LanguageModel) -> None:
+    graph = circuit(wren, "The dogs", " are", " is", "The dog", max_nodes=20)
+    words = CircuitWords(graph)
+    chain = words.chain(6)
+    assert len(chain) == 6 and chain.column_names == ["node", "at", "reads", "promotes", "relevance", "directly"]
+    assert chain["relevance"] == graph.nodes["relevance"][:6]
+    name = graph.nodes["name"][0]
+    direct = {e["source"]: e["weight"] for e in graph.edges.rows() if e["target"] == "metric"}
+    assert chain["directly"][0] == direct[name]
+    assert 'Why "·are" rather than "·is" after "The dogs"' in words.subject
+    assert words.first().startswith(name.split("@")[0])
+    assert f"{graph.nodes['relevance'][0]:+.2f}" in words.first()
+
+
+def test_without_a_counterfactual_the_test_says_what_removing_does(wren: LanguageModel) -> None:
+    answer = circuit_answer(wren, "The dogs", token=" are", against=" is", alone=True, max_nodes=10)
+    text = " ".join(answer.sections[0].text)
+    assert "their mean over a text" in text and "becomes" in text
+
+
+def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
+    line = ["circuit", "The dogs", "--token", " are", "--against", " is", "--out", str(tmp_path / "graph")]
+    printed = CliRunner().invoke(app, line, env={"COLUMNS": "100"})
+    assert printed.exit_code == 0, printed.output
+    assert "Test: put into the counterfactual's run" in printed.output and "Relevance:" in printed.output
+    assert len(printed.output.splitlines()) < 25
+    assert unembed.open_result(tmp_path / "graph").metric == pytest.approx(
+        unembed.load().circuit("The dogs", " are", " is").metric, abs=1e-5
+    )
+
+
+def test_files_of_pairs_are_split_into_found_and_tested(tmp_path: Path) -> None:
+    lines = (SVA / "simple_train.jsonl").read_text().splitlines()[:16]
+    ours = [json.dumps(["The dogs", "The dog", " are", " is"]), json.dumps(["The dogs", "The old dog", " are", " is"])]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join([*lines, *ours]) + "\n")
+    printed = CliRunner().invoke(app, ["circuit", "--pairs", str(path), "--json", "--max-nodes", "10"])
+    assert printed.exit_code == 0, printed.output
+    view = json.loads(printed.stdout)
+    assert {"chain", "nodes", "edges", "test_memories", "test_all"} == set(view["tables"])
+    assert any("left out" in text for text in view["text"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "no lines"), ("{", "not JSON"), ('{"prompt": "The"}', "no prompt, counterfactual"), ("[1, 2]", "no prompt")],
+)
+def test_files_that_are_no_pairs_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(content)
+    with pytest.raises(InvalidInput, match=message):
+        read_pairs(path)
+    with pytest.raises(InvalidInput, match="cannot read"):
+        read_pairs(tmp_path / "nothing")
+
+
+def test_options_that_exclude_each_other_are_refused(wren: LanguageModel) -> None:
+    with pytest.raises(InvalidInput, match="one or of the other"):
+        circuit_answer(wren, "The dogs", pairs=SVA / "simple_train.jsonl")
+    with pytest.raises(InvalidInput, match="needs a prompt or --pairs"):
+        circuit_answer(wren)
+    with pytest.raises(InvalidInput, match="none of 1 pairs"):
+        usable_cases(wren, [("The dogs", "The dog", " are the", " is")])
