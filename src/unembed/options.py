@@ -146,7 +146,7 @@ AnySide = Annotated[
     Pole | None, Option("Only triggers with positive, or negative, coefficients (an index of gated layers has both).")
 ]
 Context = Annotated[int | None, Option("Tokens shown of each prefix; default: as many as fit.", low=0)]
-IndexFolder = Annotated[Path | None, Option("An index of the model; default: its ready index.", metavar="DIR")]
+IndexFolder = Annotated[Path | None, Option("An index of the model; default: one in the cache folder.", metavar="DIR")]
 OUT = Option("The file or folder to write.", "o")
 Out = Annotated[Path | None, OUT]
 PerLayer = Annotated[int, Option("Memories drawn from each layer.", low=1)]
@@ -176,7 +176,7 @@ Progress = Annotated[
     Option("Function that is called with the progress while the analysis runs.", given="progress"),
 ]
 Index = Annotated[
-    Callable[..., Any], Option("An index of the model; default: its ready index.", metavar="DIR", given="index")
+    Callable[..., Any], Option("An index of the model; default: one in the cache folder.", metavar="DIR", given="index")
 ]
 Offline = Annotated[bool, Option("Use only what is on this machine.", given="offline")]
 Device = Annotated[str | None, Option("Where the model is.", given="device")]

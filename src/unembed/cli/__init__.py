@@ -1,7 +1,7 @@
-"""The command line: one file per group of commands. Each parses, calls public functions, and formats what they return.
+"""The command line: each file of a group of commands parses, calls public functions, and formats the results.
 
-Owns options, exit codes, how an error looks, and the drawing of a trace in a terminal and on a page. Computes nothing:
-every number shown is one that the library returned.
+This package holds options, exit codes, the form of errors, and the drawing of a trace in a terminal and on a page. It
+computes nothing: every number shown comes from the library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TextIO
 
 
 def main() -> None:
-    """Entry point of the `unembed` command; the commands are imported only when it runs."""
+    """Run the `unembed` command; the commands are imported only when it runs."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation does not concern these commands
     for name in ("torch.utils._pytree", "torchao"):  # messages of torchao, where installed, to its own developers
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -55,7 +55,7 @@ def _as_one_line(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning of the package as an error is printed; another library's as Python prints it."""
+    """Print a warning of the package like an error; another library's warning is printed as Python does."""
     from unembed.errors import UnembedWarning
 
     if issubclass(category, UnembedWarning):
@@ -66,7 +66,7 @@ def _as_one_line(
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C. An exception that meets the import of torch aborts in C++; before torch is there, nothing was begun."""
+    """Handle Ctrl-C. An exception during the import of torch would abort in C++; before that, nothing was begun."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.__spec__, "_initializing", False):
         os.write(2, b"unembed: Interrupted.\n")
@@ -75,7 +75,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
-    """Python ignores an exception in a finalizer, such as `__del__`: an interrupt there is sent again after it."""
+    """Send an interrupt again that Python ignored because it arrived in a finalizer, such as `__del__`."""
     if unraisable.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(unraisable)
         return

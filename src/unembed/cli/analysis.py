@@ -1,4 +1,4 @@
-"""The commands of the declared analyses: each opens what the analysis needs, calls it, and delivers what it returns."""
+"""The commands of the declared analyses: open what the analysis needs, call it, and print what it returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROMPTS = ("prompt", "clean", "corrupted")
 
 
 def command_of(listing: Listing) -> Command:
-    """The command of an analysis."""
+    """Return the command of an analysis."""
     if listing.needs is Needs.INDEX:
         return _of_index(listing)
 
@@ -90,14 +90,14 @@ def _of_index(listing: Listing) -> Command:
 
 
 def _print_screen(answer: Any, opening: Opening, index: Path | None, output: Output) -> None:
-    """Say below the terminal's form which screen of the explorer shows the same."""
+    """Print, below the result, which screen of the explorer shows the same."""
     screen = getattr(answer, "screen", None)
     if screen is not None and output.for_terminal:
         print_explorer_link(opening, screen.name, index=index, edits=screen.edits, **screen.state)
 
 
 def _subject(needs: Needs, lm: LanguageModel) -> Any:
-    """What the function takes first."""
+    """Return the first argument of the function."""
     if needs is Needs.CIRCUITS:
         import unembed
 

@@ -1,4 +1,4 @@
-"""`unembed annotate`: annotation files of value concepts, and agreement of annotators."""
+"""`unembed annotate`: annotation files for concepts of values, and the agreement of annotators."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def agreement(
 
 
 def _annotations(files: list[Path]) -> list[Annotation]:
-    """The files of different annotators.
+    """Read the files of different annotators.
 
     Raises:
         typer.BadParameter: one is given twice.

@@ -1,4 +1,4 @@
-"""A command made from an annotated function: its options, its help, and how its words are read."""
+"""Make a command from an annotated function: its options, its help, and how its arguments are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "path": Path, "t
 
 @dataclass(frozen=True)
 class Command:
-    """A command before it is one of typer's.
+    """A command before it is given to typer.
 
     Attributes:
         words: that call it, such as "index build".
@@ -43,7 +43,7 @@ COMMANDS: list[Command] = []
 
 
 def command(words: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare a function a command, with a line to try; a parameter with a group as default stands for its options."""
+    """Declare a function a command, with an example; a parameter whose default is a group stands for its options."""
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         given = inspect.signature(function).parameters.values()
@@ -55,7 +55,7 @@ def command(words: str, example: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def add_command(app: typer.Typer, name: str, given: Command) -> None:
-    """Add a command to a group, under the last of its words."""
+    """Add a command to a group, under the last word of its name."""
     owned = {key: fields_of(slot) for key, slot in given.slots.items() if not isinstance(slot, Parameter)}
     parameters = [p for key, slot in given.slots.items() for p in owned.get(key, [slot])]
 
@@ -76,7 +76,7 @@ def add_command(app: typer.Typer, name: str, given: Command) -> None:
 
 
 def spellings(parameter: Parameter) -> tuple[str, ...]:
-    """How an option is written: `--top` and `-k`; a switch that is on has its opposite too."""
+    """Return how an option is written: `--top` and `-k`; a switch that is on has its opposite too."""
     option = parameter.option
     long = "--" + (option.name or parameter.name).strip("_").replace("_", "-")
     if option.off or (parameter.kind == "bool" and parameter.default):
@@ -85,7 +85,7 @@ def spellings(parameter: Parameter) -> tuple[str, ...]:
 
 
 def value_of(parameter: Parameter, given: Any) -> Any:
-    """What the function takes for what typer read: the default where nothing was given, a text as its parser reads it.
+    """Convert what typer read to what the function takes: defaults, or text read by the parser.
 
     Raises:
         typer.BadParameter: a text is not of the form.
@@ -104,7 +104,7 @@ def value_of(parameter: Parameter, given: Any) -> Any:
 
 
 def fields_of(group: Any) -> list[Parameter]:
-    """The options of a group, with the instance's values as defaults."""
+    """Return the options of a group, with the instance's values as defaults."""
     of = cast(type[Any], type(group))
     hints, kind = get_type_hints(of, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     given = [
@@ -114,7 +114,7 @@ def fields_of(group: Any) -> list[Parameter]:
 
 
 def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
-    """The parameter from which typer makes the option or argument."""
+    """Return the parameter from which typer makes the option or argument."""
     option, kind = parameter.option, _TYPES[parameter.kind]
     kind = Literal[*parameter.choices] if parameter.choices else kind
     kind = list[kind] if parameter.repeated else kind
@@ -144,7 +144,7 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
 
 
 def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
-    """The class of a command that understands former spellings, and a part as two numbers (`1 5` for `L1H5`)."""
+    """Return the class of a command that accepts former spellings, and a part as two numbers (`1 5` for `L1H5`)."""
     former: dict[str, str] = {}
     for parameter in parameters:  # a former spelling of two options is that of the first
         for alias in parameter.option.aliases:
@@ -167,12 +167,12 @@ def _renamed(word: str, former: Mapping[str, str]) -> str:
 
 
 def _not_an_option(word: str) -> str:
-    """A word, with the minus sign of a memory's negative pole (-L5M278) written so that it does not begin an option."""
+    """Rewrite the minus sign of a negative pole (-L5M278), so that the word does not look like an option."""
     return f"\u2212{word[1:]}" if word.startswith("-L") and parse_memory(word) is not None else word
 
 
 def _joined(words: list[str]) -> list[str]:
-    """The words with the first two whole numbers in a row made one: `1.5`, which names a part of layer 1."""
+    """Join the first two consecutive whole numbers: `1.5`, which names a part of layer 1."""
     for i in range(len(words) - 1):
         is_value = i > 0 and words[i - 1].startswith("-")
         if not is_value and all(re.fullmatch(r"\d{1,9}", word) for word in words[i : i + 2]):

@@ -1,4 +1,4 @@
-"""The `unembed` command: its sub-commands, and how every failure looks."""
+"""The `unembed` command: its sub-commands, and the form of every failure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from unembed.results import visible
 
 
 class OneLineErrors(TyperGroup):
-    """A group whose commands end in one line on stderr and exit status 1 when they fail, 130 when interrupted."""
+    """A group of commands that fail with one line on stderr and exit status 1, or 130 if interrupted."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        """Take the commands, and make their help alike."""
+        """Take the commands, and give their help the same form."""
         super().__init__(*given, **options)
         help_text.tidy(self)
 
@@ -56,7 +56,7 @@ def _end(message: object, status: int) -> NoReturn:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Recognised by type name and text, so that this works without importing torch."""
+    """Tell from type name and text whether memory ran out, so that this works without importing torch."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError)
@@ -109,7 +109,7 @@ def _root(
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Characters as JSON has them (Python's own `backslashreplace` writes an é as none can read it in JSON)."""
+    """Escape characters as JSON does, because Python's `backslashreplace` writes é in a form that JSON cannot read."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 

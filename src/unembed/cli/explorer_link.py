@@ -1,4 +1,4 @@
-"""The command that opens the explorer on a result, printed below the result."""
+"""Print the command that opens the explorer on a result, below the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def print_explorer_link(
     opening: Opening, screen: str, *, index: Path | None = None, edits: Sequence[Any] = (), **state: str | None
 ) -> None:
-    """Print the command on stderr, so that stdout holds the result alone; none where the page cannot make the edits.
+    """Print the command on stderr, so that stdout holds only the result; nothing if the page lacks these edits.
 
     Args:
         opening: the model that gave the result.
@@ -36,7 +36,7 @@ def print_explorer_link(
 
 
 def explorer_command(opening: Opening, screen: str, *, index: Path | None = None, **state: str | None) -> str:
-    """`unembed serve` with the options that open this screen of this model."""
+    """Return `unembed serve` with the options that open this screen of this model."""
     query = urlencode({name: value for name, value in state.items() if value is not None})
     given = {
         "--model": None if opening.model == "wren" else opening.model,
@@ -54,7 +54,7 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
 
 
 def _switches(opening: Opening) -> list[str]:
-    """The switches of the model's opening that differ from their defaults."""
+    """Return the options of the model's opening that differ from their defaults."""
     given = {"--trust-remote-code": opening.trust_remote_code, "--no-special-tokens": not opening.special_tokens}
     return [switch for switch, is_on in given.items() if is_on]
 
@@ -62,20 +62,20 @@ def _switches(opening: Opening) -> list[str]:
 def question_in_address(
     lm: Decoder, prompt: str, position: int, token: str | None, against: str | None, *, alone: bool
 ) -> dict[str, str | None]:
-    """Why this token and not that, at a position of a prompt, as the page's address writes it."""
+    """Return the question (this token, not that one) at a position of a prompt, as the page's address writes it."""
     at = position_in_address(lm, prompt, position)
     return {"token": token, "against": against, "single": "1" if alone else None, "position": at}
 
 
 def position_in_address(lm: Decoder, prompt: str, position: int) -> str | None:
-    """The position counted from the first token; None for the last one, which the page shows by default."""
+    """Return the position counted from the first token; None for the last, which the page shows by default."""
     if position == -1:
         return None
     return str(position if position >= 0 else lm.encode(prompt).shape[-1] + position)
 
 
 def edits_in_address(edits: Sequence[Edit]) -> str | None:
-    """Edits of memories and heads as the page's address writes them; None without edits."""
+    """Return edits of memories and heads as the page's address writes them; None without edits."""
     return ";".join(_written(edit) for edit in edits) or None
 
 

@@ -1,4 +1,4 @@
-"""How `--help` looks, the same for every command: placeholders for arguments, and an example at the end."""
+"""Give `--help` the same form for every command: placeholders for arguments, and an example at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperOption
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command below a group with its words, such as "index build"; groups themselves too."""
+    """Yield every command below a group with its words, such as "index build"; groups themselves too."""
     for name, command in group.commands.items():
         words = f"{before} {name}".strip()
         yield words, command
@@ -22,7 +22,7 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tidy(group: Any) -> None:
-    """Give every parameter the same kind of word for its value."""
+    """Name the values of all parameters in the same style."""
     for _, command in [("", group), *commands(group)]:
         command.format_help = _without_trailing_spaces(command.format_help)
         shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
@@ -34,7 +34,7 @@ def tidy(group: Any) -> None:
 
 
 def _without_trailing_spaces(format_help: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """What prints a help; in a pipe or file without the spaces that fill its boxes' lines."""
+    """Return a function that prints help; in a pipe or file, without the spaces that fill its boxes."""
 
     def formatted(context: Any, formatter: Any) -> None:
         if sys.stdout.isatty():
@@ -48,7 +48,7 @@ def _without_trailing_spaces(format_help: Callable[[Any, Any], None]) -> Callabl
 
 
 class _Captured(io.StringIO):
-    """Text with the encoding of where it will go, by which rich chooses its lines."""
+    """Captured text with the encoding of its destination, by which rich chooses how to draw lines."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Captured(io.StringIO):
 
 
 def _word(option: TyperOption) -> str | None:
-    """None leaves it to typer."""
+    """Return the word for an option's value; None leaves it to typer."""
     kind = option.type_descriptor
     if option.is_flag:
         return ""

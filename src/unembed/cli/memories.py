@@ -1,4 +1,4 @@
-"""`unembed memories`: the gallery, memories ranked by evidence."""
+"""`unembed memories`: the gallery, in which memories are ranked by evidence."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _saved(opening: Opening, folder: Path | None, top: int) -> tuple[Gallery | N
 def _ranked(
     opening: Opening, lm: LanguageModel, folder: Path | None, top: int, *, recompute: bool, **settings: Any
 ) -> Gallery:
-    """A new ranking: over an index, else by the weights alone, with a line on stderr."""
+    """Make a new ranking over an index; without one, by the weights alone, which a line on stderr says."""
     import unembed
     from unembed.cli.stored_index import index_for
     from unembed.gallery import SAVED
@@ -142,7 +142,7 @@ def _ranked(
 
 
 def _for_terminal(table: Table, *, ingredients: bool) -> Table:
-    """The columns that a terminal shows; --json, --csv and --html have all."""
+    """Select the columns that a terminal shows; --json, --csv and --html have all."""
     from unembed.gallery import INGREDIENTS
 
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}

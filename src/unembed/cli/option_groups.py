@@ -1,4 +1,4 @@
-"""Options that many commands share, in groups: which model, and in which form the result is written."""
+"""Options that many commands share, in groups: which model to open, and how to write the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command's result goes: JSON, CSV, a page, or the terminal."""
+"""Write a command's result as JSON, as CSV, as a page, or in the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NARROWEST, WIDEST = 60, 160
 
 
 def terminal_width() -> int:
-    """Columns to draw in: those of the terminal (or COLUMNS), between 60 and 160; 80 when there is no terminal."""
+    """Return the columns to draw in: those of the terminal (or COLUMNS), between 60 and 160; 80 without a terminal."""
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
@@ -68,7 +68,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def deliver_table(table: Table, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
-    """Write a result table in the requested forms; the terminal's when none was."""
+    """Write a result table in the requested forms; in the terminal if none was requested."""
     if html is not None:
         write_page(html, table.to_html())
     if as_json:

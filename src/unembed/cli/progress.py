@@ -1,4 +1,4 @@
-"""Progress of a long computation: one line on stderr, which a terminal shows counting up."""
+"""Show the progress of a long computation as one line on stderr, updated in place."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 
 class ProgressLine:
-    """The line that follows a computation on a terminal; elsewhere nothing is written."""
+    """The line that shows progress on a terminal; elsewhere nothing is written."""
 
     def __init__(self) -> None:
-        """Begin; nothing is shown before the first stage reports."""
+        """Show nothing before the first stage reports."""
         self._shown = sys.stderr.isatty()
         self._last, self._stage, self._began = 0.0, "", 0.0
 
@@ -35,7 +35,7 @@ class ProgressLine:
 
 
 def duration(seconds: int | float) -> str:
-    """Seconds in words."""
+    """Write seconds in words."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -90,7 +90,7 @@ def _made(
 
 
 def _chosen(given: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE pairs; whole numbers, numbers, true and false are read as such.
+    """Read NAME=VALUE pairs; whole numbers, numbers, true and false are converted.
 
     Raises:
         typer.BadParameter: a pair has no "=".
@@ -116,7 +116,7 @@ def _value(text: str) -> Any:
 
 
 def _progress() -> Callable[[str, int, int], None]:
-    """Writes one line on stderr for each stage; on a terminal the line counts up in place."""
+    """Return a function that writes one line on stderr for each stage; on a terminal it is updated in place."""
     shown: dict[str, Any] = {"what": "", "at": 0.0}
     live = sys.stderr.isatty()
 

@@ -1,4 +1,4 @@
-"""The index of a model that a command names, found without opening the model."""
+"""Find the index of the model that a command names, without opening the model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index
 
 @dataclass(frozen=True)
 class KnownIndex:
-    """The index of a command's model, opened when an analysis asks for it."""
+    """The index of a command's model, which is opened when an analysis asks for it."""
 
     opening: Opening
     lm: LanguageModel

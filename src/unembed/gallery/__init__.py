@@ -1,4 +1,4 @@
-"""The gallery of memories (FFN neurons): the ones that do something a person can name, and what that is.
+"""The gallery of memories (FFN neurons): those that do something a person can name, and what that is.
 
 Five ingredients of evidence, each with a size and a p-value: coherence and concept of the promoted tokens, pattern of
 the triggers, agreement of promoted tokens with what follows the triggers, and the effect of removing the memory there.

@@ -1,7 +1,8 @@
-"""Memories as candidates for the gallery: what each promotes, where it fires, and the evidence found so far.
+"""Candidates for the gallery: memories with the tokens they promote, where they fire, and the evidence so far.
 
 Evidence is found in two steps, because most memories do nothing that a person can name: a layer's memories are judged
-as far as their score needs, and only the best are judged in full. No score depends on where the steps part.
+only as far as their score needs, and only the best are judged in full. No score depends on how the work is divided into
+steps.
 """
 
 from __future__ import annotations
@@ -65,30 +66,30 @@ class Candidate:
 
     @property
     def found(self) -> dict[str, Evidence | None]:
-        """The evidence so far."""
+        """Return the evidence found so far."""
         if self.evidence is None:
             self.evidence = dict.fromkeys(INGREDIENTS)
         return self.evidence
 
     @property
     def score(self) -> float:
-        """The score by the evidence so far."""
+        """Return the score from the evidence found so far."""
         return score(self.found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The candidate as JSON values."""
+        """Return the candidate as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Candidate:
-        """Inverse of `to_dict`."""
+        """Build a candidate from what `to_dict` returned."""
         values = {field.name: row[field.name] for field in fields(cls)}
         values["promoted"], values["concept_tokens"] = tuple(row["promoted"]), tuple(row["concept_tokens"])
         values["evidence"] = {name: one and Evidence(**one) for name, one in row["evidence"].items()}
         return cls(**values)
 
     def described(self, lm: Decoder) -> MemoryEvidence:
-        """The row of the gallery."""
+        """Return the candidate as a row of the gallery."""
         tokens = tuple(lm.token_strings(list(self.promoted[:SHOWN_TOKENS])))
         members = tuple(lm.token_strings(list(self.concept_tokens)))
         return MemoryEvidence(
@@ -107,14 +108,14 @@ class Candidate:
 
 
 def poles_of(lm: Decoder, known: TriggerText | None, layer: int) -> tuple[str, ...]:
-    """The poles of a layer's memories: those whose triggers are known, or both where coefficients have a sign."""
+    """Return the poles of a layer's memories: those with known triggers, or both if coefficients have a sign."""
     if known is not None:
         return tuple(known.positions)
     return ("positive", "negative") if lm.is_signed(layer) else ("positive",)
 
 
 def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlearned: bool) -> list[Candidate]:
-    """All memories of a layer, at the positive pole and then at the negative one if it has that."""
+    """Return all memories of a layer, at the positive pole and then at the negative one if there is one."""
     poles = poles_of(lm, known, layer)
     n = lm.weights.n_memories[layer]
     found = []
@@ -133,7 +134,7 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
 def add_concepts(
     lm: Decoder, candidates: list[Candidate], classes: Classes, layer: int, show_unlearned: bool, seed: int
 ) -> None:
-    """The concept of each candidate of a layer, against those of random vectors like the layer's values."""
+    """Add to each candidate of a layer its concept, tested against random vectors similar to the layer's values."""
     concepts = _concepts(classes, np.array([one.promoted for one in candidates]))
     poles = dict.fromkeys(one.pole for one in candidates)
     random = {pole: _random_scores(lm, classes, layer, pole, show_unlearned, seed) for pole in poles}
@@ -151,7 +152,7 @@ def _concepts(classes: Classes, ids: Int[np.ndarray, "list k"]) -> list[Concept 
 def _random_scores(
     lm: Decoder, classes: Classes, layer: int, pole: str, show_unlearned: bool, seed: int
 ) -> Float[np.ndarray, " random"]:
-    """Scores of the concepts of random vectors with the mean and deviation of the layer's values; 0 without one.
+    """Score the concepts of random vectors with the mean and deviation of the layer's values; 0 without a concept.
 
     The unembedding is far from isotropic, so the top tokens of a random vector share more than random tokens do.
     """

@@ -1,10 +1,10 @@
-"""Context vectors of tokens, counted in a text, and how coherent lists of tokens are under them.
+"""Count context vectors of tokens in a text, and measure how coherent lists of tokens are under them.
 
 Two tokens are similar here if they occur in the same contexts of a text: the same tokens one or two positions before
-and after them. The model's weights are not used, so this evidence does not come from the space in which the lists were
-read. Positive pointwise mutual information of token and context, reduced to `DIM` directions (latent semantic
-analysis). Source: Levy and Goldberg 2014 for the weighting; the frequency-matched control is ours: without it lists of
-function words look like a theme.
+and after them. The model's weights are not used, so this evidence is independent of the space in which the lists were
+read. The vectors hold the positive pointwise mutual information of token and context, reduced to `DIM` directions
+(latent semantic analysis). Source: Levy and Goldberg 2014 for the weighting; the frequency-matched control is ours:
+without it, lists of function words look like a theme.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ContextVectors:
 
     @property
     def known(self) -> Bool[np.ndarray, " token"]:
-        """Whether a token has a vector."""
+        """Tell which tokens have a vector."""
         return np.asarray(self.vectors.any(axis=1))
 
     @classmethod
@@ -78,7 +78,7 @@ class ContextVectors:
 def _block(
     text: np.ndarray, offset: int, row_of: np.ndarray, column_of: np.ndarray, n_rows: int, n_columns: int
 ) -> sparse.csr_matrix:
-    """Counts of (token, context at this offset)."""
+    """Count pairs (token, context at this offset)."""
     here, there = (text[:-offset], text[offset:]) if offset > 0 else (text[-offset:], text[:offset])
     rows, columns = row_of[here], column_of[there]
     inside = (rows >= 0) & (columns >= 0)
@@ -96,7 +96,7 @@ def _positive_pmi(counts: sparse.csr_matrix) -> sparse.csr_matrix:
 
 @dataclass(frozen=True, eq=False)
 class Coherence:
-    """How similar the tokens of each list are to each other, against random words of the same frequencies."""
+    """How similar the tokens of each list are to each other, compared with random words of the same frequencies."""
 
     similarity: Float[np.ndarray, " list"]
     """Mean cosine of all pairs; NaN for lists with fewer than `MIN_TOKENS` tokens that have a vector."""
@@ -107,7 +107,7 @@ class Coherence:
 
     @property
     def size(self) -> Float[np.ndarray, " list"]:
-        """The excess over random lists as a share of the largest possible one, 0 to 1."""
+        """Return the excess over random lists as a share of the largest possible excess, 0 to 1."""
         size = (self.similarity - self.expected) / (1 - self.expected).clip(1e-9)
         return np.nan_to_num(size).clip(0, 1)
 
@@ -120,9 +120,9 @@ def coherence(
     seed: int = 0,
     only_below: float = 1.0,
 ) -> Coherence:
-    """The coherence of lists of tokens.
+    """Measure the coherence of lists of tokens.
 
-    In a random list every token is replaced by one of nearly the same number of occurrences: one of the 50 (in small
+    In a random list every token is replaced by one with nearly the same number of occurrences: one of the 50 (in small
     vocabularies a twentieth of all) on either side of it by frequency.
 
     Args:
@@ -169,7 +169,7 @@ def coherence(
 def _similarity(
     table: Float[np.ndarray, "rows dim"], ids: Int[np.ndarray, "list k"], n: Int[np.ndarray, " list"]
 ) -> Float[np.ndarray, " list"]:
-    """Mean cosine of all pairs: (|sum of the unit vectors|^2 - n) / (n (n - 1))."""
+    """Return the mean cosine of all pairs: (|sum of the unit vectors|^2 - n) / (n (n - 1))."""
     if not len(ids):
         return np.zeros(0)
     squared = [

@@ -1,4 +1,4 @@
-"""Descriptions of memories (FFN neurons) from a saved gallery: the words shown next to `L5M278`.
+"""Read descriptions of memories (FFN neurons) from a saved gallery: the words shown next to `L5M278`.
 
 An embedded model ships with its own gallery. For any other model `Index.memories` saves one with the index.
 """
@@ -23,31 +23,31 @@ class MemoryDescriptions:
     """One line for each memory with a theme; none for the others."""
 
     def __init__(self, gallery: Gallery | None = None) -> None:
-        """Take the descriptions of those memories whose promoted tokens have a theme."""
+        """Take the descriptions of the memories whose promoted tokens have a theme."""
         rows = () if gallery is None else gallery.rows
         self._of = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
 
     def __len__(self) -> int:
-        """How many memories and poles have one."""
+        """Return how many memories and poles have a description."""
         return len(self._of)
 
     def __iter__(self) -> Iterator[tuple[int, int, str, str]]:
-        """Layer, index, pole and description, the best memory first."""
+        """Yield layer, index, pole and description, best memory first."""
         return ((*key, text) for key, text in self._of.items())
 
     def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
-        """The description of a memory; with `negative`, of its negative pole (gated layers)."""
+        """Return the description of a memory; with `negative`, of its negative pole (gated layers)."""
         return self._of.get((layer, index, "negative" if negative else "positive"))
 
 
 def has_theme(row: MemoryEvidence) -> bool:
-    """Whether its promoted tokens are significantly coherent or share a concept: else a description claims nothing."""
+    """Tell whether the promoted tokens have a theme: they are significantly coherent or share a concept."""
     found = (row.evidence["coherence"], row.evidence["concept"])
     return any(one is not None and one.counted > 0 for one in found)
 
 
 def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> MemoryDescriptions:
-    """The descriptions that are saved for a model: with an index of it, else with an embedded model; empty if none are.
+    """Return the descriptions saved with an index of the model or with an embedded model; empty if there are none.
 
     Args:
         index_folder: the folder of an index of this model.
@@ -59,7 +59,7 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
-    """The gallery that is saved for a model: with an index of it, else with an embedded model; None if there is none.
+    """Return the gallery saved with an index of the model or with an embedded model; None if there is none.
 
     Arguments and errors are those of `memory_descriptions`.
     """
@@ -71,7 +71,7 @@ def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | N
 def saved_descriptions(
     model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None
 ) -> MemoryDescriptions:
-    """The descriptions that are saved for a model, which need not be open.
+    """Return the descriptions that are saved for a model, which need not be open.
 
     Args:
         model: a provenance with its name and dtype.
@@ -85,7 +85,7 @@ def saved_descriptions(
 
 
 def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None) -> Gallery | None:
-    """The same, of a model that need not be open; arguments and errors are those of `saved_descriptions`."""
+    """Return the gallery that is saved for a model, which need not be open; arguments as in `saved_descriptions`."""
     if index_folder is not None and (index_folder / FILE).exists():
         return _gallery(index_folder / FILE)
     name = model.model
@@ -98,7 +98,7 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
 
 
 def _gallery(path: Path) -> Gallery:
-    """A saved gallery, needed at every traced position: it is read once, and again when the file has changed."""
+    """Read a saved gallery and keep it in memory; it is read again when the file has changed."""
     about = path.stat()
     return _gallery_of(path, about.st_mtime_ns, about.st_size)
 

@@ -34,7 +34,7 @@ class Evidence:
 
     @property
     def counted(self) -> float:
-        """The size if the p-value is small enough, else 0."""
+        """The size of the ingredient if its p-value is small enough, else 0."""
         return self.size if self.p <= SIGNIFICANT else 0.0
 
 
@@ -77,13 +77,13 @@ class MemoryEvidence:
         return score(self.evidence)
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON values."""
+        """Return the row as JSON values."""
         row = {"memory": self.name, "score": self.score, **asdict(self)}
         return row if self.experts is not None else {k: v for k, v in row.items() if k != "experts"}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> MemoryEvidence:
-        """Inverse of `to_dict`."""
+        """Build a row from what `to_dict` returned."""
         values = {field.name: row[field.name] for field in fields(cls) if field.name != "experts"}
         values["experts"] = tuple(row["experts"]) if row.get("experts") else None
         for name in ("top_tokens", "top_ids", "concept_tokens"):
@@ -93,7 +93,7 @@ class MemoryEvidence:
 
 
 def score(evidence: dict[str, Evidence | None]) -> float:
-    """The mean size of the five ingredients, 0 to 1, each counted as described above."""
+    """Return the mean size of the five ingredients, 0 to 1, each counted as described above."""
     counted = {name: 0.0 if one is None else one.counted for name, one in evidence.items()}
     if not counted["agreement"]:
         counted["triggers"] = 0.0
@@ -101,7 +101,7 @@ def score(evidence: dict[str, Evidence | None]) -> float:
 
 
 def describe_pattern(pattern: TriggerPattern | None) -> str | None:
-    """The shared pattern of the triggers, in words: "after 'on' + number"."""
+    """Write the shared pattern of the triggers in words: "after 'on' + number"."""
     if pattern is None:
         return None
     if pattern.word is not None:
@@ -124,7 +124,7 @@ def describe(
     top_tokens: tuple[str, ...],
     evidence: dict[str, Evidence | None],
 ) -> str:
-    """One line from the evidence alone: trigger pattern (as `describe_pattern` words it), then what is promoted.
+    """Write one line from the evidence alone: the trigger pattern (see `describe_pattern`), then what is promoted.
 
     The pattern is named if it is significant. The concept is named if it is significant and large enough; its tokens
     follow as examples. Without a concept the first tokens are quoted, and nothing is claimed about them.

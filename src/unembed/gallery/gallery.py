@@ -25,7 +25,7 @@ Order = Literal["score", "different first"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gallery(Displayed):
-    """Memories in order of score or, after `varied`, different ones first; each with its evidence and a description."""
+    """Memories by score or, after `varied`, with different ones first; each has its evidence and a description."""
 
     rows: tuple[MemoryEvidence, ...]
     provenance: Provenance
@@ -43,7 +43,7 @@ class Gallery(Displayed):
         return self.rows[rank]
 
     def to_table(self) -> Table:
-        """One row each: place from 1, score, description, top tokens, size and p-value of each ingredient."""
+        """Return one row for each memory: place from 1, score, description, top tokens, and each ingredient."""
         columns: dict[str, list[Any]] = {
             "rank": list(range(1, len(self.rows) + 1)),
             "memory": [row.name for row in self.rows],
@@ -63,7 +63,7 @@ class Gallery(Displayed):
         return Table(f"Memories (FFN neurons) ranked by evidence, {order}", columns, self.provenance)
 
     def to_dict(self) -> dict[str, Any]:
-        """The gallery as JSON values."""
+        """Return the gallery as JSON values."""
         return {
             "schema": SCHEMA,
             "provenance": self.provenance.to_dict(),
@@ -74,11 +74,11 @@ class Gallery(Displayed):
         }
 
     def first(self, n: int) -> Gallery:
-        """The first `n` memories."""
+        """Return the first `n` memories."""
         return replace(self, rows=self.rows[:n])
 
     def different(self) -> Gallery:
-        """The memories of which none is like one above it; in the order of the gallery.
+        """Return the memories that are not like any memory above them, in order.
 
         Two are alike that have the same concept, the same pattern of triggers, or `ALIKE` of their listed top tokens in
         common.
@@ -90,7 +90,7 @@ class Gallery(Displayed):
         return replace(self, rows=tuple(chosen))
 
     def varied(self) -> Gallery:
-        """The `different` memories, then the others."""
+        """Return the `different` memories, followed by the others."""
         different = self.different().rows
         names = {row.name for row in different}
         others = tuple(row for row in self.rows if row.name not in names)

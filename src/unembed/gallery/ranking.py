@@ -1,4 +1,4 @@
-"""Ranking memories by the evidence that they do something a person can name."""
+"""Rank memories by the evidence that they do something a person can name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rank_memories(
     progress: Progress | None = None,
     saved: SavedProgress | None = None,
 ) -> Gallery:
-    """Memories ranked by evidence.
+    """Rank memories by evidence.
 
     Args:
         known: triggers and text of an index; without it only concepts are judged, for which the weights suffice.
@@ -64,7 +64,7 @@ def rank_memories(
     text: list[TextEvidence] = []
 
     def of_text() -> TextEvidence:
-        """The evidence of the text, made when a step that was not saved needs it."""
+        """Return the evidence of the text, which is built only if a step that was not saved needs it."""
         assert known is not None
         if not text:
             text.append(TextEvidence(lm, known, classes, seed))
@@ -99,14 +99,14 @@ def rank_memories(
 
 
 def _best(candidates: Sequence[Candidate], n: int) -> list[Candidate]:
-    """The candidates with the highest scores; of equal ones the positive poles first, then the lower layers."""
+    """Return the candidates with the highest scores; ties are broken by positive pole, then by lower layer."""
     return sorted(candidates, key=lambda one: (-one.score, one.pole != "positive", one.layer, one.index))[:n]
 
 
 def _with_effects(
     best: Sequence[Candidate], of_text: Callable[[], TextEvidence], saved: SavedProgress, report: Progress
 ) -> list[Candidate]:
-    """The best candidates, judged in full."""
+    """Judge the best candidates in full."""
     found: list[Candidate] = []
 
     def measured(group: Sequence[Candidate]) -> Sequence[Candidate]:

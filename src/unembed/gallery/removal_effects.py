@@ -1,9 +1,8 @@
-"""The effect of a memory on its own triggers: the probability of the tokens it promotes, with and without it.
+"""Measure a memory's effect on its own triggers: the probability of the tokens it promotes, with and without it.
 
-The coefficient is set to 0 at the trigger token alone, in the running model, and the model's own next-token
-distribution is compared with the one that it has without the change. What precedes the trigger token is the same with
-and without the memory, so that prefixes of one text are run once, and where the model's cache holds plain keys and
-values only the trigger token is run again.
+The coefficient is set to 0 at the trigger token only, in the running model, and the next-token distribution is compared
+with the unchanged one. What precedes the trigger token is the same with and without the memory. So prefixes of one text
+are run once, and if the model's cache contains only plain keys and values, only the trigger token is run again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class _At:
-    """A removal of a batch: the row of its text, and the position of its trigger token there."""
+    """A removal in a batch: the row of its text, and the position of its trigger token there."""
 
     number: int
     removal: Removal
@@ -54,9 +53,9 @@ class _At:
 def probability_drops(
     lm: Decoder, removals: Sequence[Removal], progress: Callable[[int], None] = lambda _done: None
 ) -> Float[Tensor, " removal"]:
-    """How much the probability of the promoted tokens, taken together, falls when the memory is removed.
+    """Return how much the total probability of the promoted tokens falls if the memory is removed.
 
-    Positive where the memory promotes them. Different memories, of any layers, share a forward pass.
+    It is positive where the memory promotes them. Different memories, of any layers, share a forward pass.
 
     Args:
         progress: called with the number of removals that are done.
@@ -81,7 +80,7 @@ def probability_drops(
 
 
 def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_At]]]:
-    """Texts of which the prefixes are beginnings, each once, as many as are run at once; and the removals in them."""
+    """Yield batches of texts, each once, with the removals whose prefixes are beginnings of these texts."""
     order = sorted(range(len(removals)), key=lambda i: removals[i].ids.tolist(), reverse=True)
     texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
     for i in order:
@@ -104,7 +103,7 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
 
 
 def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
-    """As many removals as their prefixes allow at once, the longest prefixes first."""
+    """Yield groups of removals as large as their prefixes allow, longest prefixes first."""
     ordered = sorted(places, key=lambda one: -one.position)
     start = 0
     while start < len(ordered):
@@ -116,7 +115,7 @@ def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
 def _before(
     lm: Decoder, texts: Sequence[Tensor], places: Sequence[_At]
 ) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
-    """The promoted tokens' probability at each trigger token, and the cache if only that token need be run again."""
+    """Return the promoted tokens' probability at each trigger token, and the cache if only that token must be rerun."""
     ids, mask = padded(lm, texts)
     arguments = forward_arguments(lm, mask)
     if accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids"):
@@ -136,7 +135,7 @@ def _before(
 def _last_token(
     lm: Decoder, places: Sequence[_At], cache: DynamicCache | None, *, remove: bool
 ) -> Float[Tensor, " removal"]:
-    """The promoted tokens' probability after the trigger token is run on the cache of what precedes it."""
+    """Return the promoted tokens' probability if only the trigger token is run, on the cache of its prefix."""
     assert cache is not None
     n = max(one.position for one in places)
     rows = torch.tensor([one.row for one in places], device=lm.device)
@@ -163,7 +162,7 @@ def _last_token(
 
 
 def _whole(lm: Decoder, places: Sequence[_At]) -> Float[Tensor, " removal"]:
-    """The same by a pass over all prefixes."""
+    """Return the promoted tokens' probability from a pass over whole prefixes."""
     ids, mask = padded(lm, [one.removal.ids for one in places])
     rows, columns = range(len(places)), [one.position for one in places]
     last: list[Tensor] = []
@@ -182,7 +181,7 @@ def _promoted(logits: Float[Tensor, "removal d_vocab"], places: Sequence[_At]) -
 
 
 def _silenced(places: Sequence[_At], columns: Sequence[int]) -> dict[tuple[str, int], Hook]:
-    """For each layer, what sets the coefficient of each of its memories to 0 at the trigger token of its own row."""
+    """Return, for each layer, a hook that sets the coefficient of each row's memory to 0 at its trigger token."""
     hooks: dict[tuple[str, int], Hook] = {}
     for layer in {one.removal.layer for one in places}:
         rows = [row for row, one in enumerate(places) if one.removal.layer == layer]

@@ -1,4 +1,4 @@
-"""What a ranking has found so far, so that one that was interrupted goes on where it stopped."""
+"""Save what a ranking has found, so that an interrupted ranking continues where it stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SavedProgress:
     """A folder with a file for each finished step; without a folder, nothing is saved."""
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:
-        """Go on with what is in the folder.
+        """Continue with what is in the folder.
 
         Args:
             folder: where the files are; made when the first step is finished.
@@ -26,7 +26,7 @@ class SavedProgress:
         self._folder, self._key = folder, key
 
     def step(self, name: str, find: Callable[[], Sequence[Candidate]]) -> list[Candidate]:
-        """The candidates of a step: those of its file if it has finished before, else those found now."""
+        """Return the candidates of a step, read from its file if it was finished before, else found now."""
         path = None if self._folder is None else self._folder / f"{name}.json"
         if path is not None and path.exists():
             with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file: the step is done again
@@ -41,6 +41,6 @@ class SavedProgress:
         return found
 
     def remove(self) -> None:
-        """Remove the files: the ranking is finished."""
+        """Remove the files, because the ranking is finished."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

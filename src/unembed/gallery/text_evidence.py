@@ -1,4 +1,4 @@
-"""Evidence that a text gives: coherence of the promoted tokens, pattern of the triggers, agreement, effect."""
+"""Find the evidence that a text gives: coherence of promoted tokens, pattern of triggers, agreement, effect."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class TextEvidence:
         self._strings = lm.vocabulary.strings(torch.arange(lm.d_vocab))
 
     def judge(self, candidates: Sequence[Candidate]) -> None:
-        """Judge candidates as far as their scores need: evidence that counts nothing may lack its numbers."""
+        """Judge candidates as far as their scores need; evidence that cannot change the score may be incomplete."""
         self._add_coherence(candidates, only_below=SIGNIFICANT)
         self._add_agreement(candidates)
         self._add_patterns([one for one in candidates if _counted(one, "agreement")])
 
     def complete(self, candidates: Sequence[Candidate]) -> None:
-        """Judge candidates in full, but for the effect."""
+        """Judge everything about the candidates except the effect of removing them."""
         self._add_coherence(candidates)
         self._add_patterns([one for one in candidates if one.found["triggers"] is None])
 
     def add_effects(self, candidates: Sequence[Candidate], progress: Callable[[int], None]) -> None:
-        """The mean fall of the promoted tokens' probability, with the sign test's p-value over the triggers.
+        """Add the mean fall of the promoted tokens' probability, with the p-value of a sign test over the triggers.
 
         Args:
             progress: called with the number of prefixes that are done.
@@ -71,7 +71,7 @@ class TextEvidence:
                 one.found["effect"] = Evidence(float(np.clip(own.mean(), 0, 1)), p)
 
     def _positions(self, one: Candidate) -> Int[np.ndarray, " trigger"]:
-        """The candidate's triggers, as positions of the text."""
+        """Return the candidate's triggers as positions in the text."""
         positions = self._known.positions[one.pole][int(self._known.starts[one.layer]) + one.index]
         return np.asarray(positions[positions >= 0], dtype=np.int64)
 
@@ -124,7 +124,7 @@ def agreements(
     promoted: Int[np.ndarray, "memory k"],
     base: Float[np.ndarray, " memory"],
 ) -> list[Evidence | None]:
-    """How far the tokens that follow the triggers of each memory are those that it promotes; None without any.
+    """Measure how often a promoted token follows a trigger of each memory; None without such triggers.
 
     Size: the share of the triggers that a promoted token follows, in excess of these tokens' share of the text.
 

@@ -1,4 +1,4 @@
-"""Shared patterns of a key's triggers: a token, or tokens of one class, at the end of the prefix; else a word in it.
+"""Find shared patterns of a key's triggers: a token, or a class of tokens, at the end of the prefix; or a word in it.
 
 A pattern is searched at each of the last three tokens of the prefixes: one token that at least `SHARED` of them have,
 or else one class of tokens (numbers, months, prepositions). Without such a pattern, it is a content word that
@@ -50,17 +50,17 @@ class TriggerPattern:
 
     @property
     def parts(self) -> tuple[Slot, ...]:
-        """The slots, or the word."""
+        """Return the slots, or the word."""
         return self.slots if self.word is None else (self.word,)
 
     @property
     def p(self) -> float:
-        """The smallest p-value of its parts, times the number of positions searched."""
+        """Return the smallest p-value of its parts, times the number of positions searched."""
         return min([1.0, *((SLOTS + 1) * part.p for part in self.parts)])
 
     @property
     def size(self) -> float:
-        """The largest share of triggers that have a part, in excess of the corpus: 0 (as often as anywhere) to 1."""
+        """Return the largest share of triggers that have a part, in excess of the corpus: 0 (no excess) to 1."""
         return max([0.0, *((part.share - part.base) / (1 - part.base) for part in self.parts)])
 
 
@@ -82,7 +82,7 @@ class PatternFinder:
         self._tried = (max(1, int((counts > 0).sum())), max(1, len(classes.names)))
 
     def find(self, prefixes: Int[np.ndarray, "trigger window"], strings: list[str]) -> TriggerPattern | None:
-        """The pattern of some prefixes, None if there is none or there are fewer than 5.
+        """Find the pattern of some prefixes; None if there is none, or if there are fewer than 5 prefixes.
 
         Args:
             prefixes: the last tokens of each prefix, the trigger token last; -1 before its start.
@@ -138,7 +138,7 @@ class PatternFinder:
 
 
 def _least_probable(numbers: np.ndarray, counts: np.ndarray, base: np.ndarray, n: int) -> tuple[int, int, float] | None:
-    """Number, count and base of the property that chance explains least, of those that enough of n triggers share."""
+    """Return number, count and base of the shared property that chance explains least."""
     from scipy.stats import binom  # takes 0.4 seconds to import
 
     shared = (counts >= SHARED * n) & (base <= MAX_BASE)

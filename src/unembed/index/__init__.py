@@ -1,8 +1,8 @@
-"""Indexes on disk: what the memories (FFN neurons) of one model do over one corpus, and queries on it.
+"""Indexes on disk: what the memories (FFN neurons) of one model do on one corpus, and queries on it.
 
-Owns the layout and integrity of the folder: memory-mapped arrays for fast access, the same contents as Parquet for SQL,
-SQLite for text search and labels, and a manifest with provenance and checksums. The numbers come from `sweeps` and
-`memories`. An index is read without torch, which only the queries that run the model import.
+This package holds the layout and integrity of the folder: memory-mapped arrays for fast access, the same contents as
+Parquet for SQL, SQLite for text search and labels, and a manifest with provenance and checksums. The numbers come from
+`sweeps` and `memories`. An index is read without torch, which only the queries that run the model import.
 """
 
 from __future__ import annotations

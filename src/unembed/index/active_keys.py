@@ -1,4 +1,4 @@
-"""The keys that fire most on a new text, compared with their own triggers."""
+"""Find the keys that fire most on a new text, compared with their own triggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The questions to an index that need no more than the index: declared for every surface."""
+"""The questions that an index can answer alone, declared for the command line and the explorer."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
 def map_array(
     folder: Path, name: str, *, shape: tuple[int | None, ...], dtype: np.dtype | type | tuple[type, ...]
 ) -> np.ndarray:
-    """A read-only memory map of an array with its header checked; `dtype` can be a tuple of allowed dtypes.
+    """Open an array as a read-only memory map and check its header; `dtype` can be a tuple of allowed dtypes.
 
     Raises:
         IndexFault: the file is missing, cut short or not of this shape.
@@ -73,7 +73,7 @@ def map_array(
 
 
 def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
-    """Store arrays computed from the weights alone next to an index; in a read-only folder nothing is stored."""
+    """Store arrays computed from the weights next to an index; do nothing if its folder is read-only."""
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, weights=np.array(weights), **arrays)
     with suppress(OSError, UnembedError):
@@ -81,7 +81,7 @@ def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
 
 
 def stored_derived(path: Path, weights: str, names: Iterable[str]) -> dict[str, np.ndarray] | None:
-    """The arrays that `store_derived` wrote; None where the file is missing or damaged, or is of other weights."""
+    """Return the arrays that `store_derived` wrote; None if the file is missing, damaged, or of other weights."""
     with (
         suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
         path.open("rb") as file,  # numpy leaves a damaged file open
@@ -93,14 +93,14 @@ def stored_derived(path: Path, weights: str, names: Iterable[str]) -> dict[str, 
 
 
 def smallest(positions: Int[np.ndarray, "..."], n: int) -> Int[np.ndarray, "..."]:
-    """Numbers below n as int32 where that suffices."""
+    """Return numbers below n as int32 if they fit, else as int64."""
     return positions.astype(np.int32 if n <= np.iinfo(np.int32).max else np.int64, copy=False)
 
 
 def by_token(
     ids: Int[np.ndarray, "keys k"], scores: Float[np.ndarray, "keys k"], d_vocab: int
 ) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " starts"]]:
-    """The inverted list of value readings: the entries of every token among the top tokens, best score first.
+    """Return the inverted list of value readings: for each token, the entries that list it, best score first.
 
     Equal scores keep the order of keys.
 
@@ -113,7 +113,7 @@ def by_token(
 
 
 def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The triggers, memory-mapped, by pole.
+    """Open the triggers as memory maps, by pole.
 
     Raises:
         IndexFault: a file is missing or cut short.

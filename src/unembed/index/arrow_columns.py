@@ -1,4 +1,4 @@
-"""Columns of Arrow from arrays and text; `pa.array` would import pandas (0.3 s) to look at what it was given."""
+"""Make Arrow columns from arrays and text without `pa.array`, which would import pandas (0.3 s)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def numbers(values: np.ndarray, kind: pa.DataType | None = None, *, missing: np.ndarray | None = None) -> pa.Array:
-    """Numbers as a column.
+    """Return numbers as a column.
 
     Args:
         values: (rows,) numbers.
@@ -23,7 +23,7 @@ def numbers(values: np.ndarray, kind: pa.DataType | None = None, *, missing: np.
 
 
 def texts(values: Sequence[str]) -> pa.Array:
-    """Texts as a column; each must be Unicode without lone surrogates."""
+    """Return texts as a column; each must be Unicode without lone surrogates."""
     encoded = [text.encode() for text in values]
     ends = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(text) for text in encoded], out=ends[1:])

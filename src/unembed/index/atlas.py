@@ -1,4 +1,4 @@
-"""The atlas of a model's memories: the map of their values, its colours, named islands, and the best memories.
+"""The atlas of a model's memories: a map of their values with colours, named islands, and the best memories.
 
 The map is computed once and stored with the index, in a file that names the weights.
 """
@@ -66,7 +66,7 @@ class Best:
 
 @dataclass(frozen=True)
 class AtlasView:
-    """Every value shown; each list has one entry for each."""
+    """Every value on the map; each list has one entry for each value."""
 
     schema: str
     n_values: int
@@ -105,7 +105,7 @@ class AtlasMatches:
 def atlas_view(
     lm: Decoder, index: Index | None = None, progress: Callable[[int, int], None] | None = None
 ) -> AtlasView:
-    """The atlas, its map read from the index's folder or computed, and then stored there.
+    """Return the atlas; its map is read from the index's folder, or computed and stored there.
 
     Args:
         index: its index; without one there is no density, and nothing is stored.
@@ -151,14 +151,14 @@ def atlas_view(
 
 
 def atlas_matches(lm: Decoder, index: Index | None, query: str) -> AtlasMatches:
-    """All memories that a query finds; `unembed.index.memory_search` documents the query language."""
+    """Return all memories that a query finds; `unembed.index.memory_search` documents the query language."""
     found = search(lm, index, query, _MATCHES)
     pairs = [(hit.layer, hit.index) for hit in found.hits if hit.of == "memory"]
     return AtlasMatches(query, pairs, found.total, found.notes)
 
 
 def _map(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] | None) -> ValueMap:
-    """The map stored with the index, else computed and stored there."""
+    """Return the map stored with the index, or compute and store it."""
     if index is not None and (stored := stored_derived(index.path / FILE, index.manifest.weights, _ARRAYS)):
         n_values = int(stored.pop("n_values"))
         notes = {"values": n_values, "shown": len(stored["memory"]), "clusters": len(stored["centre"])}
@@ -182,7 +182,7 @@ def _top_tokens(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point
 
 
 def _naming(found: ValueMap, top: Int[np.ndarray, "point k"]) -> list[list[int]]:
-    """For each island the tokens that its values promote more often than others do: count times log of the ratio."""
+    """Return, for each island, the tokens that its values promote more often than others: count times log ratio."""
     everywhere = Counter(top.ravel().tolist())
     named = []
     for number in range(len(found.centre)):
@@ -206,7 +206,7 @@ def _kind(token: CleanToken) -> int:
 
 
 def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " point"]:
-    """The kind of at least half of the top tokens of each value."""
+    """Return, for each value, the kind that at least half of its top tokens have."""
     if lm.tokenizer is None:
         return np.full(len(top), KINDS.index("mixed"))
     of_token = np.array([_kind(token) for token in clean(lm.token_strings(list(range(lm.d_vocab))))])
@@ -216,7 +216,7 @@ def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " po
 
 
 def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
-    """The memories of the saved gallery that are shown."""
+    """Return the memories of the saved gallery that are shown."""
     if (gallery := _gallery(lm, index)) is None:
         return []
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
@@ -229,7 +229,7 @@ def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) 
 
 
 def _gallery(lm: Decoder, index: Index | None) -> Gallery | None:
-    """The best memories of the saved gallery: that of the index, or that of an embedded model."""
+    """Return the best memories of the saved gallery, from the index or from an embedded model."""
     with suppress(UnembedError):  # damaged, or of another version
         folder = None if index is None else index.path
         if gallery := memory_gallery(lm, folder):

@@ -1,4 +1,4 @@
-"""Building an index part by part, so that the same call resumes a build that was interrupted.
+"""Build an index part by part, so that the same call resumes an interrupted build.
 
 | part | built from | can be rebuilt alone |
 |---|---|---|
@@ -107,7 +107,7 @@ class _Builder:
         self._progress = progress or (lambda part, done, total: None)
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Build the missing parts; the manifest of the complete index."""
+        """Build the missing parts, and return the manifest of the complete index."""
         self._layers = manifest.layers
         self._chosen = [n for n, size in enumerate(manifest.layers) if size]
         parts: dict[str, Callable[[], list[FileEntry]]] = {
@@ -134,7 +134,7 @@ class _Builder:
         return manifest
 
     def _with_fast_difference(self, manifest: Manifest) -> Manifest:
-        """The provenance of a fast sweep records by how much it changes coefficients, measured on the first batch."""
+        """Record in a fast sweep's provenance how much it changes coefficients, measured on the first batch."""
         if self._settings.fast is None:
             return manifest
         first = next(self._tokenized.batches(self._lm, self._tokens_per_batch))
@@ -155,7 +155,7 @@ class _Builder:
 
     @property
     def _tokenized(self) -> TokenizedCorpus:
-        """The corpus as the part `tokens` holds it, so that the sweep tokenises nothing again."""
+        """Return the corpus from the part `tokens`, so that the sweep does not tokenise it again."""
         return TokenizedCorpus(self._corpus.name, self._corpus.fingerprint, open_stream(self._folder, []))
 
     @property
@@ -225,7 +225,10 @@ class _Builder:
         return entries
 
     def _routed_share(self, routing: Sequence[Routing]) -> dict[str, np.ndarray]:
-        """For every key the share of positions at which its expert was chosen; 1 for those of no routed expert."""
+        """Return for every key the share of positions where its expert was chosen.
+
+        1 for keys outside routed experts.
+        """
         parts = []
         for layer, n in enumerate(self._layers) if routing else ():
             share = torch.ones(n)
@@ -325,7 +328,7 @@ class _Builder:
 
 
 def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The triggers of a sweep as (keys, t) coefficients and positions, by pole."""
+    """Return the triggers of a sweep by pole, as coefficients and positions (keys, t)."""
     poles = {"positive": (torch.cat(found.values).float().numpy(), torch.cat(found.positions).numpy())}
     if found.negative_values is not None and found.negative_positions is not None:
         poles["negative"] = (

@@ -1,4 +1,4 @@
-"""The cluster of a memory's value among all values of the model."""
+"""Find the cluster of a memory's value among all values of the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Near:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The cluster of a memory; without a number until the values are clustered."""
+    """The cluster of a memory; it has no number until the values have been clustered."""
 
     schema: str
     layer: int
@@ -60,12 +60,12 @@ class ClusterView:
 
 
 def n_clusters_of(lm: Decoder) -> int:
-    """How many clusters all values are cut into."""
+    """Return how many clusters all values are cut into."""
     return max(1, sum(lm.n_memories_of(n) for n in range(lm.n_layers)) // 10)
 
 
 def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
-    """The clusters stored with an index; None where there are none, or the weights differ."""
+    """Return the clusters stored with an index; None if there are none, or the weights differ."""
     stored = stored_derived(files.path / FILE, files.manifest.weights, _TREE)
     if stored is None:
         return None
@@ -96,7 +96,7 @@ def made_clusters(
 
 @torch.no_grad()
 def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index: int) -> ClusterView:
-    """The cluster of a memory: the tokens that its members share, and the nearest members.
+    """Describe the cluster of a memory: the tokens that its members share, and the nearest members.
 
     Args:
         clusters: of all its values, or None while they are not clustered.

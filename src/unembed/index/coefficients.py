@@ -1,4 +1,4 @@
-"""The distribution of one memory's coefficient: statistics over the corpus of the index, a histogram of a sample."""
+"""Describe the distribution of one memory's coefficient: statistics over the corpus, and a histogram of a sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Band:
-    """Sampled tokens whose coefficient lies between two bounds, and some of their contexts, evenly chosen."""
+    """Sampled tokens whose coefficient lies between two bounds, with some of their contexts, evenly chosen."""
 
     above: float
     up_to: float
@@ -60,7 +60,7 @@ class CoefficientsView:
 
 
 def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bins: int = 48) -> CoefficientsView:
-    """The statistics, and a histogram and bands over evenly spaced passages of the corpus.
+    """Return the statistics, and a histogram and bands over evenly spaced passages of the corpus.
 
     Raises:
         OutOfRange: there is no such memory.
@@ -90,7 +90,7 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
 
 
 def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
-    """The sample of a layer. The latest stay cached, since one run of the model gives all memories of a layer."""
+    """Run the model on the sample for a layer; the latest layers stay cached, as one run serves all memories."""
     cached = files.samples
     if layer not in cached:  # an index belongs to one model
         cached[layer] = _read(lm, files, layer)
@@ -118,7 +118,7 @@ def _read(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
 
 
 def _bands(files: IndexFiles, sample: Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
-    """Shares of the largest coefficient, then everything below 0."""
+    """Return bands by share of the largest coefficient, and one band for everything below 0."""
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]
     bands = []

@@ -1,4 +1,4 @@
-"""Passages of the corpus as the model read them, with the coefficient of one memory at every token."""
+"""Return passages of the corpus as the model read them, with one memory's coefficient at every token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class Context:
-    """A stretch of the corpus that ends where the key fires."""
+    """A passage of the corpus that ends where the key fires."""
 
     document: int
     position: int
@@ -54,7 +54,7 @@ class ContextsView:
 def contexts_view(
     lm: Decoder, files: IndexFiles, layer: int, index: int, top: int, pole: Pole = "positive"
 ) -> ContextsView:
-    """The stored triggers, strongest first, with the coefficients along them from a run of the model.
+    """Return the stored triggers, strongest first, with the coefficients along them from a run of the model.
 
     Raises:
         OutOfRange: there is no such memory.
@@ -71,7 +71,7 @@ def contexts_view(
 
 
 def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coefficient: float) -> Context:
-    """The passage up to a position; `coefficients` are those of its last tokens."""
+    """Return the passage up to a position; `coefficients` are those of its last tokens."""
     place = files.passages.place(at, 0)
     ids = files.passages.read_to(at)[-_LONGEST:].tolist()
     along = [] if coefficients is None else coefficients[-len(ids) :].tolist()
@@ -80,7 +80,10 @@ def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coeffic
 
 
 def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
-    """The text of each token; of bytes that form one character together, the first has it and the others are empty."""
+    """Return the text of each token.
+
+    If bytes form one character together, the first has it and the others are empty.
+    """
     texts = [passages.strings[i] for i in ids]
     for is_bytes, group in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):
         places = list(group)
@@ -91,7 +94,7 @@ def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
 
 
 def read(lm: Decoder, files: IndexFiles, layer: int, index: int | slice, ends: Sequence[int]) -> Iterator[np.ndarray]:
-    """Coefficients of one or more memories over the passage that ends at each position.
+    """Yield coefficients of one or more memories over the passage that ends at each position.
 
     The model's input is the same as when the index was built: special tokens, the context of the window, the tokens.
     """

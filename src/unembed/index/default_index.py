@@ -1,4 +1,4 @@
-"""Ready indexes: indexes in the cache folder, where traces and the explorer look for them.
+"""Default indexes, which lie in the cache folder, where traces and the explorer look for them.
 
 The name of the folder contains the weights, the corpus and the layout, so that it is never used for a changed model,
 another corpus or another version.
@@ -21,21 +21,21 @@ if TYPE_CHECKING:  # a ready index of weights that are known is found without to
 
 
 def cached_path(lm: Decoder, corpus: Corpus) -> Path:
-    """Where the ready index of a model and a corpus is built."""
+    """Return where the default index of a model and a corpus is built."""
     from unembed.models.fingerprint import weights_fingerprint
 
     return cache_folder() / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
 
 
 def ready_corpus() -> Corpus:
-    """The text of the embedded model's ready index: twelve articles of the shipped WikiText, as ordinary text."""
+    """Return the text of the embedded model's default index: twelve articles of WikiText, as ordinary text."""
     from unembed.corpus import open_corpus
 
     return open_corpus(detokenize=True, max_documents=12)
 
 
 def build_ready_index(lm: Decoder, *, progress: Callable[[str, int, int | None], None] | None = None) -> Index:
-    """The ready index of a model over `ready_corpus`, built or continued in the cache folder.
+    """Build or continue the default index of a model over `ready_corpus`, in the cache folder.
 
     Raises:
         IndexFault: another process is building it.
@@ -46,7 +46,7 @@ def build_ready_index(lm: Decoder, *, progress: Callable[[str, int, int | None],
 
 
 def cached_index(lm: Decoder) -> Index | None:
-    """A complete ready index of a model; the newest where there are several, None where there is none.
+    """Return a complete default index of a model: the newest if there are several, None if there is none.
 
     The weights are read only if an index names this model.
     """
@@ -59,13 +59,13 @@ def cached_index(lm: Decoder) -> Index | None:
 
 
 def cached_index_of_weights(weights: str) -> Index | None:
-    """The same, of a model that is not open, by the fingerprint of its weights."""
+    """Return a complete default index of a model that is not open, by the fingerprint of its weights."""
     path = next(_ready(lambda manifest: manifest.weights == weights), None)
     return None if path is None else Index.open(path)
 
 
 def _ready(is_wanted: Callable[[Manifest], bool]) -> Iterator[Path]:
-    """The folders of complete ready indexes, the newest first."""
+    """Yield the folders of complete default indexes, newest first."""
     found: list[tuple[float, Path]] = []
     for path in cache_folder().glob("*/manifest.json"):
         try:

@@ -1,4 +1,4 @@
-"""The estimated cost of an index: a sample of the corpus is tokenised and a few batches are run."""
+"""Estimate the cost of an index: tokenise a sample of the corpus and run a few batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Estimate:
 
 
 def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_batch: int = 2048) -> Estimate:
-    """Tokens, time and disk of an index.
+    """Estimate tokens, time and disk space of an index.
 
     Raises:
         CorpusUnreadable: the corpus is empty or cannot be read.
@@ -93,7 +93,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
 
 
 def _times(corpus: Corpus, last: Segment) -> float:
-    """The size of the whole corpus relative to the part up to a segment."""
+    """Return the size of the whole corpus relative to the part up to a segment."""
     by_share = 1 / last.share if last.share > 0 else float("inf")
     by_count = corpus.max_documents / (last.document + 1) if corpus.max_documents else float("inf")
     found = min(by_share, by_count)
@@ -109,7 +109,7 @@ def _run(
     top: int,
     tokens: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds for each token of a sweep, and in all for filling the lists of triggers; both idle and busy.
+    """Return the seconds of a sweep for each token, and for filling the lists of triggers; both idle and busy.
 
     Some batches of the sample are run twice. The second time nothing enters the lists, so that the difference is the
     cost of filling them: of n positions in random order, about t (1 + ln(n / t)) enter a list of t.
@@ -138,13 +138,13 @@ def _run(
 
 
 def _spread(sizes: Sequence[int], tokens: int) -> slice:
-    """Which batches to run, of these sizes and sorted by length: evenly spread, with about this many tokens."""
+    """Choose batches to run, sorted by length: evenly spread, with about this many tokens."""
     step = min(max(1, sum(sizes) // tokens), max(1, len(sizes)))
     return slice(step // 2, None, step)
 
 
 def _threads(lm: Decoder) -> int | None:
-    """The number of threads that run the model; None where another device runs it."""
+    """Return the number of threads that run the model; None if another device runs it."""
     return torch.get_num_threads() if lm.device.type == "cpu" else None
 
 
@@ -155,7 +155,7 @@ class _Stopwatch:
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
     def spent(self, threads: int | None) -> np.ndarray:
-        """Seconds since the start: on an idle machine, and as measured."""
+        """Return the seconds since the start, as they would be on an idle machine, and as measured."""
         busy = time.perf_counter() - self._clock
         quiet = busy if threads is None else min(busy, (time.process_time() - self._processor) / threads)
         return np.array([quiet, busy])

@@ -1,4 +1,4 @@
-"""The triggers of an index in one file, with the text of each prefix: Parquet, JSON lines or CSV."""
+"""Write the triggers of an index to one file, with the text of each prefix: Parquet, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, conte
 
 
 def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:
-    """Columns for some keys at a time."""
+    """Yield columns for some keys at a time."""
     first, last = (0, files.n_keys)
     if layer is not None:
         layer = files.memory(layer, 0)[0]

@@ -173,7 +173,7 @@ class Index(IndexQueries):
         self._lm = lm
 
     def misfit(self, lm: Decoder) -> str | None:
-        """Why the index does not belong to a model; None where it does."""
+        """Explain why the index does not belong to a model; None if it does."""
         from unembed.models.fingerprint import weights_fingerprint
 
         provenance, dtype = self.provenance, lm.dtype_name
@@ -185,7 +185,7 @@ class Index(IndexQueries):
 
     @property
     def model(self) -> Decoder:
-        """The model, opened by its name at the first use.
+        """Return the model, which is opened by its name at the first use.
 
         Raises:
             IndexFault: what opens under that name is not the model of this index.
@@ -201,7 +201,7 @@ class Index(IndexQueries):
             return self._lm
 
     def firing_on(self, text: str, top: int = 20, *, by: FiredBy = "strength") -> Table:
-        """Keys that fire most on a new text, on which the model is run.
+        """Return the keys that fire most on a new text, on which the model is run.
 
         Args:
             by: "strength" (the coefficient over that of the key's own best trigger, which makes keys comparable) or
@@ -224,7 +224,7 @@ class Index(IndexQueries):
         among: Among = "values",
         pole: Pole = "positive",
     ) -> Table:
-        """The memories whose values (or keys) point in the most similar direction, exactly.
+        """Return the memories whose values (or keys) point in the most similar direction, exactly.
 
         Args:
             top: rows at most, without the memory itself.
@@ -258,7 +258,7 @@ class Index(IndexQueries):
         return self.table(f"{among.capitalize()} most similar to {name}", columns)
 
     def contexts(self, layer: int, index: MemoryIndex, top: int = 10, *, pole: Pole = "positive") -> ContextsView:
-        """The triggers of a key with the coefficient of every token in them; the model is run on their text.
+        """Return the triggers of a key with the coefficient of every token; the model is run on their text.
 
         Raises:
             OutOfRange: there is no such memory.
@@ -363,7 +363,7 @@ class Index(IndexQueries):
         return gallery.first(top)
 
     def _promoted_by_pole(self, poles: Iterable[str]) -> dict[str, np.ndarray] | None:
-        """The top tokens of every value at each pole; None where fewer are stored than a ranking reads."""
+        """Return the top tokens of every value at each pole; None if fewer are stored than a ranking reads."""
         stored = {"positive": self.readings, "negative": self.suppressed}
         found = {pole: ends[0] for pole in poles if (ends := stored[pole]) is not None}
         enough = len(found) == len(list(poles)) and all(ids.shape[1] >= _TOP_TOKENS for ids in found.values())
@@ -404,11 +404,11 @@ class Index(IndexQueries):
         kind: str = "memory",
         notes: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append a label to a memory or a head; its number. `Label` describes the arguments."""
+        """Append a label to a memory or a head, and return its number. `Label` describes the arguments."""
         return self.add_labels([Label(layer, index, label, author, kind, notes)])[0]
 
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
-        """Append labels to memories or heads, all or none; their numbers.
+        """Append labels to memories or heads, all or none, and return their numbers.
 
         Raises:
             OutOfRange: there is no such layer, memory or head.
@@ -428,7 +428,7 @@ class Index(IndexQueries):
         Labels(self.path).withdraw(number, author=author)
 
     def labels(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> Table:
-        """Labels that are not withdrawn: of one memory or head, a layer or all.
+        """Return labels that were not withdrawn: of one memory or head, of a layer, or all.
 
         Args:
             layer: only of this layer.

@@ -1,4 +1,4 @@
-"""The files of an index, opened when they are needed: memory maps, the vocabulary, and the row of each memory."""
+"""Open the files of an index when they are needed: memory maps, the vocabulary, and the row of each memory."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class IndexFiles:
 
     @property
     def provenance(self) -> Provenance:
-        """Model, corpus and version."""
+        """The provenance: model, corpus and version."""
         return self.manifest.provenance
 
     @property
     def top(self) -> int:
-        """Triggers for each key and pole."""
+        """The number of triggers for each key and pole."""
         return int(self.manifest.settings["top"])
 
     def need(self, part: str) -> None:
@@ -85,12 +85,12 @@ class IndexFiles:
 
     @cached_property
     def passages(self) -> Passages:
-        """The corpus."""
+        """The corpus of the index."""
         self.need("tokens")
         return open_stream(self.path, self.strings)
 
     def text_pieces(self) -> TextPieces:
-        """The text of the corpus, segment by segment, to be read in other windows."""
+        """Return the text of the corpus, segment by segment, to be cut into other windows."""
         from unembed.corpus import TextPieces
 
         passages = self.passages
@@ -104,12 +104,12 @@ class IndexFiles:
 
     @cached_property
     def trigger_lists(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Coefficients and positions of each pole, (keys, top)."""
+        """Return coefficients and positions of each pole, (keys, top)."""
         self.need("triggers")
         return open_poles(self.path, self.n_keys, self.top)
 
     def pole(self, pole: Pole) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients and positions of one pole.
+        """Return coefficients and positions of one pole.
 
         Raises:
             InvalidInput: the index has no such pole.
@@ -121,7 +121,7 @@ class IndexFiles:
 
     @cached_property
     def readings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and scores of the top tokens of every value, (keys, k)."""
+        """Return ids and scores of the top tokens of every value, (keys, k)."""
         self.need("values")
         return (
             map_array(self.path, "values/token.npy", shape=(self.n_keys, None), dtype=np.int32),
@@ -130,7 +130,7 @@ class IndexFiles:
 
     @cached_property
     def suppressed(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Ids and scores of the tokens that every value suppresses most, (keys, k); None in an older index."""
+        """Return ids and scores of the tokens that every value suppresses most, (keys, k); None in an older index."""
         self.need("values")
         if not any(entry.path.startswith(SUPPRESSED) for entry in self.manifest.files):
             return None
@@ -148,13 +148,16 @@ class IndexFiles:
         )
 
     def entries_of(self, token: int) -> np.ndarray:
-        """The entries of a token in all value readings (row * k + rank from 0), best score first."""
+        """Return the entries of a token in all value readings (row * k + rank from 0), best score first."""
         entry, start = self._by_token
         return np.asarray(entry[int(start[token]) : int(start[token + 1])])
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """Arrays over keys: value_norm, and of the coefficient mean, variance, least, largest and active_fraction."""
+        """Return statistics as arrays over keys.
+
+        They are value_norm, and of the coefficient mean, variance, least, largest and active_fraction.
+        """
         from unembed.index import tables
 
         self.need("triggers")
@@ -164,7 +167,7 @@ class IndexFiles:
 
     @cached_property
     def firing_shares(self) -> dict[Pole, np.ndarray] | None:
-        """By pole, the share of the corpus's tokens on which each key fires; None in an older index.
+        """Return, by pole, the share of the corpus's tokens on which each key fires; None in an older index.
 
         In gated layers a key fires where its coefficient is at least half of its usual size (`sweeps.FIRES`).
         """
@@ -178,7 +181,10 @@ class IndexFiles:
         return {pole: np.asarray(tables.read_column(path, f"{pole}_share"), dtype=np.float64) for pole in poles}
 
     def usual_size(self, layer: int, index: MemoryIndex) -> float:
-        """The root mean square of a memory's coefficient: over the corpus in gated layers, else where it is above 0."""
+        """Return the root mean square of a memory's coefficient over the corpus.
+
+        In layers without gates, only positions where it is above 0 count.
+        """
         row, found = self.row(layer, index), self.statistics
         square = float(found["mean"][row] ** 2 + found["variance"][row])
         active = 1.0 if self.has_signs else float(found["active_fraction"][row])
@@ -195,20 +201,20 @@ class IndexFiles:
 
     @property
     def n_keys(self) -> int:
-        """Keys of all layers."""
+        """The number of keys of all layers."""
         return int(self.bounds[-1])
 
     def experts_of(self, layer: int) -> tuple[int, int] | None:
-        """How many routed experts a layer has and how many memories each; None where memories do not belong to any."""
+        """Return how many routed experts a layer has and how many memories each; None for a layer without experts."""
         stored = self.manifest.settings.get("experts")
         return None if not stored or stored[layer] is None else (int(stored[layer][0]), int(stored[layer][1]))
 
     def memory_name(self, layer: int, number: int, pole: Pole = "positive") -> str:
-        """The name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 at its negative pole."""
+        """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 is its negative pole."""
         return memory_name(layer, number, self.experts_of(layer), pole)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
-        """A layer and number, checked; negative ones count from the end. An expert's memory may be (expert, index).
+        """Check a layer and a memory's number (negative counts from the end) or (expert, index), and return both.
 
         Raises:
             OutOfRange: there is no such layer or memory.
@@ -230,7 +236,7 @@ class IndexFiles:
         return layer % len(layers), index % layers[layer]
 
     def row(self, layer: int, index: MemoryIndex) -> int:
-        """The row of a memory in every array.
+        """Return the row of a memory in every array.
 
         Raises:
             OutOfRange: there is no such layer or memory.
@@ -239,7 +245,7 @@ class IndexFiles:
         return int(self.bounds[layer]) + index
 
     def memory_columns(self, rows: np.ndarray, poles: Sequence[Pole] | None = None) -> dict[str, list[Any]]:
-        """Layer and number of rows, as columns.
+        """Return layer and number of rows as columns.
 
         Where memories belong to experts, or `poles` are given, there are names and poles too.
         """
@@ -253,7 +259,7 @@ class IndexFiles:
         return columns if poles is None else columns | {"pole": list(poles)}
 
     def token_id(self, token: str | int) -> int:
-        """The id of a token given by its text or id.
+        """Return the id of a token given by its text or id.
 
         Raises:
             NotOneToken: the text is not one token.
@@ -274,7 +280,7 @@ class IndexFiles:
         return self._by_string[token]
 
     def top_tokens(self, rows: np.ndarray, negative: np.ndarray | None = None) -> list[list[str]]:
-        """The eight tokens that the value of each row promotes most.
+        """Return the eight tokens that the value of each row promotes most.
 
         Args:
             negative: whether each row's coefficient is negative, so that it promotes the tokens with the lowest scores;
@@ -288,19 +294,19 @@ class IndexFiles:
         return [[self.strings[i] for i in row if i >= 0] for row in ids.tolist()]
 
     def is_signed(self, layer: int) -> bool:
-        """Whether the memories of a layer fire with either sign, so that the index has triggers of both."""
+        """Tell whether a layer's memories fire with either sign, so that the index has triggers of both."""
         return self.has_signs and self.manifest.layers[layer] > 0
 
     @property
     def has_signs(self) -> bool:
-        """Whether the index has triggers of both signs; not known, and so False, before its triggers are built."""
+        """Tell whether the index has triggers of both signs; False before its triggers are built."""
         return self.manifest.has("triggers") and "negative" in self.trigger_lists
 
     def table(self, title: str, columns: Any) -> Table:
-        """A result of this index."""
+        """Make a table with the index's provenance."""
         return Table(title, columns, self.provenance)
 
 
 def shortened(text: str) -> str:
-    """A text short enough for a title."""
+    """Shorten a text so that it fits a title."""
     return text if len(text) <= 40 else text[:39] + "…"

@@ -1,6 +1,6 @@
-"""Labels of memories and heads: an append-only table in SQLite that several processes can write to at once.
+"""Labels of memories and heads, in an append-only SQLite table to which several processes can write at once.
 
-Nothing is changed or deleted: another row withdraws a label, so the history of authors and times stays.
+Nothing is changed or deleted: a label is withdrawn by another row, so the history of authors and times is kept.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Labels:
     """The labels of an index; the first label creates the file."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens nothing."""
+        """Open nothing yet."""
         self.path = folder / NAME
 
     def add(self, labels: Sequence[Label]) -> list[int]:
-        """Append labels, all or none; their numbers.
+        """Append labels, all or none, and return their numbers.
 
         Raises:
             InvalidInput: a label is empty or longer than 10,000 characters, or its notes are not JSON.
@@ -67,7 +67,7 @@ class Labels:
         self._append([(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)])
 
     def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:
-        """Labels that are not withdrawn, oldest first: of one memory or head, or of all.
+        """Return labels that were not withdrawn, oldest first: of one memory or head, or of all.
 
         Raises:
             InvalidInput: `of` is neither "memory" nor "head" nor "all".
@@ -92,7 +92,7 @@ class Labels:
         return [row | {"notes": json.loads(row["notes"])} for row in rows]
 
     def columns(self) -> dict[str, list[Any]]:
-        """The labels that are not withdrawn, as SQL reads them: by column, notes as text."""
+        """Return the labels that were not withdrawn as columns for SQL, with notes as text."""
         rows = self.rows(of="all")
         return {name: [str(row[name]) if name == "notes" else row[name] for row in rows] for name in COLUMNS}
 
@@ -107,7 +107,7 @@ class Labels:
 
     @contextmanager
     def _open(self, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-        """A connection. One that reads creates no file, so that it works in a read-only folder.
+        """Open a connection; one that only reads creates no file, so that it works in a read-only folder.
 
         Mode "rw" reads there too; "ro" could not roll back an incomplete write of a killed process.
         """

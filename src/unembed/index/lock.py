@@ -1,4 +1,4 @@
-"""One build at a time in a folder; readers need no lock."""
+"""Allow one build at a time in a folder; readers need no lock."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ class Manifest:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, part: str) -> bool:
-        """Whether a part is built."""
+        """Tell whether a part is built."""
         return any(entry.part == part for entry in self.files)
 
     def to_json(self) -> str:
-        """The text of `manifest.json`; its first lines identify the folder as an index."""
+        """Return the text of `manifest.json`; its first lines identify the folder as an index."""
         body = {"format": _FORMAT, "schema": SCHEMA, "state": self.state, "provenance": self.provenance.to_dict()}
         body |= {"weights": self.weights, "layers": list(self.layers), "settings": dict(self.settings)}
         body |= {"facts": dict(self.facts), "files": [asdict(entry) for entry in self.files]}
@@ -73,12 +73,12 @@ def _text_of(body: Mapping[str, Any]) -> str:
 
 
 def _checksum_of(body: Mapping[str, Any]) -> str:
-    """SHA-256 of the text of the manifest, so that an edited manifest is detected."""
+    """Return SHA-256 of the manifest's text, by which an edited manifest is detected."""
     return hashlib.sha256(_text_of(body).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an index.
+    """Read the manifest of an index.
 
     Raises:
         IndexFault: there is no index, or its manifest is damaged or has another schema.
@@ -131,7 +131,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as handle:
         while block := handle.read(_CHUNK):
@@ -140,7 +140,7 @@ def checksum(path: Path) -> str:
 
 
 def fault(folder: Path, entry: FileEntry) -> str | None:
-    """The fault of a file in a few words; None if it is intact."""
+    """Describe the fault of a file in a few words; None if it is intact."""
     path = folder / entry.path
     try:
         size = path.stat().st_size

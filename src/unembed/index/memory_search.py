@@ -1,4 +1,4 @@
-"""Memories found by a query in one text box, and how the query was parsed.
+"""Parse a query from one text box, and find the memories that it means.
 
 `breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it (memories of gated layers, which
 fire with either sign, are found at the pole that does); `"·Paris"` is exactly that
@@ -85,7 +85,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which hits to list. A density is a fraction of the corpus's tokens."""
+    """Conditions on the hits to list. A density is a fraction of the corpus's tokens."""
 
     layer: int | None = None
     why: str | None = None
@@ -94,7 +94,7 @@ class Filters:
     labelled: bool | None = None
 
     def keep(self, hit: Hit) -> bool:
-        """Whether a hit passes all filters. A hit without a density passes no filter on density."""
+        """Tell whether a hit passes all filters; a hit without a density passes no filter on density."""
         if self.layer is not None and hit.layer != self.layer:
             return False
         if self.why is not None and hit.why != self.why:
@@ -135,7 +135,7 @@ class Search:
 
 
 def understand(query: str) -> Understood:
-    """A parsed query; every text is a valid one."""
+    """Parse a query; every text is a valid query."""
     found = Understood()
     for part in _PART.finditer(query):
         kind, quoted, text = part["kind"], part["quoted"] is not None, part["quoted"] or part["plain"] or ""
@@ -172,7 +172,7 @@ def search(
     offset: int = 0,
     filters: Filters | None = None,
 ) -> Search:
-    """The memories that a query finds, best first within each part of it, one row each.
+    """Return the memories that a query finds, one in each row, best first within each part of the query.
 
     Args:
         index: of the model, or None: then triggers and names cannot be searched, and values are scored directly.
@@ -228,14 +228,14 @@ def search(
 
 
 def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
-    """The tokens that a word of a query is searched as."""
+    """Return the tokens that a word of a query is searched as."""
     with suppress(InvalidInput):  # the query's notes give the reason
         return lm.token_strings([lm.single_token(word)] if exact else word_forms(lm, word))
     return []
 
 
 def _merged(found: Iterable[Hit]) -> list[Hit]:
-    """One hit for each memory (at one pole) or head, in the order of their first ones."""
+    """Return one hit for each memory (at one pole) or head, in the order of first occurrence."""
     merged: dict[tuple[str, int, int, str], Hit] = {}
     for hit in found:
         key = (hit.of, hit.layer, hit.index, hit.pole)
@@ -248,7 +248,7 @@ def _merged(found: Iterable[Hit]) -> list[Hit]:
 
 
 def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
-    """The same hits with the activation density of their memories, and whether these have labels."""
+    """Return the hits with the activation density of their memories, and whether these have labels."""
     if index is None or not hits:
         return hits
     rows = index.labels(of="all").rows()
@@ -265,7 +265,7 @@ def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
 
 
 def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
-    """The same hits with the top tokens of their values, read layer by layer where an index did not list them."""
+    """Return the hits with the top tokens of their values, read layer by layer if an index did not list them."""
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
     shown: dict[tuple[int, int, Pole], list[str]] = {}
     for layer, pole in {(hit.layer, hit.pole) for hit in wanted}:
@@ -281,7 +281,7 @@ def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
 
 
 def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
-    """Tokens of the vocabulary that look most like the words."""
+    """Return the tokens of the vocabulary that look most like the words."""
     vocabulary = {
         text.strip().lower(): text for text in lm.token_strings(list(range(lm.d_vocab))) if len(text.strip()) > 1
     }
@@ -290,7 +290,7 @@ def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
 
 
 def _matching(lm: Decoder, pattern: str) -> list[int]:
-    """The tokens that a regular expression matches."""
+    """Return the tokens that a regular expression matches."""
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -315,7 +315,7 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
-    """The values with the largest scores for some tokens, or the lowest, from the values themselves."""
+    """Yield the values with the largest (or lowest) scores for some tokens, from the values themselves."""
     lowest = kind == "suppresses"
     texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
     values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED, lowest=lowest)]

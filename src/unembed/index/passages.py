@@ -1,4 +1,4 @@
-"""Positions of the token stream as text: document, prefix, trigger token, next token."""
+"""Turn positions of the token stream into text: document, prefix, trigger token, next token."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Passages(TokenStream):
     strings: list[str]
 
     def place(self, position: int, context: int | None = None) -> Place:
-        """The text around a position, with at most `context` tokens before it."""
+        """Return the text around a position, with at most `context` tokens before it."""
         segment = int(self.segment(np.array(position)))
         end, first = int(self.start[segment + 1]), int(self.first[segment])
         if context is not None:
@@ -57,24 +57,27 @@ class Passages(TokenStream):
         )
 
     def place_columns(self, positions: Int[np.ndarray, " at"], context: int | None) -> dict[str, list[Any]]:
-        """The places of several positions: a column for each field of `Place`."""
+        """Return the places of several positions: a column for each field of `Place`."""
         places = [self.place(int(at), context) for at in positions]
         return {f.name: [getattr(place, f.name) for place in places] for f in fields(Place)}
 
     def read_to(self, position: int) -> Int[np.ndarray, " pos"]:
-        """The text tokens that the model had read at a position, that one included; a special token alone."""
+        """Return the text tokens that the model had read at a position, included.
+
+        For a special token, only that token.
+        """
         segment = int(self.segment(np.array(position)))
         return np.asarray(self.token[min(int(self.first[segment]), position) : position + 1])
 
     def text(self, ids: Int[np.ndarray, " pos"]) -> str:
-        """The text of tokens; bytes that form a character together become that character."""
+        """Return the text of tokens; bytes that form a character together become that character."""
         joined = "".join([self.strings[i] for i in ids.tolist()])
         return _BYTES.sub(_decode_bytes, joined) if "\\x" in joined else joined
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Evenly spaced passages of the corpus, concatenated: positions, and coefficients in one layer."""
+    """Evenly spaced passages of the corpus: their positions, and the coefficients of one layer there."""
 
     coefficients: np.ndarray
     """(tokens, memories of the layer)"""

@@ -1,4 +1,4 @@
-"""Whether an index can be built in a folder, which may be new, hold an interrupted build, or hold something else."""
+"""Decide whether an index can be built in a folder: it may be new, hold an interrupted build, or something else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a folder is checked before torch is imported
 
 
 def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
-    """The manifest of an index before its first part is built.
+    """Return the manifest of an index before its first part is built.
 
     Raises:
         Unsupported: the model has no memories.
@@ -46,14 +46,14 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
 
 
 def settings_of(settings: IndexSettings) -> dict[str, Any]:
-    """The settings as the manifest stores them; the layers only where some were chosen, as in older indexes."""
+    """Return the settings as the manifest stores them; layers only if some were chosen, as in older indexes."""
     plain = asdict(settings)
     layers = plain.pop("layers")
     return plain if layers is None else plain | {"layers": list(layers)}
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:
-    """How a corpus was cut, without its name and location: a part of the identity of an index."""
+    """Return how a corpus was cut, without its name and location; this is part of an index's identity."""
     return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
 
 
@@ -73,7 +73,7 @@ def check_folder(folder: Path, corpus: Corpus, settings: IndexSettings) -> None:
 
 
 def _settings_of(stored: Manifest, corpus: Corpus, settings: IndexSettings) -> Iterator[tuple[str, Any, Any]]:
-    """Name, stored value and new value of every setting."""
+    """Yield name, stored value and new value of every setting."""
     new = {"layers": None} | settings_of(settings) | {"cut": corpus_cut(corpus)}
     return ((name, stored.settings.get(name), value) for name, value in new.items())
 
@@ -114,7 +114,7 @@ def check_place(folder: Path) -> None:
 
 
 def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
-    """The manifest in the folder, with its intact files only.
+    """Return the manifest in the folder, with its intact files only.
 
     Raises:
         IndexFault: it holds another index, or `resume` is False.

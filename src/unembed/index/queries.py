@@ -1,4 +1,4 @@
-"""Queries that need no model: triggers, value readings, promoting, text search, state and export of an index."""
+"""Queries that need no model: triggers, value readings, text search, state and export of an index."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class IndexQueries(IndexFiles):
 
     @property
     def poles(self) -> tuple[Pole, ...]:
-        """The poles whose triggers it stores: "positive", and "negative" for gated layers."""
+        """The poles with stored triggers: "positive", and "negative" for gated layers."""
         return tuple(pole for pole in get_args(Pole) if pole in self.trigger_lists)
 
     def triggers(
         self, layer: int, index: MemoryIndex, top: int = 25, *, pole: Pole = "positive", context: int | None = None
     ) -> Table:
-        """The prefixes on which a key fires most, strongest first.
+        """Return the prefixes on which a key fires most, strongest first.
 
         Args:
             pole: "positive" or, in gated layers, "negative".
@@ -51,7 +51,7 @@ class IndexQueries(IndexFiles):
         return self.table(f"Triggers of key {self.memory_name(layer, index, pole)}, {pole} coefficients", columns)
 
     def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
-        """The top tokens of a value, best first: columns rank, token_id, token, score.
+        """Return the top tokens of a value, best first: columns rank, token_id, token, score.
 
         Args:
             bottom: the tokens most suppressed instead.
@@ -75,7 +75,7 @@ class IndexQueries(IndexFiles):
         return self.table(f"{end} tokens of value {self.memory_name(layer, index)}", columns)
 
     def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
-        """Values that have a token among their top tokens; in gated layers, at either pole.
+        """Return values that have a token among their top tokens; in gated layers, at either pole.
 
         Args:
             token: a token's text, leading space included, or its id.
@@ -112,7 +112,7 @@ class IndexQueries(IndexFiles):
         return self.table(f"Values that promote {self.strings[number]!r}, {len(order):,} in all", columns)
 
     def search(self, text: str, top: int = 20, *, pole: Pole | None = None, context: int | None = None) -> Table:
-        """Triggers whose text contains the words: full-text search, the strongest triggers first.
+        """Return triggers whose text contains the words (full-text search), strongest first.
 
         Args:
             text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
@@ -165,7 +165,7 @@ class IndexQueries(IndexFiles):
         return self.passages.place_columns(positions, context)
 
     def status(self) -> dict[str, Any]:
-        """Model, corpus, settings, state of the build and bytes of each part, ready for JSON."""
+        """Return model, corpus, settings, state of the build and bytes of each part, as JSON values."""
         manifest = self.manifest
         parts: dict[str, int] = {}
         for entry in manifest.files:
@@ -204,7 +204,7 @@ class IndexQueries(IndexFiles):
         layer: int | None = None,
         context: int | None = None,
     ) -> int:
-        """Write every trigger, of one layer or all, to one file; the number of rows.
+        """Write every trigger, of one layer or all, to one file, and return the number of rows.
 
         Args:
             kind: "parquet", "jsonl" or "csv".

@@ -1,4 +1,4 @@
-"""The settings of an index: what it contains."""
+"""The settings of an index, which determine its contents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class IndexSettings:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Counts as plain ints, so that the manifest can store them."""
+        """Convert counts to plain ints, so that the manifest can store them."""
         least = {"top": 1, "top_tokens": 1, "min_prefix": 0, "per_document": 1}
         for name, bound in least.items():
             if (number := getattr(self, name)) is not None:
@@ -60,7 +60,7 @@ class IndexSettings:
             object.__setattr__(self, "layers", tuple(chosen))
 
     def top_triggers(self) -> TopTriggers:
-        """The reducer that finds the triggers."""
+        """Return the reducer that finds the triggers."""
         from unembed.sweeps import TopTriggers
 
         return TopTriggers(

@@ -1,4 +1,4 @@
-"""SQL over an index: one SELECT at a time, on views of its tables, that can write nothing and read nothing else.
+"""Run SQL over an index: one SELECT at a time, on views of its tables, without access to anything else.
 
 DuckDB is locked down before the statement runs: it can open only the tables of the index, load no extension and change
 no setting. COPY into an allowed file would still write, so only a statement that DuckDB parses as a SELECT is run.
@@ -66,7 +66,7 @@ class Sql:
         run("SET lock_configuration = true")
 
     def select(self, query: str, labels: Mapping[str, Sequence[Any]], *, timeout: float = 60.0) -> pa.Table:
-        """The rows of one SELECT; `labels` are the columns of the table of that name.
+        """Return the rows of one SELECT; `labels` are the columns of the table of that name.
 
         Raises:
             InvalidInput: it is not a SELECT, is several statements, or DuckDB rejects it; the message names the
@@ -103,7 +103,7 @@ class Sql:
 
 
 def _create_labels(cursor: duckdb.DuckDBPyConnection, labels: Mapping[str, Sequence[Any]]) -> None:
-    """A table visible to this cursor only. Registering an Arrow table instead would import pandas: 0.4 s."""
+    """Create a table visible only to this cursor. Registering an Arrow table would import pandas (0.4 s)."""
     types = {"id": "BIGINT", "layer": "INTEGER", "index": "INTEGER"}
     columns = ", ".join(f'"{name}" {types.get(name, "VARCHAR")}' for name in labels)
     cursor.execute(f"CREATE TEMP TABLE labels ({columns})")

@@ -1,4 +1,4 @@
-"""The token stream on disk: written once while the corpus is tokenised, then memory-mapped."""
+"""Store the token stream on disk: written once while the corpus is tokenised, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_stream(
 
 
 def open_stream(folder: Path, strings: list[str]) -> Passages:
-    """The stream, memory-mapped, with the texts of the vocabulary.
+    """Open the stream as a memory map, with the texts of the vocabulary.
 
     Raises:
         IndexFault: a file is missing or cut short.

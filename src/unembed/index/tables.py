@@ -1,4 +1,4 @@
-"""The same contents as Parquet tables, for SQL, pandas, polars and people.
+"""Write the contents of an index also as Parquet tables, for SQL, pandas, polars and people.
 
 | table | one row | columns |
 |---|---|---|
@@ -34,7 +34,7 @@ _ROWS = 1 << 19
 
 
 def key_columns(layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Layer and index of every key, layer by layer."""
+    """Return layer and index of every key, layer by layer."""
     layer = np.repeat(np.arange(len(layers), dtype=np.int16), layers)
     index = np.concatenate([np.arange(n, dtype=np.int32) for n in layers]) if layers else np.zeros(0, np.int32)
     return layer, index
@@ -154,13 +154,13 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of a table."""
+    """Return the columns of a table."""
     with pq.ParquetFile(path) as file:
         return list(file.schema_arrow.names)
 
 
 def read_column(path: Path, name: str) -> list[Any]:
-    """One column of a table as Python values."""
+    """Return one column of a table as Python values."""
     # This avoids pq.read_table and to_numpy, which import pandas (0.4 s).
     with pq.ParquetFile(path) as file:
         return file.read(columns=[name]).column(name).to_pylist()

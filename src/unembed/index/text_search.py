@@ -1,4 +1,4 @@
-"""Full-text search over the text of triggers.
+"""Search the full text of triggers.
 
 SQLite's FTS5 indexes every segment that contains a trigger, without storing its text, which the token stream has. The
 text of a trigger is only the part of its segment up to the trigger, so the prefixes of the matching segments are
@@ -46,7 +46,7 @@ def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
 
 
 def match_of(query: str) -> str:
-    """The FTS5 expression for a query: all words and "quoted phrases" required, `word*` for a beginning of a word.
+    """Convert a query to FTS5: all words and "quoted phrases" are required, `word*` is the beginning of a word.
 
     Raises:
         InvalidInput: the query contains no letter or digit.
@@ -63,7 +63,7 @@ def match_of(query: str) -> str:
 
 
 def segments_matching(path: Path, match: str) -> Int[np.ndarray, " found"]:
-    """Numbers of the segments that contain all words, in order.
+    """Return the numbers of the segments that contain all words, in order.
 
     Raises:
         IndexFault: the search file is missing or damaged.
@@ -82,7 +82,7 @@ def segments_matching(path: Path, match: str) -> Int[np.ndarray, " found"]:
 
 
 def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
-    """Indices of the texts that contain all words."""
+    """Return the indices of the texts that contain all words."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.execute(f"CREATE VIRTUAL TABLE prefixes USING fts5(text, content = '', {_TOKENIZE})")
@@ -97,7 +97,7 @@ def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
 def inside(
     positions: Int[np.ndarray, " trigger"], start: Int[np.ndarray, " starts"], segments: Int[np.ndarray, " found"]
 ) -> Int[np.ndarray, " chosen"]:
-    """Indices of the triggers that lie in the segments, which are sorted."""
+    """Return the indices of the triggers that lie in the segments, which are sorted."""
     begin, end = start[segments].astype(positions.dtype), start[segments + 1]
     if not len(begin):
         return np.zeros(0, dtype=np.int64)
@@ -106,5 +106,5 @@ def inside(
 
 
 def some_at_a_time(numbers: Int[np.ndarray, " chosen"]) -> Iterator[Int[np.ndarray, " some"]]:
-    """Chunks small enough to decode their texts at once."""
+    """Yield chunks small enough to decode their texts at once."""
     return (numbers[i : i + _AT_ONCE] for i in range(0, len(numbers), _AT_ONCE))

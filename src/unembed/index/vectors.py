@@ -1,4 +1,4 @@
-"""Exact cosine neighbours among values or keys, from the weights of the model; nothing is stored for them."""
+"""Find exact cosine neighbours among values or keys, from the weights of the model; nothing is stored for them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Vectors:
         self._lengths: list[Tensor | None] = [None] * lm.n_layers
 
     def row(self, layer: int, index: int) -> Float[Tensor, " d_model"]:
-        """One vector."""
+        """Return one vector."""
         return self._rows(layer, slice(index, index + 1))[0].float()
 
     @torch.no_grad()
     def cosines(self, vector: Float[Tensor, " d_model"]) -> Float[Tensor, " keys"]:
-        """The cosine of a vector with every value or key, layer by layer; 0 with a vector of length 0."""
+        """Return the cosine of a vector with every value or key, layer by layer; 0 for a vector of length 0."""
         unit = vector / vector.norm().clamp_min(1e-30)
         found = []
         for layer in self._layers:

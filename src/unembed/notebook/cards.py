@@ -1,4 +1,4 @@
-"""Cards: drawings of a memory (FFN neuron), a head's pattern, scores and composition of heads, ranks by layer."""
+"""Draw a memory (FFN neuron), a head's pattern, scores and composition of heads, or ranks by layer, as cards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_SQUARES = 64
 
 
 def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Card:
-    """A memory's value: the tokens that it promotes and suppresses most.
+    """Draw a memory's value: the tokens that it promotes and suppresses most.
 
     Args:
         top: how many tokens at either end.
@@ -46,7 +46,7 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
 
 
 def pattern_card(trace: Trace, layer: int, head: int) -> Card:
-    """The attention pattern of a head on a trace's prompt: a row for each destination, over its sources.
+    """Draw the attention pattern of a head on a trace's prompt: one row for each destination, over its sources.
 
     Raises:
         OutOfRange: the head does not exist.
@@ -63,7 +63,7 @@ def pattern_card(trace: Trace, layer: int, head: int) -> Card:
 
 
 def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
-    """One score of every head, as `circuits(lm).head_scores()` returns them.
+    """Draw one score of every head, as `circuits(lm).head_scores()` returns them.
 
     Args:
         scores: the scores of all heads.
@@ -82,7 +82,7 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
 def ranks_card(
     trace: Trace, tokens: Sequence[str | int] = (), position: int = -1, point: StreamPoint = "resid_post"
 ) -> Card:
-    """Ranks of tokens by layer: a line for each token, with its rank after every layer.
+    """Draw ranks of tokens by layer: one line for each token, with its rank after every layer.
 
     Args:
         tokens: which tokens; the prediction and its runner-up when none is named.
@@ -112,7 +112,7 @@ def ranks_card(
 
 
 def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Card:
-    """Composition scores of pairs of heads: a square for each where heads are few, else the `top` largest as bars.
+    """Draw composition scores of pairs of heads: as squares if heads are few, else the `top` largest as bars.
 
     Args:
         circuits: `unembed.circuits(lm)`.

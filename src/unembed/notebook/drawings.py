@@ -1,4 +1,4 @@
-"""A result as HTML for a notebook: a table, and the drawing that replaces it where scripts run."""
+"""Show a result as HTML in a notebook: a table, and the drawing that replaces it where scripts run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Card:
     table: str
 
     def _repr_html_(self) -> str:
-        """The table, which the drawing replaces where scripts run; nothing is fetched."""
+        """Return the table, which the drawing replaces where scripts run; nothing is fetched."""
         text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         if len(text) > MAX_DATA:
             size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
@@ -46,12 +46,12 @@ class Card:
         )
 
     def widget(self) -> AnyWidget:
-        """The drawing as a Jupyter widget (needs `unembed[notebook]`)."""
+        """Return the drawing as a Jupyter widget (needs `unembed[notebook]`)."""
         return widget_of(self.data)
 
 
 def card_of(result: Displayed) -> Card | None:
-    """The drawing of a result; None for a class without one."""
+    """Return the drawing of a result; None for a class without one."""
     if isinstance(result, Trace):
         return _trace_card(result)
     table = result.to_table()

@@ -28,13 +28,13 @@ _BOX_SIZING = "@layer base { .unembed *, .unembed *::before, .unembed *::after {
 
 @cache
 def style() -> str:
-    """The style sheet of the drawings."""
+    """Return the style sheet of the drawings."""
     return "\n".join([*(_static(f"css/{name}.css") for name in _STYLES), _BOX_SIZING, ""])
 
 
 @cache
 def script() -> str:
-    """All drawings, and `draw`, which selects one by the schema of its data."""
+    """Return all drawings as one script, with `draw`, which selects one by the schema of its data."""
     modules: dict[str, str] = {}
     waiting = [_ENTRY]
     while waiting:
@@ -50,7 +50,7 @@ def _static(name: str) -> str:
 
 
 def _module(path: str, text: str) -> tuple[str, list[str]]:
-    """A module as a function, and the paths of the modules that it imports."""
+    """Return a module as a function, and the paths of the modules that it imports."""
     imported: list[str] = []
 
     def loaded(match: re.Match[str]) -> str:

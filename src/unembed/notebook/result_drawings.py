@@ -1,4 +1,4 @@
-"""How a result is drawn: as bars or squares, from the rows of its own table."""
+"""Choose how a result is drawn: as bars or squares, from the rows of its own table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bars:
     more: tuple[str, ...] = ()
 
     def draw(self, table: Table) -> dict[str, Any]:
-        """The data of the drawing."""
+        """Return the data of the drawing."""
         known = [i for i, value in enumerate(table[self.value]) if value is not None]
         shown = table[: known[:MAX_BARS][-1] + 1] if known else table  # a table by memory has tens of thousands of rows
         labels = (self.label,) if isinstance(self.label, str) else self.label
@@ -55,7 +55,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Squares:
-    """A square for each layer and position, or each layer and head; of several rows for one square the first counts.
+    """A square for each layer and position, or layer and head; if several rows fit one square, the first counts.
 
     Attributes:
         value: the column that shades them.
@@ -66,7 +66,7 @@ class Squares:
     most: float | None = None
 
     def draw(self, table: Table) -> dict[str, Any]:
-        """The data of the drawing."""
+        """Return the data of the drawing."""
         across = "head" if "head" in table else "position"
         cells: dict[int, dict[int, Any]] = {}
         names: dict[int, str] = {}
@@ -97,7 +97,7 @@ def heat(
     note: str,
     most: float | None = None,
 ) -> dict[str, Any]:
-    """A heat map of numbers in a `unit`, shaded by their part of the largest, or of `most`."""
+    """Return a heat map of numbers in a `unit`, shaded relative to the largest number, or to `most`."""
     most = most or max((abs(x) for row in shown for x in row), default=0.0) or 1.0
     values = [[x / most for x in row] for row in shown]
     found = {"rows": list(rows), "columns": list(columns), "values": values, "shown": shown}
@@ -105,7 +105,7 @@ def heat(
 
 
 def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
-    """The data of a result's drawing, made of its table; None for a class without one."""
+    """Return the data of a result's drawing, made from its table; None for a class without one."""
     kind = type(result).__name__
     if kind == "Readings":
         return _readings(cast("Readings", result))
@@ -120,7 +120,7 @@ def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
 
 
 def _readings(result: Readings) -> dict[str, Any]:
-    """The top token of every layer and position, shaded by its probability."""
+    """Return the top token of every layer and position, shaded by its probability."""
     k = min(_LISTED, result.ids.shape[-1])
     return {
         "schema": "unembed.readings/1",
@@ -133,7 +133,7 @@ def _readings(result: Readings) -> dict[str, Any]:
 
 
 def _note(table: Table, value: str) -> str:
-    """The title of a table, and which of its columns is drawn."""
+    """Return the title of a table, and which of its columns is drawn."""
     return f"{table.title}; shown: {value.replace('_', ' ')}"
 
 

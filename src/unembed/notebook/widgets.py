@@ -1,4 +1,4 @@
-"""Widgets: the same drawings, which report the selection to Python and redraw when Python sets new data."""
+"""Widgets show the same drawings, report the selection to Python, and redraw when Python sets new data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ export default {
 
 @cache
 def _widget_class() -> type[AnyWidget]:
-    """The widget class, made with the first widget: anywidget is optional."""
+    """Return the widget class, which is created with the first widget because anywidget is optional."""
     try:
         import anywidget
         import traitlets
@@ -51,7 +51,7 @@ def _widget_class() -> type[AnyWidget]:
 
 
 def widget_of(data: dict[str, Any]) -> AnyWidget:
-    """A drawing as a widget.
+    """Return a drawing as a widget.
 
     Raises:
         ExtraMissing: anywidget is not installed.

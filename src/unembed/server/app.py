@@ -1,4 +1,4 @@
-"""The application: the API under /api/v1, the page, and the guard before both."""
+"""The web application: the API under /api/v1, the page, and the access control before both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
-    """The guarded application.
+    """Return the application with its access control.
 
     Args:
         state: the open model and index; the caller closes it.

@@ -1,4 +1,4 @@
-"""The page and its files: one HTML document, plain ES modules and style sheets, served as they lie in the folder."""
+"""Serve the page and its files: one HTML document, ES modules and style sheets, as they lie in the folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _REVALIDATE = {"cache-control": "no-cache"}
 
 
 def first_modules() -> list[str]:
-    """The modules that the first screen imports. The page preloads them, or a browser would find them one by one."""
+    """Return the modules that the first screen imports.
+
+    The page preloads them; a browser would find them one by one.
+    """
     found: set[Path] = set()
     waiting = [STATIC / "js/main.js", STATIC / "js/screens/trace.js"]
     while waiting:
@@ -36,7 +39,7 @@ def first_modules() -> list[str]:
 
 
 def page() -> str:
-    """The HTML document. Its icon is inline: a browser requests an icon file again at every change of the address."""
+    """Return the HTML document. Its icon is inline, as a browser would request a file at every change of address."""
     root = f"static/{__version__}"
     preload = "\n".join(f'<link rel="modulepreload" href="{root}/{name}">' for name in first_modules())
     styles = "\n".join(f'<link rel="stylesheet" href="{root}/css/{name}.css">' for name in STYLES)
@@ -58,7 +61,7 @@ def add_page(app: FastAPI) -> None:
 
 
 class _RevalidatedFiles(StaticFiles):
-    """Files that a browser caches and revalidates by their ETag."""
+    """Files that a browser caches, but checks for changes by their ETag."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

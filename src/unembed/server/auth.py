@@ -40,7 +40,7 @@ _OPEN_LINK = "Open the link that `unembed serve` printed"
 
 
 def new_token() -> str:
-    """A token of 192 random bits."""
+    """Return a token of 192 random bits."""
     return secrets.token_urlsafe(24)
 
 
@@ -56,7 +56,7 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """The cookie's name. Cookies ignore ports, so two explorers on one machine need two names."""
+        """The name of the cookie. Cookies ignore ports, so two explorers on one machine need two names."""
         return f"unembed_{self.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +84,7 @@ class Guard:
             self._in_flight -= 1
 
     def _answer(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """The answer to a request that is not passed on."""
+        """Return the answer to a request that is not passed on; None for one that is."""
         host = _host_of(headers.get("host", ""))
         if host not in self.hosts:
             return _refused(421, "host", f"host {host[:80]!r} is not served here", _OPEN_LINK)
@@ -118,7 +118,7 @@ class Guard:
         return cookie is not None and self._matches(cookie.value)
 
     def _without_token(self, query: dict[str, str]) -> Response:
-        """To the same address without the token, which is in a cookie from now on."""
+        """Redirect to the same address without the token, which is in a cookie from now on."""
         rest = urlencode([(name, value) for name, value in query.items() if name != "token"])
         answer = Response(None, 303, {**_UNCACHED, "location": f"./?{rest}" if rest else "./"})
         answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")

@@ -1,4 +1,4 @@
-"""The clusters of all values: read from the index's folder, or computed once, by one thread at a time."""
+"""The clusters of all values: read from the index's folder, or computed once, by only one thread at a time."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class ClusterStore:
 
     @property
     def is_known(self) -> bool:
-        """Whether the clusters have been read or computed."""
+        """Tell whether the clusters have been read or computed."""
         return self._clusters is not None
 
     def find(self) -> ValueClusters | None:
-        """The clusters in memory or in the index's folder, or None."""
+        """Return the clusters in memory or in the index's folder, or None."""
         if self._clusters is None and self._index is not None:
             self._clusters = stored_clusters(self._lm, self._index)
         return self._clusters
 
     def find_or_compute(self, progress: Callable[[int, int], None]) -> ValueClusters:
-        """The known clusters, or else all values grouped now."""
+        """Return the known clusters, or compute them now."""
         found = self.find()
         if found is None:
             found = self._clusters = made_clusters(self._lm, self._index, progress)

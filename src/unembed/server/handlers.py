@@ -1,4 +1,4 @@
-"""Routes by declaration: a function computes the answer, and its signature is the request.
+"""Declare routes by functions: a function computes the answer, and its signature describes the request.
 
 The handler, the validation, the cache key and the entry in the API's description are derived from the function.
 """
@@ -93,11 +93,11 @@ class Routes(APIRouter):
 
 
 def cache_key(function: Callable[..., object], arguments: dict[str, Any], depends_on: object = None) -> str:
-    """A hash of a function and its arguments, and of what its answer depends on besides them."""
+    """Return a hash of a function, its arguments, and everything else that its answer depends on."""
     described = json.dumps([function.__module__, function.__name__, arguments, depends_on], default=_plain)
     return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> dict[str, Any]:
-    """The fields of a request's body, or of parameters that several routes share."""
+    """Return the fields of a request's body, or of parameters that several routes share."""
     return value.model_dump() if isinstance(value, BaseModel) else vars(value)

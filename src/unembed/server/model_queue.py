@@ -1,4 +1,4 @@
-"""A queue of work for the model, and the one thread that runs it.
+"""A queue of work for the model, and the single thread that runs it.
 
 Work is a generator: the thread takes one step of one job and puts the job at the end of the queue, so that a request of
 one client is answered between two tokens of another's generation. A newer job of the same client and channel replaces
@@ -24,21 +24,21 @@ _WAKE_UP_S = 1.0
 
 
 class Superseded(UnembedError):
-    """Cancelled: a newer request from the same page replaced it, or the page disconnected."""
+    """Raised if a newer request from the same page replaced this one, or the page disconnected."""
 
 
 def superseded() -> Superseded:
-    """The error that the older of two requests gets."""
+    """Return the error for the older of two requests."""
     return Superseded("this request was cancelled", why="a newer request from the same page replaced it")
 
 
 class Busy(UnembedError):
-    """More jobs wait than the server accepts."""
+    """Raised if more jobs wait than the server accepts."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One generator to run and the queue that its items go to."""
+    """A generator to run, and the queue that receives its items."""
 
     steps: Callable[[], Iterator[Any]]
     key: tuple[str, str]
@@ -50,7 +50,7 @@ class Job:
     running: Iterator[Any] | None = None
 
     def put(self, item: object) -> None:
-        """Hand an item to the request, which waits in its own event loop."""
+        """Pass an item to the request, which waits in its own event loop."""
         try:
             self.loop.call_soon_threadsafe(self.out.put_nowait, item)
         except RuntimeError:
@@ -61,7 +61,7 @@ class ModelQueue:
     """Jobs for the model, and the thread that runs them."""
 
     def __init__(self, max_waiting: int = 64) -> None:
-        """Nothing runs before `start` or `run_jobs`. `max_waiting` is how many jobs may wait at once."""
+        """Create an idle queue, in which at most `max_waiting` jobs may wait."""
         self._max_waiting = max_waiting
         self._jobs: deque[Job] = deque()
         self._current: Job | None = None
@@ -76,7 +76,7 @@ class ModelQueue:
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """The running job, its seconds so far, and how many jobs wait; returns at once."""
+        """Return the running job, its seconds so far, and how many jobs wait; this never blocks."""
         current = self._current
         return {
             "running": None if current is None else current.what,
@@ -87,7 +87,7 @@ class ModelQueue:
     async def stream(
         self, steps: Callable[[], Iterator[Any]], *, what: str, client: str, channel: str
     ) -> AsyncGenerator[Any]:
-        """The items of a generator that runs on the model's thread.
+        """Yield the items of a generator that runs on the model's thread.
 
         Raises:
             Superseded: a newer job of the same client and channel came.
@@ -105,7 +105,7 @@ class ModelQueue:
             job.cancelled = True  # also when the client has disconnected
 
     async def run(self, work: Callable[[], Any], *, what: str, client: str, channel: str) -> Any:
-        """The result of a function that runs on the model's thread; raises as `stream` does."""
+        """Return the result of a function that runs on the model's thread; raises as `stream` does."""
 
         def once() -> Iterator[Any]:
             yield work()
@@ -166,7 +166,7 @@ class ModelQueue:
                         self._idle_task = None
 
     def _step(self, job: Job) -> bool:
-        """One step of a job; whether it has more."""
+        """Run one step of a job; return whether it has more."""
         if job.cancelled:
             self._cancel(job)
             return False
@@ -183,7 +183,7 @@ class ModelQueue:
 
     @staticmethod
     def _idle_step(task: Iterator[Any]) -> bool:
-        """One step of the idle task; whether it may have more."""
+        """Run one step of the idle task; return whether it may have more."""
         with suppress(Exception):  # a request for the same work gets the same failure
             next(task)
             return True

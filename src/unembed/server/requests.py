@@ -1,4 +1,4 @@
-"""Requests that a page may send, typed and bounded."""
+"""The requests that a page may send, with types and bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 1_000_000
 
 
 async def server_state(request: Request) -> ServerState:
-    """The state of the application that received the request."""
+    """Return the state of the application that received the request."""
     return request.app.state.server
 
 
@@ -51,14 +51,14 @@ Finite = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 def parse_token(text: str) -> str | int:
-    """`#17` is the token with id 17; everything else is a token's text."""
+    """Read a token: `#17` is the token with id 17, everything else is a token's text."""
     if len(text) > 1 and text[0] == "#" and text[1:].isascii() and text[1:].isdigit():
         return int(text[1:][:9])
     return text
 
 
 def parse_optional_token(text: str | None) -> str | int | None:
-    """A token as `parse_token` reads it, or None."""
+    """Read a token as `parse_token` does, or None."""
     return None if text is None else parse_token(text)
 
 
@@ -91,7 +91,7 @@ class PromptRequest(StrictModel):
     edits: EditList = Field(default_factory=list[EditRequest])
 
     def library_edits(self) -> list[Edit]:
-        """The edits as the library takes them."""
+        """Return the edits as the library takes them."""
         return [Edit.from_dict(edit.model_dump()) for edit in self.edits]
 
     def register(self, state: ServerState) -> str:
@@ -99,7 +99,7 @@ class PromptRequest(StrictModel):
         return state.register_prompt(self.prompt, self.library_edits())
 
     def trace(self, state: ServerState) -> Trace:
-        """The trace of the prompt under its edits; call it on the model's thread only."""
+        """Return the trace of the prompt under its edits; call it only on the model's thread."""
         return state.trace(self.prompt, self.library_edits())
 
 
@@ -128,7 +128,7 @@ class QuestionRequest(PromptRequest):
     alone: bool = False
 
     def question(self, trace: Trace) -> Question:
-        """The question about the trace's position."""
+        """Return the question about the trace's position."""
         token, against = parse_optional_token(self.token), parse_optional_token(self.against)
         return trace.question(token, against, self.position, alone=self.alone)
 
@@ -142,7 +142,7 @@ class TwoPrompts(StrictModel):
     against: str | None = Field(None, max_length=200, description="null: the corrupted prompt's prediction")
 
     def tokens(self) -> tuple[str | int | None, str | int | None]:
-        """The two tokens as the library takes them."""
+        """Return the two tokens as the library takes them."""
         return parse_optional_token(self.token), parse_optional_token(self.against)
 
 
@@ -240,7 +240,7 @@ class PatternRequest(StrictModel):
     confidence: int | None = Field(default=None, ge=1, le=5)
 
     def confidence_note(self) -> dict[str, int]:
-        """The annotator's confidence as a note of the label, where it was given."""
+        """Return the annotator's confidence as a note of the label, if it was given."""
         return {} if self.confidence is None else {"confidence": self.confidence}
 
 

@@ -1,4 +1,4 @@
-"""Responses: JSON with an ETag, streamed lines of JSON (NDJSON), and errors in one shape."""
+"""Responses: JSON with an ETag, streamed lines of JSON (NDJSON), and errors that all have the same form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STATUS: list[tuple[type[Exception], int, str]] = [
 
 
 def problem(error: errors.UnembedError) -> tuple[int, Problem]:
-    """The status and the body for an error of the library."""
+    """Return the status and the body for an error of the library."""
     status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
     return status, Problem(code=code, message=error.what, why=error.why, fix=error.instead)
 
@@ -72,7 +72,7 @@ _REASONS = {
 
 
 def _reason(error: Any) -> str:
-    """A description of an invalid value in a request."""
+    """Describe an invalid value in a request."""
     words = _REASONS.get(error["type"])
     if words:
         return words.format(**error.get("ctx", {}))
@@ -80,7 +80,7 @@ def _reason(error: Any) -> str:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every error response the same shape."""
+    """Give every error response the same form."""
 
     @app.exception_handler(errors.UnembedError)
     async def library_error(_: Request, error: errors.UnembedError) -> JSONResponse:
@@ -123,7 +123,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _defect(error: Exception) -> Problem:
-    """The body for an error that no code expected: a defect of the package."""
+    """Return the body for an error that no code expected, which is a bug of the package."""
     return Problem(
         code="defect",
         message="the server failed at this request",
@@ -133,7 +133,7 @@ def _defect(error: Exception) -> Problem:
 
 
 def to_json(content: object) -> bytes:
-    """JSON as bytes, dataclasses by their fields; a lone surrogate, which UTF-8 cannot hold, as its escape."""
+    """Return JSON as bytes, with dataclasses by their fields; a lone surrogate, which UTF-8 lacks, is escaped."""
     try:
         return json.dumps(content, ensure_ascii=False, default=_fields, **_STRICT).encode()
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ _STRICT: dict[str, Any] = {"allow_nan": False, "separators": (",", ":")}
 
 
 def _fields(value: object) -> Any:
-    """A result's fields as they are: `dataclasses.asdict` copies every number, which takes longer than encoding.
+    """Return a result's fields without copying; `dataclasses.asdict` would take longer than the encoding.
 
     Tensors are nested lists, with None for NaN.
     """
@@ -164,17 +164,17 @@ class Cache:
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
 
     def __len__(self) -> int:
-        """Bytes in the cache."""
+        """The number of bytes in the cache."""
         return self._size
 
     def get(self, key: str) -> bytes | None:
-        """The body of a key, or None."""
+        """Return the body of a key, or None."""
         if key in self._bodies:
             self._bodies.move_to_end(key)
         return self._bodies.get(key)
 
     def put(self, key: str, body: bytes) -> None:
-        """Cache a body. One that is larger than a quarter of the cache is not cached."""
+        """Cache a body, unless it is larger than a quarter of the cache."""
         if len(body) > self._limit // 4:
             return
         self._size += len(body) - len(self._bodies.pop(key, b""))
@@ -185,7 +185,7 @@ class Cache:
 
 
 def json_response(request: Request, body: bytes) -> Response:
-    """JSON with its ETag, or 304 without a body when the page has it already."""
+    """Return JSON with its ETag, or 304 without a body if the page already has it."""
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if tag in request.headers.get("if-none-match", ""):

@@ -1,4 +1,4 @@
-"""Serving until interrupted: the address, the link with its token, the browser, and two threads.
+"""Serve the explorer until it is interrupted: the address, the link with its token, the browser, and two threads.
 
 The model runs on the calling thread and the server on another. OpenMP made its threads for the thread that loaded the
 model; for any other thread it makes a second set, counts more threads than processors and puts them to sleep between
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens before the server is ready, so that an early browser waits. Port 0 is any free one.
+    """Return a socket that listens before the server is ready, so that an early browser waits; 0 is any free port.
 
     Raises:
         InvalidInput: the address cannot be used.
@@ -131,7 +131,7 @@ def serve(
 
 @contextmanager
 def _imports_frozen() -> Generator[None]:
-    """Inside, garbage collection skips what was imported before: a collection over it takes half a second."""
+    """A context in which garbage collection skips everything imported before, which would take half a second."""
     gc.freeze()
     try:
         yield
@@ -141,7 +141,7 @@ def _imports_frozen() -> Generator[None]:
 
 @contextmanager
 def _on_signal(handle: Callable[[], None]) -> Generator[None]:
-    """Inside, SIGINT and SIGTERM call `handle`; afterwards the signal has its usual effect."""
+    """A context in which SIGINT and SIGTERM call `handle`; afterwards the signals have their usual effect."""
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

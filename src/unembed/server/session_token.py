@@ -1,4 +1,4 @@
-"""The token of an address on this machine, stored for a day, so that an open tab works again after a restart.
+"""Store the token of an address on this machine for a day, so that an open tab works again after a restart.
 
 It lies in the user's cache folder, in a file that only the user can read, as Jupyter does with its own.
 """
@@ -17,9 +17,9 @@ LIFETIME = 24 * 3600
 
 
 def session_token(port: int, folder: Path) -> str:
-    """The token last used on a port of this machine, or a new one where that is older than a day or not to be trusted.
+    """Return the token last used on a port, or a new one if that is older than a day or cannot be trusted.
 
-    A folder that cannot be written to costs only the next restart its token.
+    If the folder cannot be written to, only the next restart loses the token.
     """
     path = folder / f"explorer-{port}.token"
     token = _stored_token(path) or new_token()
@@ -34,7 +34,7 @@ def session_token(port: int, folder: Path) -> str:
 
 
 def _stored_token(path: Path) -> str | None:
-    """A token that this user alone could read and write, used within its lifetime."""
+    """Return a token that only this user could read and write, if it was used within its lifetime."""
     try:
         found = path.lstat()
         is_private = os.name == "nt" or (found.st_uid == os.getuid() and not found.st_mode & 0o077)

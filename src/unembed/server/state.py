@@ -1,4 +1,4 @@
-"""The open model and index of the server: one model, its index if there is one, the model's queue, and the caches."""
+"""The open model and index of the server, with the model's queue and the caches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ServerState:
         source: str | None = None,
         own_thread: bool = True,
     ) -> None:
-        """Open everything.
+        """Open everything that requests need.
 
         Args:
             index: its index, if there is one.
@@ -92,7 +92,7 @@ class ServerState:
         return unembed.circuits(self.lm)
 
     def trace_id(self, prompt: str, edits: Sequence[Edit]) -> str:
-        """A hash of the model, the prompt and the edits: the same in every server."""
+        """Return a hash of the model, the prompt and the edits, which is the same in every server."""
         described = [self.lm.name, self.lm.revision, str(self.lm.dtype), prompt, [e.to_dict() for e in edits]]
         return hashlib.blake2b(json.dumps(described).encode(), digest_size=12).hexdigest()
 
@@ -107,7 +107,7 @@ class ServerState:
         return key
 
     def registered_prompt(self, key: str) -> tuple[str, Sequence[Edit]]:
-        """The prompt and the edits of an id.
+        """Return the prompt and the edits of an id.
 
         Raises:
             InvalidInput: the id is unknown.
@@ -118,7 +118,7 @@ class ServerState:
             return self._prompts[key]
 
     def registered_trace(self, key: str) -> Trace:
-        """The trace of an id; call it on the model's thread only.
+        """Return the trace of an id; call it only on the model's thread.
 
         Raises:
             InvalidInput: the id is unknown.
@@ -126,7 +126,7 @@ class ServerState:
         return self.trace(*self.registered_prompt(key))
 
     def trace(self, prompt: str, edits: Sequence[Edit] = ()) -> Trace:
-        """The trace of a prompt, from the cache or new; call it on the model's thread only."""
+        """Return the trace of a prompt, from the cache or new; call it only on the model's thread."""
         key = self.trace_id(prompt, edits)
         if key in self._traces:
             self._traces.move_to_end(key)
@@ -139,7 +139,7 @@ class ServerState:
         return trace
 
     def require_index(self) -> unembed.Index:
-        """The index.
+        """Return the index, or raise an error that says how to build one.
 
         Raises:
             IndexFault: the server was started without one.
@@ -155,7 +155,7 @@ class ServerState:
     async def body(
         self, key: str, work: Callable[[], object], *, what: str, client: str, channel: str, on: Pool = "model"
     ) -> bytes:
-        """The JSON of what `work` returns, cached by its key.
+        """Return the JSON of what `work` returns, cached by its key.
 
         Args:
             key: what the response depends on.
@@ -175,7 +175,7 @@ class ServerState:
         return found
 
     def _unless_superseded(self, work: Callable[[], bytes], key: tuple[str, str]) -> Callable[[], bytes]:
-        """The same work, which fails where a newer request of the page came while it waited its turn."""
+        """Return the same work, which fails if a newer request of the page arrived while it waited."""
         mine = self._newest[key] = object()
 
         def run() -> bytes:
@@ -190,14 +190,14 @@ class ServerState:
         return run
 
     async def run_in_pool(self, work: Callable[[], Result], on: Pool) -> Result:
-        """The result of a function that runs in parallel to the model's thread."""
+        """Return the result of a function that runs in parallel to the model's thread."""
         pool = self._long if on == "long" else self._files
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     async def stream_progress(
         self, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
     ) -> AsyncGenerator[Any]:
-        """What long work reports, as it reports it.
+        """Yield the reports of long work while it runs.
 
         Args:
             work: receives the function that it reports through. That function raises `Superseded` once a newer request

@@ -1,4 +1,4 @@
-"""Addresses and presets, in a file next to the index's labels; presets in memory without an index.
+"""Store addresses and presets in a file next to the index's labels; without an index, presets stay in memory.
 
 An address never changes, since links name it. A preset is replaced by one of the same name, and can be deleted.
 """
@@ -34,13 +34,13 @@ MAX_PRESETS = 200
 
 
 class SavedAddresses:
-    """Addresses by name. The file is made when the first one is saved."""
+    """Addresses by name, in a file that is created when the first one is saved."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
 
     def put(self, name: str, address: str) -> bool:
-        """Save an address. Returns False where the folder cannot be written or the file is full."""
+        """Save an address. Return False if the folder cannot be written to or the file is full."""
         try:
             with _connection(self.path) as connection, connection:
                 size = connection.execute("SELECT COALESCE(SUM(LENGTH(address)), 0) FROM sessions").fetchone()[0]
@@ -52,7 +52,7 @@ class SavedAddresses:
             return False
 
     def get(self, name: str) -> str | None:
-        """The address of a name, or None."""
+        """Return the address of a name, or None."""
         if not self.path.exists():
             return None
         try:
@@ -72,7 +72,7 @@ class Presets:
         self._lock = threading.Lock()
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
-        """Save edits under a name, replacing those of the same name; returns their number.
+        """Save edits under a name, replacing those of the same name, and return their number.
 
         Raises:
             InvalidInput: there are too many presets, or the name cannot be stored.
@@ -93,7 +93,7 @@ class Presets:
             raise InvalidInput("the name of a preset", why="it contains half of a surrogate pair") from error
 
     def all(self) -> list[dict[str, Any]]:
-        """All presets, by name."""
+        """Return all presets, by name."""
         if self._is_missing():
             return []
         with self._open() as connection:
@@ -101,7 +101,7 @@ class Presets:
         return [dict(zip(("id", "name", "edits", "model", "made"), row, strict=True)) for row in rows]
 
     def remove(self, number: int) -> bool:
-        """Delete a preset; whether it existed."""
+        """Delete a preset, and return whether it existed."""
         if self._is_missing():
             return False
         with self._open() as connection, connection:

@@ -1,4 +1,4 @@
-"""How an index looks in a terminal: passages with the trigger marked, costs and states in words."""
+"""Show an index in a terminal: passages with the trigger marked, costs and states in words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARK = "bold"
 
 
 def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) -> None:
-    """JSON on stdout, or what `draw` prints."""
+    """Write JSON on stdout, or what `draw` prints."""
     if as_json:
         json.dump(content, sys.stdout, ensure_ascii=False, allow_nan=False)
         print()
@@ -35,7 +35,7 @@ def deliver(content: dict[str, Any], as_json: bool, draw: Callable[[], None]) ->
 
 
 def deliver_passages(found: Table, value: Table | None, output: Output) -> None:
-    """Triggers in the requested forms; in a terminal as passages."""
+    """Write triggers in the requested forms; in a terminal as passages."""
     if output.for_terminal:
         show(lambda width: draw_passages(found, value, width, plain=output.plain), plain=output.plain)
     else:
@@ -43,7 +43,7 @@ def deliver_passages(found: Table, value: Table | None, output: Output) -> None:
 
 
 def tokens_line(what: str, tokens: Sequence[str], width: int) -> Text:
-    """Tokens in one line, after what they are."""
+    """Write tokens in one line, after a word that says what they are."""
     from rich.text import Text
 
     line = Text(f"{what}  ", style="dim")
@@ -56,7 +56,7 @@ def tokens_line(what: str, tokens: Sequence[str], width: int) -> Text:
 def draw_passages(
     found: Table, value: Table | None, width: int, *, plain: bool, signature: bool = True
 ) -> RenderableType:
-    """A line each: coefficient and bar, the end of the prefix, the trigger token marked, the next token.
+    """Draw one line for each trigger: coefficient and bar, the end of the prefix, the marked token, the next token.
 
     Args:
         found: the passages.
@@ -109,7 +109,7 @@ def draw_passages(
 
 
 def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
-    """The end of a prefix with its trigger token marked, in at most `room` cells."""
+    """Return the end of a prefix with its trigger token marked, in at most `room` cells."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -132,7 +132,7 @@ def _short(token: str, cells: int, style: str = "") -> Text:
 
 
 def in_words(cost: Estimate, model: str) -> str:
-    """An estimate as one line."""
+    """Write an estimate as one line."""
     about = "" if cost.is_exact else "about "
     duration_text = duration(cost.seconds)
     if cost.seconds_busy > 1.3 * cost.seconds:
@@ -144,7 +144,7 @@ def in_words(cost: Estimate, model: str) -> str:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder contains a complete index, valid or not."""
+    """Tell whether a folder contains a complete index, valid or not."""
     import unembed
     from unembed.errors import IndexFault
 
@@ -155,13 +155,13 @@ def is_complete(folder: Path) -> bool:
 
 
 def deliver_status(index: Index, as_json: bool) -> None:
-    """Model and corpus of an index, and the progress of its build."""
+    """Show model and corpus of an index, and the progress of its build."""
     state = index.status()
     deliver({"schema": "unembed.index.status/1", **state}, as_json, lambda: print("\n".join(status_lines(state))))
 
 
 def status_lines(state: dict[str, Any]) -> list[str]:
-    """A status for people."""
+    """Write a status for people."""
     facts, provenance = state["facts"], state["provenance"]
     counts = [f"{facts[name]:,} {name}" for name in ("tokens", "segments", "documents") if name in facts]
     parts = [f"{name} {size(number)}" for name, number in state["parts"].items()]
@@ -184,7 +184,7 @@ def status_lines(state: dict[str, Any]) -> list[str]:
 
 
 def verify_lines(index: Index, found: Table) -> list[str]:
-    """Damaged files, or that there are none."""
+    """List damaged files, or say that there are none."""
     rows = list(found.rows())
     damaged = [f"{row['file']}: {row['fault']}" for row in rows if row["fault"] is not None]
     if damaged:
@@ -194,7 +194,7 @@ def verify_lines(index: Index, found: Table) -> list[str]:
 
 
 def size(count: int | float) -> str:
-    """Bytes in words, thousands of thousands."""
+    """Format a number of bytes with units of a thousand."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""A trace as one self-contained page: inline style, no script, no address outside it, light and dark."""
+"""Write a trace as one self-contained page: inline style, no script or outside address, light and dark."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SIGNS = {"saturation": "◆", "elimination": "✕"}
 
 
 def page(view: TraceView, provenance_line: str) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     title = f"{visible(view.prompt, prose=True)} · {view.model}"
     body = "".join(
         [

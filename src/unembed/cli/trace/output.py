@@ -1,4 +1,4 @@
-"""A view as JSON, as CSV, as a page, or in the terminal."""
+"""Write a view as JSON, as CSV, as a page, or in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace drawn for a terminal, 60 to 160 columns wide. Pure: a view in, something rich can print out."""
+"""Draw a trace for a terminal, 60 to 160 columns wide: a view goes in, and something that rich can print comes out."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _events(view: TraceView, plain: bool) -> list[RenderableType]:
 
 
 def _described(view: TraceView) -> list[RenderableType]:
-    """A line for each memory with a description that promotes the target."""
+    """Draw a line for each memory with a description that promotes the target."""
     if not view.described:
         return []
     table = Table.grid(padding=(0, 2, 0, 0))

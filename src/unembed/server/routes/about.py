@@ -52,13 +52,13 @@ async def get_models(state: State) -> dict[str, Any]:
 
 
 def index_mark(manifest: Manifest) -> str:
-    """What tells an index from another one of the same model: 8 digits over its weights, corpus and settings."""
+    """Return an identifier for an index among those of a model: 8 digits over weights, corpus and settings."""
     content = [manifest.weights, manifest.provenance.corpus, dict(manifest.settings), dict(manifest.facts)]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def capabilities(state: ServerState) -> dict[str, bool]:
-    """What the page can offer for the model."""
+    """Return what the page can offer for the model."""
     lm = state.lm
     feed_forwards = [block.feed_forward for block in lm.structure.blocks]
     return {

@@ -71,14 +71,14 @@ def _slug(listing: Listing) -> str:
 
 
 def _subject(needs: Needs, state: ServerState) -> Any:
-    """What the function takes first."""
+    """Return the first argument of the function."""
     if needs is Needs.INDEX:
         return state.require_index()
     return state.circuits if needs is Needs.CIRCUITS else state.lm
 
 
 def _request(listing: Listing) -> type[BaseModel]:
-    """The model of a request. Options that name files of this machine are left out: a page may not open those."""
+    """Make the model of a request. Options that name files are left out: a page may not open those."""
     fields = {one.name: _field(one) for one in listing.parameters if _is_asked_for(one)}
     name = "".join(word.capitalize() for word in _slug(listing).split("-"))
     make: Any = create_model  # whose types do not allow for fields that are only known now
@@ -94,7 +94,7 @@ def _names_a_file(parameter: Parameter) -> bool:
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
-    """The type of an option with its bounds, and its default."""
+    """Return the type of an option with its bounds, and its default."""
     option = parameter.option
     if parameter.kind == "edits":
         return r.EditList, Field(default_factory=list, description=option.help)
@@ -118,7 +118,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
 
 
 def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[str, Any]:
-    """What the function takes besides its first argument; what the request leaves out has the function's default."""
+    """Return the other arguments of the function; what the request leaves out has the function's default."""
     given: dict[str, Any] = {name: value for name, value in query if value is not None}
     parameters = {parameter.name: parameter for parameter in listing.parameters}
     for name, value in given.items():
@@ -132,7 +132,7 @@ def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[s
             given[name] = read(value)
 
     def index(*, build: bool = True) -> Index | None:
-        """The index that is open; a page builds none."""
+        """Return the open index; a page builds none."""
         return state.index
 
     return given | {parameter.name: index for parameter in listing.parameters if parameter.kind == "index"}

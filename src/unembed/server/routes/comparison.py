@@ -47,7 +47,10 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 
 def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict[str, Any]]:
-    """The new tokens of both sides in turn, then the summary, stored as a run; repeating it gives the same run."""
+    """Yield the new tokens of both sides in turn, then the summary, which is stored as a run.
+
+    A comparison that is repeated has the same run.
+    """
     edits = query.library_edits()
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
     sides = {"base": generate_steps(state.lm, query.prompt, (), **options)}
@@ -76,9 +79,9 @@ def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict
 
 
 def in_turn(sides: dict[str, Iterator[T]]) -> Iterator[tuple[str, T]]:
-    """The next token of each side, again and again until all have ended.
+    """Yield the next token of each side in turn until all sides have ended.
 
-    Where the numbers of one side overflow, the others are generated to their end before the error is raised.
+    If the numbers of one side overflow, the others are generated to their end before the error is raised.
     """
     overflow: NotFinite | None = None
     while sides:
@@ -96,13 +99,13 @@ def in_turn(sides: dict[str, Iterator[T]]) -> Iterator[tuple[str, T]]:
 
 
 def _number(state: ServerState, request: dict[str, Any]) -> int:
-    """The number of the earlier run with the same prompt, edits and options, or the next free number."""
+    """Return the number of an earlier run with the same prompt, edits and options, or the next free number."""
     same = (number for number, run in state.runs.items() if all(run[name] == request[name] for name in request))
     return next(same, max(state.runs, default=0) + 1)
 
 
 def _divergence(base: list[int], edited: list[int]) -> int | None:
-    """The first new token, from 0, at which the two sides differ; None where they never do."""
+    """Return the first new token, from 0, at which the two sides differ; None if they never do."""
     for i in range(max(len(base), len(edited))):
         if base[i : i + 1] != edited[i : i + 1]:
             return i

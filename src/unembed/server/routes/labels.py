@@ -123,7 +123,7 @@ def get_queue(
 
 
 def _is_word(text: str) -> bool:
-    """Whether a token is certainly a whole word, one that a dictionary defines.
+    """Tell whether a token is certainly a whole word, one that a dictionary defines.
 
     "age" within "language" is not a number of years, " Mc" begins names, and " Inter" is not the verb.
     """
@@ -224,7 +224,7 @@ def _identity(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _parse(number: int, line: str) -> dict[str, Any]:
-    """One line of an export, checked."""
+    """Check one line of an export, and return it."""
     try:
         return r.ExportedLabel.model_validate_json(line).model_dump()
     except ValidationError as error:

@@ -177,24 +177,24 @@ def get_trajectories(
 
 
 def _whole_key(query: r.TraceRequest) -> str:
-    """The key under which the answer to POST /traces is cached, also when its layers were streamed."""
+    """Return the key under which the answer to POST /traces is cached, also if its layers were streamed."""
     return cache_key(post_trace, {"query": query})
 
 
 def _with_id(state: ServerState, query: r.TraceRequest, view: Emergence | Part) -> dict[str, Any]:
-    """The fields of a view of a trace, after the trace's id."""
+    """Return the fields of a trace's view, after the trace's id."""
     return {"id": state.trace_id(query.prompt, query.library_edits()), **vars(view)}
 
 
 def _parts(state: ServerState, query: r.TraceRequest) -> Iterator[bytes | dict[str, Any]]:
-    """The layers of a trace as they are read, from the top down, then the whole of it, encoded."""
+    """Yield the layers of a trace as they are read, from the top down, then the whole trace, encoded."""
     for part in emerging(state.lm, query.trace(state), query.prompt, query.top):
         view = _with_id(state, query, part)
         yield to_json(view) if isinstance(part, Emergence) else {"kind": "layers"} | view
 
 
 def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
-    """Trace the text being typed while the queue is idle: it is likely to be requested next."""
+    """Trace the text that is being typed while the queue is idle, because it is likely to be requested next."""
     key, loop = _whole_key(query), asyncio.get_running_loop()
 
     def steps() -> Iterator[None]:
@@ -228,7 +228,7 @@ def _position_view(
     layer: int | None = None,
     heads: bool = False,
 ) -> TraceView:
-    """One position as the page shows it. The grid over positions is part of the trace itself."""
+    """Return one position as the page shows it. The grid over positions is part of the trace itself."""
     view, _ = trace_view(
         state.lm,
         _settings(state, place, top),
