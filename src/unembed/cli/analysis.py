@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed.analyses import Listing, Needs
-from unembed.cli.command import Command
+from unembed.cli.command import Command, fields_of
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Conversation, Opening, Output
@@ -83,7 +83,7 @@ def _of_index(listing: Listing) -> Command:
             _print_screen(answer, Opening(model=index.provenance.model), folder, output)
 
     folder = Parameter("folder", "path", Option("The index's folder.", metavar="DIR"), required=True, argument=True)
-    model = Parameter("model", "str", Option("Name of a shipped model, Hugging Face id, or folder.", "m"))
+    model = replace(next(one for one in fields_of(Opening()) if one.name == "model"), default=None)
     own = {parameter.name: parameter for parameter in listing.parameters}
     slots = {"folder": folder, **own, "model": model, "output": Output()}
     return Command(listing.name, command, slots, listing.help, listing.example)

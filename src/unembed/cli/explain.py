@@ -35,7 +35,7 @@ def explain(
     position: Position = -1,
     writers: Annotated[int, Option("Writers listed of each split.", low=1, aliases=("--top", "-k"))] = 12,
     everything: Annotated[
-        bool, Option("Show every layer and component, in the order of the model.", name="all")
+        bool, Option("Show every layer, event and writer, in the order of the model.", name="all")
     ] = False,
     edits: EditOptions = EditOptions(),
     basis: ReadingBasis = None,

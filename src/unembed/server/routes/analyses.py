@@ -24,7 +24,7 @@ _ON: dict[Cost, Pool] = {Cost.INSTANT: "model", Cost.SECONDS: "long", Cost.MINUT
 def declared_routes() -> Routes:
     """`GET /analyses`, and `POST /analyses/NAME` for the analyses of this package and of other installed ones.
 
-    Those that cannot be asked without naming a file have none.
+    An analysis that needs a file of this machine has none.
     """
     answered = [one for one in listings() if not any(p.required and _names_a_file(p) for p in one.parameters)]
     routes, requests = Routes("analyses"), {listing.name: _request(listing) for listing in answered}
