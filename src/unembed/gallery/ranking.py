@@ -13,6 +13,7 @@ from unembed.gallery.text_evidence import EFFECT_TRIGGERS, TextEvidence
 from unembed.jacobian.basis import basis_or_default
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
+from unembed.names import Basis
 from unembed.results import Provenance
 from unembed.validation import positive_int, valid_seed
 
@@ -89,11 +90,11 @@ def rank_memories(
     if known is not None:
         best = sorted(_with_effects(best, of_text, saved, report), key=lambda one: -one.score)
     candidates = sum(lm.weights.n_memories[n] * len(poles_of(lm, known, n)) for n in chosen)
-    notes = {"candidates": candidates, "show_unlearned": show_unlearned}
-    notes |= {"significant": SIGNIFICANT, "sampled_fingerprint": sampled_fingerprint(lm)}
+    notes = {"candidates": candidates, "show_unlearned": show_unlearned, "significant": SIGNIFICANT}
     notes["text"] = "none: concepts alone, from the weights" if known is None else "the index's corpus"
+    notes["sampled_fingerprint"] = sampled_fingerprint(lm)
     source = provenance or lm.provenance()
-    basis = basis_or_default(lm, None, "raw")
+    basis: Basis = basis_or_default(lm, None, "raw")
     about = lm.provenance(corpus=source.corpus, basis=basis, seed=seed, notes={**source.notes, **notes})
     return Gallery(tuple(one.described(lm) for one in best[:top]), about)
 

@@ -142,7 +142,7 @@ def _last_token(
     positions = torch.tensor([one.position for one in places], device=lm.device)
     own = DynamicCache()
     for number, layer in enumerate(cache.layers):
-        assert layer.keys is not None and layer.values is not None
+        assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None
         own.update(layer.keys[rows, :, :n], layer.values[rows, :, :n], number)
     # The cache comes from a longer text, so it also holds the tokens after this prefix's trigger token. The mask hides
     # them.
