@@ -189,7 +189,7 @@ class LanguageModel(Decoder):
             corpus: text that `unembed.open_corpus` opens; the shipped sample when None.
             path: its folder; a folder of the cache when None.
             build: False to return None where the cache has no complete index of this model.
-            options: of `Index.build`.
+            options: the options of `Index.build`.
         """
         from unembed.corpus import open_corpus
         from unembed.index import Index, build_ready_index, cached_index, cached_path

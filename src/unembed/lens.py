@@ -287,7 +287,7 @@ def _read_rows(
     tracked: Int[Tensor, "row tracked"],
     hidden: Bool[Tensor, " d_vocab"] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Top ids and logits, total, the tracked tokens' logits and ranks, and the highest hidden logit.
+    """Return top ids and logits, log totals, tracked tokens' logits and ranks, and the highest hidden logit.
 
     The vocabulary is gone through once.
     """

@@ -135,7 +135,7 @@ def memory_name(
     """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 in the shared expert.
 
     Args:
-        number: of the memory in its layer; or (expert, number), as `parse_memory` returns it.
+        number: the number of the memory in its layer; or (expert, number), as `parse_memory` returns it.
         experts: how many routed experts the layer has, and how many memories each; None without experts.
         pole: "negative" for the memory at negative coefficients: -L5M278.
     """
@@ -207,7 +207,7 @@ _MEMORY_VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<usual>[x\u00d7]\s*)?(?P<v
 
 
 def read_memory_value(text: str) -> MemoryValue:
-    """Layer, index and number of MEMORY=NUMBER or MEMORY=xNUMBER; of -L5M278=3, the negative pole, the number is -3.
+    """Read layer, index and number from MEMORY=NUMBER or MEMORY=xNUMBER; for -L5M278=3, the number is -3.
 
     Raises:
         InvalidInput: the text is not of that form.

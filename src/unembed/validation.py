@@ -111,7 +111,7 @@ def as_pair(name: str, value: Any) -> tuple[Any, Any]:
 
 
 def as_expert_pair(name: str, value: Any) -> tuple[int | None, int]:
-    """(expert, index) as integers; expert None means the shared expert. Whether they exist is not checked here.
+    """Return (expert, index) as integers; expert None means the shared expert. Whether they exist is not checked.
 
     Raises:
         InvalidInput: the value is not such a pair.

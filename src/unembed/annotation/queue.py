@@ -49,7 +49,7 @@ def annotation_queue(
         what: keys or values.
         per_layer: memories drawn from each layer.
         random_per_layer: random vectors for each layer, among values only.
-        seed: of the draw and of the order.
+        seed: the seed of the draw and of the order.
 
     Raises:
         Unsupported: the model has no memories.

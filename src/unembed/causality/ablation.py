@@ -181,8 +181,8 @@ def ablate(
         components: ("attn_out" or "mlp_out", layer), or "all".
         to: "zero"; "mean", over a corpus; prompts, whose activations replace the prompt's (the metric is averaged); or
             over a corpus "resample", the activations of other segments at the same position.
-        metric: of the logits after the last token; the two most probable tokens' logit difference by default. For
-            several prompts, one or one for each.
+        metric: the metric of the logits after the last token; the two most probable tokens' logit difference by
+            default. For several prompts, one or one for each.
         layers: whole layers (what attention and FFN add), or "all".
         how: "exact", or "attribution_patching": the effect of setting each head and memory to zero is estimated from
             one backward pass, and the `top` largest are ablated (see `attribution_patching`).
@@ -192,7 +192,7 @@ def ablate(
         mean_tokens: tokens of the corpus that the mean is taken over.
         by_position: for "mean", the mean of each position separately.
         n_tokens: tokens of a corpus that are run.
-        tokens_per_batch: of a corpus, columns times rows of a batch, padding included.
+        tokens_per_batch: the size of a batch of a corpus, columns times rows of a batch, padding included.
         seed: over a corpus, of resampling and of the intervals.
         top: with attribution patching, how many are ablated.
         edits: changes that hold in all runs.

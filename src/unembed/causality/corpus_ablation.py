@@ -34,13 +34,13 @@ class CorpusAblation(Displayed):
 
     Attributes:
         labels: what was ablated, such as "L5H3".
-        loss: of the unchanged model, in nats a token.
+        loss: the loss of the unchanged model, in nats a token.
         changes: by how much each prediction's loss rises, in nats.
         tokens: the token that is predicted.
         segments: the segment of each prediction, counted from 0.
         to: what replaced the activations, in words.
-        seed: of the bootstrap and of resampling.
-        texts: of the tokens that are predicted, by id.
+        seed: the seed of the bootstrap and of resampling.
+        texts: the texts of the tokens that are predicted, by id.
     """
 
     labels: tuple[str, ...]

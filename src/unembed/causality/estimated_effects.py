@@ -88,8 +88,8 @@ def attribution_patching(
 
     Args:
         prompt: one prompt; the clean one where there are two.
-        metric: of the logits after the last token; by default as in `patch`, and without a second prompt the logit of
-            the prediction minus that of the runner-up.
+        metric: the metric of the logits after the last token; by default as in `patch`, and without a second prompt
+            the logit of the prediction minus that of the runner-up.
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         top: how many are replaced for real; 0 leaves the estimates unchecked.

@@ -211,7 +211,7 @@ def patch(
             coefficients (by memory: at each layer and position the `top` whose sub-updates differ most). With
             `through`, the writers that are replaced: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2",
             "layer 2"; "heads" for all heads.
-        metric: of the logits after the last token; by default, the logit of the clean run's prediction minus that of
+        metric: a metric of the logits after the last token; by default, the clean prediction's logit minus that of
             the corrupted run's (of the runner-up where both predict the same token). For pairs, one or one for each.
         through: path patching: each writer is replaced for each of these readers alone. "L1H4.q", "L1H4.k", "L1H4.v",
             "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits"; "heads" for queries, keys and values of

@@ -32,7 +32,7 @@ class End:
     index: int | None = None
 
     def __str__(self) -> str:
-        """As it is written."""
+        """Return the name as a user writes it."""
         if self.index is None:
             return "logits" if self.kind == "logits" else f"{self.kind} {self.layer}"
         name = (memory_name if self.kind == "coefficients" else head_name)(self.layer, self.index)

@@ -182,7 +182,7 @@ class Rerun:
 
         Args:
             rows: what each row replaces; a batch starts at its lowest layer.
-            function: of logits (row, d_vocab), returning one number a row.
+            function: a function of logits (row, d_vocab), returning one number a row.
             batch: rows in memory at once; as many as hold `TOKENS_AT_ONCE` tokens if not given.
 
         Memory: activations and logits of one batch.

@@ -29,7 +29,7 @@ class Case:
     Attributes:
         prompt: its tokens.
         counterfactual: tokens of the prompt without the behaviour, as many; None where there is none.
-        token: whose logit after the last token is meant.
+        token: the token whose logit after the last token is meant.
         against: the token whose logit is subtracted; None for the logit alone.
     """
 

@@ -26,7 +26,7 @@ class CircuitWords:
     """The words of one graph.
 
     Args:
-        graph: of one prompt, or of several.
+        graph: the graph of one prompt, or of several.
     """
 
     def __init__(self, graph: CircuitGraph) -> None:
@@ -45,7 +45,7 @@ class CircuitWords:
 
     @property
     def subject(self) -> str:
-        """What is explained, in one line."""
+        """Say in one line what is explained."""
         graph, case = self.graph, self.graph.cases[0]
         other = graph.counterfactual_metric
         if not self.is_one:
@@ -71,7 +71,7 @@ class CircuitWords:
         return int(str(self.rows[name]["label"]).rsplit("@", 1)[1].split(",")[0])
 
     def reads(self, name: str) -> str:
-        """What a node reads: the token of a head, and the node of the graph of which it reads most."""
+        """Say what a node reads: the token of a head, and the node of the graph of which it reads most."""
         sign = 1.0 if self.rows[name]["relevance"] >= 0 else -1.0
         found = [
             source
@@ -85,7 +85,7 @@ class CircuitWords:
         return f"{token} ({most})" if most else token
 
     def directly(self, name: str) -> float:
-        """What a node adds to the metric without passing through other nodes."""
+        """Say what a node adds to the metric without passing through other nodes."""
         return dict(self.out_of.get(name, [])).get(METRIC, 0.0)
 
     def promotes(self, label: str) -> str:
@@ -123,7 +123,7 @@ class CircuitWords:
         return f"{short}, {does} at {at} and adds {row['relevance']:+.2f} to {target}: {direct}."
 
     def how(self) -> str:
-        """What the numbers are."""
+        """Explain what the numbers mean."""
         differs = " compared with the counterfactual" if self.graph.is_paired else ""
         closed = f" Not opened: {', '.join(self.graph.unopened)}." if self.graph.unopened else ""
         return (

@@ -46,7 +46,7 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
 
 
 def _changed(batch: CaseBatch, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, " batch"]:
-    """How well each prompt does as a counterfactual: a log probability."""
+    """Score how well each prompt serves as a counterfactual, as a log probability."""
     case = batch.cases[0]
     own = logits.float().log_softmax(-1)
     return -own[:, case.token] if case.against is None else own[:, case.against]

@@ -19,7 +19,7 @@ _KEYS = (
 
 
 def read_pairs(path: Path) -> list[tuple[Any, ...]]:
-    """Prompt, counterfactual, token and the other token of each line.
+    """Read prompt, counterfactual, token and the other token from each line.
 
     Raises:
         InvalidInput: the file cannot be read, or a line is not of the form.

@@ -27,7 +27,7 @@ class Aim:
     """The metric of each row of a batch: a logit at the last position, or a difference of two.
 
     Attributes:
-        tokens: whose logit.
+        tokens: the tokens whose logit is meant.
         against: the token whose logit is subtracted; None in rows with one logit.
     """
 
@@ -101,7 +101,7 @@ class Relevance:
     """The relevance of every part of a run, by row of the batch.
 
     Attributes:
-        metric: of each row.
+        metric: the metric of each row.
         gradients: dm/da of heads, (batch, pos, head, d_head), and memories, (batch, pos, memory), by kind and layer.
         start: dm/dx of the stream that enters the first block.
         biases: relevance of the biases of each layer, (layer, batch).

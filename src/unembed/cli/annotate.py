@@ -77,7 +77,7 @@ def agreement(
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
-    """Kappa of annotators, token by token: Cohen's for each pair, Fleiss' for three or more."""
+    """Measure the kappa of annotators, token by token: Cohen's for each pair, Fleiss' for three or more."""
     import unembed
 
     read: list[Any] = _annotations(files)

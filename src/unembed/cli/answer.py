@@ -50,7 +50,7 @@ def deliver(listing: Listing, lm: Decoder | None, found: Any, output: Output) ->
 
 
 def _drawn(report: Report, width: int, plain: bool, *, with_maps: bool) -> RenderableType:
-    """Tables in brief and the figures that a terminal can draw; maps where the answer is not all of its tables."""
+    """Draw brief tables and the figures that a terminal can show; maps unless the answer is only its tables."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text

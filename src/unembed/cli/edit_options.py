@@ -39,7 +39,7 @@ class VectorSource:
 
 
 def read_scaling(text: str) -> Scaling:
-    """What is scaled ("memory", "head", "attention", "ffn"), layer, index (None for a layer) and factor.
+    """Read what is scaled ("memory", "head", "attention", "ffn"), layer, index (None for a layer) and factor.
 
     Raises:
         InvalidInput: the text is not of the form TARGET=FACTOR.
@@ -58,7 +58,7 @@ def read_scaling(text: str) -> Scaling:
 
 
 def read_vector(text: str) -> VectorSource:
-    """Layer, factor and source of LAYER=[FACTOR*]SOURCE.
+    """Read layer, factor and source from LAYER=[FACTOR*]SOURCE.
 
     Raises:
         InvalidInput: the text is not of that form.

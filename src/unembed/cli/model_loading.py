@@ -107,7 +107,7 @@ def _opened(
 
 
 def _is_path(model: str) -> bool:
-    """Whether it names something on this disk, or what only a path can look like."""
+    """Tell whether it names something on this disk, or can only be a path."""
     try:
         return (
             model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1 or Path(model).exists()

@@ -28,7 +28,7 @@ Plain = Annotated[bool, Option("No colour, bars or signs.")]
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """Which model, and how it is opened."""
+    """Which model to open, and how."""
 
     PANEL: ClassVar[str] = "Model"
     model: Model = "wren"
@@ -55,7 +55,7 @@ class Opening:
 
     @property
     def is_default(self) -> bool:
-        """Whether the model is opened as it is saved: its own dtype and tokenizer, no adapter, and no lens is given."""
+        """Tell whether the model is opened as it is saved: its own dtype and tokenizer, no adapter, no lens."""
         changed = (self.dtype, self.tokenizer, self.adapter)
         return changed == (None, None, None) and self.special_tokens and self.lens in (None, NO_LENS)
 
@@ -101,7 +101,7 @@ class Conversation:
 
     @property
     def is_given(self) -> bool:
-        """Whether there is a conversation."""
+        """Tell whether there is a conversation."""
         return self.chat or self.system is not None or self.messages is not None
 
     def texts(self, lm: LanguageModel, prompts: Sequence[str]) -> list[str]:
@@ -126,14 +126,14 @@ class Conversation:
 
 
 def _data_in_utf8() -> None:
-    """JSON and CSV are UTF-8, whatever the encoding of the terminal (Windows: cp1252)."""
+    """Write JSON and CSV in UTF-8, whatever the encoding of the terminal (Windows: cp1252)."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # not where a test or a notebook took its place
         sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportUnknownMemberType]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOutput:
-    """In which form a result that is not one table is written."""
+    """The form in which a result is written that is not one table."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: Json = False
@@ -147,7 +147,7 @@ class TextOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """In which form the result is written."""
+    """The form in which the result is written."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: Json = False
@@ -171,7 +171,7 @@ class Output:
 
     @property
     def for_terminal(self) -> bool:
-        """Whether only the terminal's form is requested."""
+        """Tell whether only the terminal's form is requested."""
         return not self.as_json and not self.csv and self.html is None
 
     def deliver(self, table: Table) -> None:

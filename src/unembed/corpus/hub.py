@@ -20,7 +20,7 @@ class HubData:
     """One split of a data set, as `datasets:NAME[:CONFIG][:SPLIT]` names it.
 
     Attributes:
-        name: of the data set on the hub, or a folder that `datasets` can load.
+        name: the name of the data set on the hub, or a folder that `datasets` can load.
         config: its configuration, None for the only one.
         split: such as "train".
         column: the column of the text.

@@ -53,7 +53,7 @@ class Segment:
         skip: leading columns that are only context; an earlier window counted them.
         lead: leading columns that are special tokens of the tokenizer.
         next_token: the token after the last one, -1 where the corpus has none or the segment is a sentence.
-        share: of the corpus read when the segment ends, 0 to 1.
+        share: the share of the corpus read when the segment ends, 0 to 1.
     """
 
     number: int
@@ -84,7 +84,7 @@ class Batch:
         skips: leading columns that are not counted.
         leads: leading columns that are special tokens.
         after: the token after the last, -1 for none.
-        share: of the corpus read after the batch, 0 to 1.
+        share: the share of the corpus read after the batch, 0 to 1.
     """
 
     number: int

@@ -162,7 +162,7 @@ class TokenizedCorpus:
     """A token stream with the name of its corpus; a sweep accepts it wherever it accepts a `Corpus`.
 
     Attributes:
-        fingerprint: of the corpus; see `Corpus.fingerprint`.
+        fingerprint: the fingerprint of the corpus; see `Corpus.fingerprint`.
     """
 
     name: str

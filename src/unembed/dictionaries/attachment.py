@@ -217,7 +217,7 @@ class AttachedDictionary:
         The activation that a feature writes to becomes its own value plus (new feature - feature) times the value.
 
         Args:
-            edits: of features, such as `Edit("feature", "set", layer, index, 0.0)`.
+            edits: the edits of features, such as `Edit("feature", "set", layer, index, 0.0)`.
         """
         changes: dict[int, list[Edit]] = {}
         for edit in as_edits(edits):

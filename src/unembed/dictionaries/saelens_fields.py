@@ -33,8 +33,8 @@ class Fields:
     """What of a configuration determines the features.
 
     Attributes:
-        activation: of `unembed.dictionaries.dictionary.ACTIVATIONS`.
-        k: of topk.
+        activation: one of `unembed.dictionaries.dictionary.ACTIVATIONS`.
+        k: the number k of topk.
         reads: the hook that the encoder reads; empty where none is named.
         writes: the hook that is reconstructed, where it is another one.
         layer: where no hook names it.

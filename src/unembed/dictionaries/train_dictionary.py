@@ -48,11 +48,11 @@ def train_dictionary(
 
     Args:
         corpus: texts, or what `open_corpus` opens.
-        layer: whose activations are read.
+        layer: the layer whose activations are read.
         k: how many are on at a position.
         batch: positions in one update.
-        rate: of Adam, falling to 0 over the last fifth.
-        seed: of the first weights and the order.
+        rate: the learning rate of Adam, falling to 0 over the last fifth.
+        seed: the seed of the first weights and the order.
         out: a folder to write it to, in the layout of SAELens.
         progress: called every 100 steps with the step and the share of variance that is left unexplained.
 

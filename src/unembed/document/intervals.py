@@ -69,7 +69,7 @@ def mean_of(
     Args:
         units: the drawn unit that each value belongs to; with None, every value is a separate unit.
         published: the paper's number.
-        weights: of the values, each of which is then a separate unit; equal when None.
+        weights: the weights of the values, each of which is then a separate unit; equal when None.
         share: values are shares, or counts that are rarely above 1. Where all are 0, or all 1, resampling shows
             nothing else, and the exact bound for that number of units is used.
         draws: resamples.

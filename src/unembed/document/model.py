@@ -229,7 +229,7 @@ class Report:
     """A study of one model: what was measured, next to what was published.
 
     Attributes:
-        name: of the study, such as "geva2021".
+        name: the name of the study, such as "geva2021".
         title: heading of the page.
         subtitle: one sentence below it.
         source: the paper, as a citation.
@@ -321,7 +321,7 @@ class Answer:
     Attributes:
         title: one line, with the model's name.
         sections: in reading order.
-        provenance: of everything in it.
+        provenance: the provenance of everything in it.
         main: the name of the table that `--csv` writes; the first when empty.
         data: what JSON holds instead of all texts and tables: a table, or values with a schema of their own.
         screen: the explorer's screen that shows the same, if there is one.

@@ -101,7 +101,7 @@ def profitable_thresholds(
     Layers are removed one by one, each time the one whose removal saves most, until no removal saves anything.
 
     Args:
-        scores: of examples that the score was not fitted to.
+        scores: the scores of examples that the score was not fitted to.
         thresholds: one for each layer; at infinity no decision is made there.
         decision: the cost of one decision, in blocks.
     """

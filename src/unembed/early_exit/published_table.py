@@ -48,9 +48,9 @@ def table_6(
     examples. "oracle" exits at the saturation layer.
 
     Args:
-        seeds: of the splits.
+        seeds: the seeds of the splits.
         methods: rows.
-        clusters: of the values, for the sub-updates rule.
+        clusters: the clusters of the values, for the sub-updates rule.
         level: bound on the expected disagreement of the confidence rules.
         progress: called with fits done and fits in total.
         sweep: options `sweep`, `penalties` and `folds` of the classifiers.

@@ -166,7 +166,7 @@ def _random_scores(
 
 
 def _concept_evidence(concept: Concept | None, n_tokens: int, random: Float[np.ndarray, " random"]) -> Evidence:
-    """Size: the share of the top tokens in the class, in excess of the class's share of the vocabulary.
+    """Return the evidence of a concept.
 
     p: the larger of the hypergeometric one and the share of random vectors with a concept at least as improbable.
     """

@@ -42,7 +42,7 @@ def rank_memories(
         top: how many memories; a gated memory may come once for each pole.
         layers: only these; all when None.
         show_unlearned: whether tokens that the model never learned may be among the promoted ones.
-        seed: of the random lists that coherence is compared with.
+        seed: the seed of the random lists that coherence is compared with.
         progress: called with the name of a step, how much of it is done, and how much there is.
         saved: where the steps of an interrupted ranking are found, and those of this one stored.
 

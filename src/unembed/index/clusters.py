@@ -99,7 +99,7 @@ def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index:
     """Describe the cluster of a memory: the tokens that its members share, and the nearest members.
 
     Args:
-        clusters: of all its values, or None while they are not clustered.
+        clusters: the clusters of all its values, or None while they are not clustered.
 
     Raises:
         OutOfRange: there is no such memory.

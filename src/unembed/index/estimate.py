@@ -33,10 +33,10 @@ class Estimate:
 
     Attributes:
         segments: sentences or windows.
-        keys: of all layers.
-        seconds: of the whole build on this machine, if it is otherwise idle.
-        seconds_busy: of the whole build, if the machine stays as busy as it was during the measurement.
-        bytes: of the finished index, tokens and search file included.
+        keys: the number of keys of all layers.
+        seconds: the time of the whole build on this machine, if it is otherwise idle.
+        seconds_busy: the time of the whole build, if the machine stays as busy as it was during the measurement.
+        bytes: the size of the finished index, tokens and search file included.
         memory: bytes of the state of the sweep.
         is_exact: whether the whole corpus was counted.
     """
@@ -51,7 +51,7 @@ class Estimate:
     is_exact: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Return all fields by name."""
         return asdict(self)
 
 
@@ -116,7 +116,7 @@ def _run(
 
     Args:
         top: triggers in a list.
-        tokens: of the whole corpus.
+        tokens: the number of tokens of the whole corpus.
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]

@@ -82,7 +82,7 @@ class Index(IndexQueries):
             corpus: what `open_corpus` opens or takes.
             path: a new or empty folder, or one where a build of the same index was interrupted.
             top: triggers for each key and pole; those of `settings` (25) when None.
-            engine: of the sweep: "local", "ray", or a `Ray` with settings; the result is the same.
+            engine: the engine of the sweep: "local", "ray", or a `Ray` with settings; the result is the same.
             resume: False to refuse a folder that holds an index.
             progress: called with the name of a part, how much of it is done, and how much there is (None: not known).
 
@@ -268,7 +268,7 @@ class Index(IndexQueries):
         return contexts_view(self.model, self, *self.memory(layer, index), positive_int("top", top), pole)
 
     def coefficients(self, layer: int, index: MemoryIndex, *, bins: int = 48) -> CoefficientsView:
-        """Statistics of a memory's coefficient over the corpus, with a histogram and examples by strength.
+        """Return statistics of a memory's coefficient over the corpus, with a histogram and examples by strength.
 
         The statistics cover the whole corpus; histogram and examples cover a sample, on which the model is run.
 
@@ -307,7 +307,7 @@ class Index(IndexQueries):
             top: how many to list, at most.
             layers: only these; all when None.
             show_unlearned: include tokens that the model never learned among the promoted ones.
-            seed: of the random words.
+            seed: the seed of the random words.
             recompute: rank anew although a gallery is saved, and replace that.
             progress: called with a step's name, the amount done, and the total.
 

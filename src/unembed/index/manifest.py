@@ -43,7 +43,7 @@ class Manifest:
         provenance: model, revision, dtype, corpus, version; its notes describe the sweep.
         weights: SHA-256 of the model's weights.
         layers: memories of each layer, so that key (layer, index) is row `sum(layers[:layer]) + index` of every array.
-        settings: of the build; a build with other settings is refused.
+        settings: the settings of the build; a build with other settings is refused.
         state: "building" or "complete".
         facts: counts for display (tokens, segments, documents).
     """

@@ -175,7 +175,8 @@ def search(
     """Return the memories that a query finds, one in each row, best first within each part of the query.
 
     Args:
-        index: of the model, or None: then triggers and names cannot be searched, and values are scored directly.
+        index: the index of the model, or None: then triggers and names cannot be searched, and values are scored
+            directly.
         query: the text of the query.
         top: hits on a page.
         offset: hits before the page.

@@ -25,7 +25,7 @@ def write_stream(
     """Write the token stream and its segments; tokens go to disk as they come, segments take 36 bytes each.
 
     Args:
-        segments: of the corpus, in order.
+        segments: the segments of the corpus, in order.
         progress: called with the number of tokens written so far.
 
     Raises:

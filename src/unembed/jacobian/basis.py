@@ -69,7 +69,7 @@ def fitted_lens(lm: Decoder) -> JacobianLens:
 def carried_streams(
     lm: Decoder, x: Float[Tensor, "layer pos d_model"], point: StreamPoint, layers: range | None = None
 ) -> Float[Tensor, "layer pos d_model"]:
-    """The last streams to which streams at a point lead on average, ready for the final norm.
+    """Carry streams at a point to the last streams that they lead to on average, ready for the final norm.
 
     Args:
         x: streams of the layers, in their order.
@@ -87,7 +87,7 @@ def carried_streams(
 def carried_parts(
     lm: Decoder, vectors: Float[Tensor, "row d_model"], layer: int, point: StreamPoint = "resid_post"
 ) -> Float[Tensor, "row d_model"]:
-    """Parts of a stream as vectors whose products with W_U are their scores, before the mean over tokens is taken away.
+    """Carry parts of a stream to vectors whose products with W_U are their scores (the mean over tokens included).
 
     Raises:
         InvalidInput: no lens is fitted.
@@ -105,5 +105,5 @@ def mean_scores(lm: Decoder, readable: Float[Tensor, "row d_model"]) -> Float[Te
 def in_basis(
     lm: Decoder, vectors: Float[Tensor, "row d_model"], layer: int, basis: Basis, point: StreamPoint = "resid_post"
 ) -> tuple[Float[Tensor, "row d_model"], Basis]:
-    """Parts of a stream, and the basis in which `unembed.lens` reads them: "raw" after the lens has carried them."""
+    """Return parts of a stream, and the basis to read them in: "raw" after the lens has carried them."""
     return (carried_parts(lm, vectors, layer, point), "raw") if basis == "jacobian" else (vectors, basis)

@@ -162,7 +162,7 @@ class JacobianLens(Displayed):
 
         Args:
             vector: a value, a head's output, any direction, in stream units.
-            layer: of the point where it is added; a memory of layer l is added to resid_post of l.
+            layer: the layer of the point where it is added; a memory of layer l is added to resid_post of l.
             point: the stream that it is added to.
 
         Returns:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # whether there is a lens is known without torch
 
 
 def lens_path(fingerprint: str) -> Path:
-    """Where the lens of a model is kept; the fingerprint is its `sampled_fingerprint`."""
+    """Return where the lens of a model is kept; the fingerprint is its `sampled_fingerprint`."""
     return cache_folder() / "lenses" / f"{fingerprint}.lens"
 
 

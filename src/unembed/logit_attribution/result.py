@@ -143,7 +143,10 @@ class Attribution(Displayed):
         return [self._row(i) for i in range(len(self))]
 
     def to_table(self) -> Table:
-        """Every writer's row, the largest contribution first; empty where a writer has no layer, index or source."""
+        """Return a row for every writer, largest contribution first.
+
+        Cells are empty where a writer has no such number.
+        """
         rows = self.top(len(self))
         columns = {
             "writer": [row.label for row in rows],

@@ -144,7 +144,7 @@ class EventRecorder(Reducer):
         """Store the settings.
 
         Args:
-            seed: of the random sub-updates.
+            seed: the seed of the random sub-updates.
             hidden: tokens that are never predictions, candidates or counted in ranks (never learned ones).
         """
         self.hidden = hidden
@@ -313,7 +313,7 @@ def event_sample(
     Args:
         corpus: what `unembed.open_corpus` takes; the shipped text when None.
         n: how many prefixes (the paper: 2,000, and 10,000 for the saturation tables).
-        seed: of the draw of prefixes and of the random sub-updates.
+        seed: the seed of the draw of prefixes and of the random sub-updates.
         tokens_per_batch: columns times rows of a batch.
 
     Raises:
@@ -330,7 +330,7 @@ def event_sample(
 def record_events(
     lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096
 ) -> EventSample:
-    """Events of these prefixes; the recorder must have been started."""
+    """Find the events of these prefixes; the recorder must have been started."""
     with feed_reducers(lm, [recorder]) as feed:
         for batch in example_batches(examples, tokens_per_batch):
             feed(batch)

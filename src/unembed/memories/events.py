@@ -119,7 +119,7 @@ def rank_changes_of(
         tokens: the token followed at each position.
         before: its rank before each layer's update.
         after: its rank after it.
-        cause: whose updates these are.
+        cause: the cause of these updates.
     """
     up, down = before >= MIN_RANK_RATIO * after, after >= MIN_RANK_RATIO * before
     return [

@@ -49,7 +49,7 @@ def norm_overlap(
     """Return the overlap of each vector's top tokens read raw and through the final norm (gain and bias included).
 
     Args:
-        vectors: of the stream; the norm takes each as if it were the whole stream.
+        vectors: the vectors of the stream; the norm takes each as if it were the whole stream.
         top: tokens compared.
         hidden: tokens left out of both readings (never learned ones).
         normed: other vectors to read through the norm, row by row; the same ones when None.
@@ -94,9 +94,9 @@ def value_norm_overlaps(
     """Measure `norm_overlap` of a layer's values, of similar random vectors, and of each with the other.
 
     Args:
-        layer: whose values.
+        layer: the layer whose values are meant.
         per_layer: how many of them to draw; all when None.
-        seed: of both draws.
+        seed: the seed of both draws.
         top: tokens compared.
         hidden: tokens left out of all readings.
     """

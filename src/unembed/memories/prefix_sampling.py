@@ -26,7 +26,7 @@ def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> l
         lm: the model whose tokenizer is used.
         corpus: what `unembed.open_corpus` takes.
         n: how many; if there are fewer long enough segments, all of them.
-        seed: of both draws.
+        seed: the seed of both draws.
 
     Raises:
         InvalidInput: `n` is less than 1, or no segment has two tokens.

@@ -31,7 +31,7 @@ def distinctive_tokens(
     bottom: bool = False,
     show_unlearned: bool = False,
 ) -> tuple[Int[Tensor, " k"], Float[Tensor, " k"]]:
-    """Ids and standardised scores of the tokens by which a value differs most from the others of its layer.
+    """Return ids and standardised scores of the tokens by which a value differs most from others of its layer.
 
     Args:
         top: how many tokens.

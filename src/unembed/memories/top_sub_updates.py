@@ -66,7 +66,7 @@ class SubUpdate:
 
     @property
     def lowers(self) -> bool:
-        """Whether its effect on the token that it is scored for is negative: then what it suppresses says why."""
+        """Tell whether it lowers the token that it is scored for, so that what it suppresses explains the effect."""
         return self.score is not None and self.score < 0
 
 

@@ -51,7 +51,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReadingTruth(Displayed):
-    """Readings of values against their measured effects."""
+    """The agreement of value readings with their measured effects."""
 
     memories: tuple[SignedMemory, ...]
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class ReadingTruth(Displayed):
 
     @property
     def borne_out(self) -> list[bool]:
-        """For each memory, whether its reading correlates with its effect more than those of other values do."""
+        """Tell for each memory whether its reading correlates with its effect more than readings of other values do."""
         return [r >= self.bound(one.layer) for r, one in zip(self.correlation.tolist(), self.memories, strict=True)]
 
     def to_table(self) -> Table:
@@ -127,17 +127,17 @@ def reading_truth(
     seed: int = 0,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> ReadingTruth:
-    """How true the readings of some memories' values are; of a random sample of every layer if none are named.
+    """Measure how true the readings of some memories' values are; if none are named, of a random sample.
 
     Args:
         memories: layer and index of each, its name, or its name with the sign at which it is added (-L5M278).
         per_layer: how many to draw from each layer.
         layers: from which layers to draw; all when None.
-        basis: of the readings; when None, "jacobian" where a lens is fitted, else "raw".
+        basis: the basis of the readings; when None, "jacobian" where a lens is fitted, else "raw".
         corpus: anything `unembed.open_corpus` takes; the shipped text when None. Its start, on which the lens was
             fitted, is left out.
         contexts: places at which each value is added.
-        seed: of the choice of memories.
+        seed: the seed of the choice of memories.
         progress: called with the name of a step, the amount done, and the total.
 
     Raises:
@@ -183,7 +183,7 @@ def reading_truth(
 
 
 def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int[Tensor, " pos"]]:
-    """Windows of a text behind the part that the model's lens was fitted and checked on, some passages apart.
+    """Return windows of a text after the part on which the model's lens was fitted and checked.
 
     Raises:
         InvalidInput: the text has fewer.
@@ -223,7 +223,7 @@ def _asked(
 
 
 def _others(lm: Decoder, layer: int, own: Sequence[SignedMemory], seed: int) -> list[SignedMemory]:
-    """Random memories of a layer, so that the control has enough pairs."""
+    """Draw random memories of a layer, so that the control has enough pairs."""
     missing = max(0, OTHERS - len(own))
     generator = torch.Generator().manual_seed(seed * 10_007 + layer)
     drawn = torch.randperm(lm.n_memories_of(layer), generator=generator)[: missing + len(own)].tolist()

@@ -95,7 +95,7 @@ def _measured(lm: Decoder) -> UsualCoefficients:
 
 
 def _has_hooks(lm: Decoder) -> bool:
-    """Whether a user's own hook is on a module of the model; transformers leaves hooks of its own that only look."""
+    """Tell whether a user's own hook is on a module of the model; hooks of transformers only observe."""
     hooks = (hook for m in lm.hf.modules() for of in (m._forward_hooks, m._forward_pre_hooks) for hook in of.values())
     return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
 

@@ -75,7 +75,7 @@ def value_map(
     Args:
         max_points: values shown at most; of more, evenly spaced ones over all layers.
         also: memories shown in addition to those, as layer and index.
-        seed: of the first means of k-means.
+        seed: the seed of the first means of k-means.
         progress: called with steps done and steps in total; an exception that it raises ends the work.
 
     Raises:

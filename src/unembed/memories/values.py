@@ -252,7 +252,7 @@ def _top(
 def _ends(
     lm: Decoder, vectors: Tensor, layer: int, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[TopTokens, TopTokens]:
-    """Both ends of values of a layer, in the basis "raw" or "jacobian"."""
+    """Return both ends of a layer's values, in the basis "raw" or "jacobian"."""
     vectors, plain = in_basis(lm, vectors, layer, basis)
     high, low = read_ends(lm, vectors, k, hidden=hidden)
     if plain == basis:
@@ -299,7 +299,7 @@ class Values:
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
-        """Ids and scores of the tokens that values promote most (or, with `bottom`, suppress most).
+        """Return ids and scores of the tokens that values promote most (or, with `bottom`, suppress most).
 
         The basis is "jacobian" where a lens is fitted, else "raw", unless one is named; see `value_readings`.
 
@@ -325,7 +325,7 @@ class Values:
         basis: Basis | None = None,
         show_unlearned: bool = False,
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
-        """For layers and indices of each: ids of the tokens promoted most and suppressed most.
+        """Return, for each layer and index, ids of the tokens promoted most and suppressed most.
 
         All come from one product with W_U; the basis is "raw" or "jacobian", the default where a lens is fitted.
         """
@@ -379,7 +379,7 @@ class Values:
     def score_histogram(
         self, layer: int, index: int, bins: int = 48, *, show_unlearned: bool = False
     ) -> tuple[Float[Tensor, " edge"], Int[Tensor, " bin"]]:
-        """How a value's scores (basis "jacobian" where a lens is fitted, else "raw") are spread over the vocabulary.
+        """Return how a value's scores are distributed (basis "jacobian" if a lens is fitted, else "raw").
 
         Returns:
             Bounds of the bins, from the lowest to the highest score, and how many tokens have a score in each.

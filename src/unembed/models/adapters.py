@@ -51,7 +51,7 @@ def apply_adapter(hf: PreTrainedModel, folder: Path, name: str) -> None:
     Args:
         hf: the model.
         folder: the adapter's, with `adapter_config.json`.
-        name: of the model, for messages.
+        name: the name of the model, for messages.
 
     Raises:
         ExtraMissing: peft is not installed.

@@ -24,8 +24,8 @@ class Chat:
     Attributes:
         text: what the template writes, its special tokens included.
         ids: its tokens. The template writes every special token itself, so none is added.
-        roles: of each token, the role of the message that it is from; None for a token of the template. Empty where
-            that is not known: the template changes what the messages say.
+        roles: for each token, the role of the message that it is from; None for a token of the template.
+            Empty where that is not known: the template changes what the messages say.
     """
 
     text: str
@@ -89,7 +89,7 @@ def _checked(messages: Any, system: str | None) -> list[Message]:
 
 
 def _written(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message]) -> str:
-    """What the template writes."""
+    """Return what the template writes."""
     if not getattr(tokenizer, "chat_template", None):
         raise InvalidInput(
             "a conversation", why="the model's tokenizer has no chat template", instead="Give the text as it is"
@@ -111,7 +111,7 @@ def _written(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message]) -> st
 def _spans(
     tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], text: str
 ) -> list[tuple[int, int, str]] | None:
-    """Where each message's content stands in the text: (start, end, role); None where it is not known.
+    """Return where each message's content lies in the text: (start, end, role); None if that is not known.
 
     The template writes marks in place of the contents, and what stands between the marks is the template's own.
     """

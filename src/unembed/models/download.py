@@ -27,7 +27,7 @@ def fetch_model(name: str) -> Path:
     The folder appears only when it is complete, so an interrupted fetch leaves nothing that could be opened.
 
     Args:
-        name: of a row of `PUBLISHED`.
+        name: the name of a row of `PUBLISHED`.
 
     Raises:
         InvalidInput: no such model is published.

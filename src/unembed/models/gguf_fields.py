@@ -35,8 +35,8 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
     """Refuse fields that change numbers and are missing in the configuration; warn about other missing fields.
 
     Args:
-        name: of the file, for the message.
-        fields: of the file, by name.
+        name: the name of the file, for the message.
+        fields: the fields of the file, by name.
         config: what transformers made of them.
 
     Raises:
@@ -90,7 +90,7 @@ def check_tensors(name: str, sizes: Mapping[str, int], hf: PreTrainedModel) -> N
     """Refuse rotary factors that the model has no place for; warn about other such tensors.
 
     Args:
-        name: of the file, for the message.
+        name: the name of the file, for the message.
         sizes: how many numbers each tensor of the file has.
         hf: the model that was read.
 

@@ -42,7 +42,7 @@ def heard(name: str) -> Iterator[Heard]:
     """A context that hides progress bars and collects what transformers logs, passed on when loading succeeded.
 
     Args:
-        name: of the model or tokenizer, for the messages.
+        name: the name of the model or tokenizer, for the messages.
     """
     logger, bars = logging.getLogger("transformers"), transformers_logging.is_progress_bar_enabled()
     placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
@@ -66,7 +66,7 @@ def check_weights(name: str, info: Mapping[str, Any]) -> None:
     """Refuse a model for which some weights were not found, because transformers draws these at random.
 
     Args:
-        name: of the model, for the message.
+        name: the name of the model, for the message.
         info: what `from_pretrained(output_loading_info=True)` returns.
 
     Raises:

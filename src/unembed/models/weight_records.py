@@ -38,7 +38,7 @@ def known_weights(model: str, revision: str | None = None) -> KnownWeights | Non
 
     Args:
         model: an embedded name, a folder, or the id of a hub model in the local cache.
-        revision: of a hub model.
+        revision: the revision of a hub model.
     """
     folder = _folder(model, revision)
     stored = None if folder is None else _records().get(str(folder))
@@ -52,7 +52,7 @@ def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) 
 
     Args:
         model: the name.
-        revision: of a hub model.
+        revision: the revision of a hub model.
         lm: the model that it opened, in the dtype in which it is saved.
         weights: its `weights_fingerprint`.
     """

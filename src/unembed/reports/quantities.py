@@ -173,11 +173,12 @@ class Part(Generic[M]):
 
     Attributes:
         section: makes it from the measurements, without what is derived; None where the model gives none.
-        quantities: whose findings and published values belong into it.
+        quantities: the quantities whose findings and published values belong into it.
         compared: name of the table of `rows`; empty where there are none.
-        title: of that table.
+        title: the title of that table.
         note: below that title.
-        name: of the stage that holds its sections, so that a stopped run does not make them again; empty for none.
+        name: the name of the stage that holds its sections, so that a stopped run does not make them again; empty for
+            none.
         absent: the heading of the section that gives the reason where the architecture lacks what is shown; when
             empty, the whole study is refused.
         when: whether the study of this model has the part.

@@ -56,7 +56,7 @@ def report(
         moses: split the corpus's words as Moses does, as the papers' released code did before WikiLM read them (needs
             sacremoses).
         progress: called with the name of a step, the amount done, and the total.
-        options: of the study; see its module.
+        options: the options of the study; see its module.
 
     Returns:
         The report; `report[table]` gives its tables. `unembed.reports.reopen(out)` reads it again without a model.

@@ -17,7 +17,7 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
     """Return the sections that `make` returns: made once, and read from the folder in a later run.
 
     Args:
-        name: of the stage, unique in the study.
+        name: the name of the stage, unique in the study.
         make: gives the sections; their tables hold numbers, booleans, text, None and lists of these.
     """
 

@@ -45,7 +45,7 @@ class Work:
         """Return named arrays: computed once, and read from the folder in a later run.
 
         Args:
-            name: of the stage, unique in the study.
+            name: the name of the stage, unique in the study.
             compute: gives the arrays; numbers, booleans or fixed-width text, no objects.
         """
         import io

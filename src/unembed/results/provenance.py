@@ -17,11 +17,11 @@ class Provenance:
     Attributes:
         model: name, hub id or folder of the model.
         revision: commit or checksum of its weights; None for an object that was in memory.
-        dtype: of the weights the numbers were computed with, such as "float32".
+        dtype: the dtype of the weights the numbers were computed with, such as "float32".
         corpus: fingerprint or name of the corpus; None where no corpus was read.
         basis: "raw", "final" or "frozen" for readings; None where nothing was read in the vocabulary.
-        seed: of the random choices; None where there were none.
-        version: of unembed.
+        seed: the seed of the random choices; None where there were none.
+        version: the version of unembed.
         notes: further facts that change numbers, such as `{"hide_unlearned": True}`; values JSON can hold.
     """
 

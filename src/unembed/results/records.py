@@ -44,7 +44,7 @@ class Records(Displayed, Sequence[T], Generic[T]):
 
     @property
     def provenance(self) -> Provenance:
-        """Where the results come from."""
+        """The provenance of the results."""
         return self.table.provenance
 
     def __len__(self) -> int:

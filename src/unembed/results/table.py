@@ -300,12 +300,12 @@ class Table:
         return html.escape(number(value))
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """Title, first rows and provenance as rich draws them."""
+        """Yield title and first rows in a form that rich prints."""
         yield from self.drawn(options.max_width)
         yield visible_rich(self.provenance.line(), prose=True, style="dim")
 
     def drawn(self, width: int, formats: Mapping[str, Callable[[object], str]] | None = None) -> Iterator[Any]:
-        """Title and first rows as rich draws them, in at most `width` columns.
+        """Return title and first rows in a form that rich prints, in at most `width` columns.
 
         Args:
             formats: how the numbers of some columns are written; else with equal decimals.

@@ -132,7 +132,7 @@ def memory_branch(
     """Describe how a layer's memories entered the stream in the run that produced the coefficients.
 
     Args:
-        coefficients: of all memories of the layer.
+        coefficients: the coefficients of all memories of the layer.
         gate: "channel_gate" at the same positions, where the layer has it.
     """
     site = lm.feed_forward(layer)

@@ -45,7 +45,7 @@ def install_experts(
         stack: on which the hooks are removed.
         layer: with experts.
         current: the pass, which holds the positions.
-        edits: of coefficients, made first.
+        edits: the edits of coefficients, made first.
         changes: functions of all coefficients of the layer, made next.
         captures: what to call with "coefficients" or "gate_weights" after the changes, by name.
         routed: what to call with the model's own coefficients without zeros; only without edits and changes.

@@ -163,7 +163,7 @@ def generate_steps(
     Args:
         edits: changes that hold at every step, as in `generate`.
         seed: with it, tokens are sampled from this seed; else greedy.
-        temperature: of the sampling.
+        temperature: the temperature of the sampling.
         top_k: sample among the k most likely tokens; None for all.
         top_p: sample among the most probable tokens of this total probability; None for all.
         top: candidates to list at each step.

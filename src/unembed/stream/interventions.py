@@ -72,7 +72,7 @@ class Edit:
         return numbers * self.value if self.action == "scale" else numbers + self.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for saving."""
+        """Return plain data, for saving."""
         data = asdict(self)
         return data if self.vector is not None else {k: v for k, v in data.items() if k != "vector"}
 

@@ -43,7 +43,7 @@ class CheckpointInterval:
     minutes: float | None = 5.0
 
     def is_due(self, batches: int, seconds: float) -> bool:
-        """Whether the interval has passed since the last save."""
+        """Tell whether the interval has passed since the last save."""
         if self.batches is not None and batches >= self.batches:
             return True
         return self.minutes is not None and seconds >= 60 * self.minutes

@@ -37,7 +37,7 @@ CHUNK = 1 << 17
 
 
 def processor_has_bfloat16() -> bool:
-    """Whether this processor has instructions that multiply in bfloat16; without them it is slower than float32."""
+    """Tell whether this processor can multiply in bfloat16; without such instructions it is slower than float32."""
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

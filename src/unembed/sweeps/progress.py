@@ -14,7 +14,7 @@ class Progress:
     Attributes:
         batches: processed so far, in earlier runs too.
         tokens: positions counted so far, in earlier runs too.
-        share: of the corpus, 0 to 1, by bytes of its files or characters of its texts.
+        share: the share of the corpus, 0 to 1, by bytes of its files or characters of its texts.
         rate: tokens per second in this run.
         left: seconds until the end at this rate; None before the first batch.
     """

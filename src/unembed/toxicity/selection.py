@@ -116,7 +116,7 @@ def by_scorer(
         below: the threshold.
         lowest: the least toxic values instead of random ones below the threshold.
         layers: layers to choose from; all when None.
-        seed: of the random choice.
+        seed: the seed of the random choice.
         to: the coefficient.
 
     Raises:

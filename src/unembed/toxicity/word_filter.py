@@ -55,7 +55,7 @@ class WordFilter(LogitsProcessor):
 
         Args:
             words: words or phrases; case does not matter.
-            tokenizer: of the model that will generate.
+            tokenizer: the tokenizer of the model that will generate.
 
         Raises:
             InvalidInput: no words.

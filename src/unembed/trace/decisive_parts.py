@@ -32,7 +32,7 @@ _READS = 0.5
 
 @dataclass(frozen=True, eq=False)
 class DecisiveParts:
-    """Heads behind a question, and what was measured."""
+    """The heads and other parts behind a question, with what was measured."""
 
     heads: HeadEffectsView | None
     removals: list[Removal] = field(default_factory=list[Removal])
@@ -97,7 +97,7 @@ def _view(trace: Trace, effects: HeadEffects, listed: Sequence[int]) -> HeadEffe
 def _parts(
     effects: HeadEffects | None, listed: Sequence[int], memories: MemoryEffects | None, by_component: Attribution
 ) -> Iterator[Part]:
-    """Candidates, the largest contributions first: a head, a memory and a layer's part in turn."""
+    """Return candidates, largest contributions first: a head, a memory and a layer's part in turn."""
     heads = [] if effects is None else [Part("head", *effects.places[n], float(effects.effects[n])) for n in listed]
     rows = [] if memories is None else memories.rows[:MEMORIES]
     of_memories = [Part("memory", row.layer, row.index, row.score or 0.0) for row in rows]

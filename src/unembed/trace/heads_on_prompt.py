@@ -111,7 +111,7 @@ def head_sources_view(trace: Trace, layer: int, head: int, question: Question, p
 
     Args:
         question: the target, and the token that it is compared with.
-        position: whose logits.
+        position: the position whose logits are meant.
 
     Raises:
         OutOfRange: the head or the position does not exist.

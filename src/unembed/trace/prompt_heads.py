@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HeadEffects:
-    """What every head adds to a question at a position, in logits, where known split by the token that it reads."""
+    """What every head adds to a question at a position, in logits, split by the token it reads where known."""
 
     places: list[tuple[int, int]]
     """Layer and head."""
@@ -45,7 +45,7 @@ class HeadEffects:
         return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
 
     def reads_itself(self, n: int) -> bool:
-        """Whether most of a head's effect comes from the position itself, whose token it transforms as an FFN does."""
+        """Tell whether most of a head's effect comes from its own position, whose token it transforms like an FFN."""
         if self.by_source is None:
             return False
         parts = self.by_source[n].abs()
@@ -62,7 +62,7 @@ class HeadEffects:
 
 
 def head_effects(trace: Trace, question: Question, position: int) -> HeadEffects | None:
-    """What every head adds to a question; None where the model's heads do not add up.
+    """Return what every head adds to a question; None if the heads do not add up to the attention's output.
 
     Args:
         position: from 0.

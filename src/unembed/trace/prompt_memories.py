@@ -47,7 +47,7 @@ class PromptMemories(PromptReadings):
         Args:
             token: the token to explain.
             against: the token it is compared with; the most likely other token when None.
-            position: whose prediction.
+            position: the position whose prediction is meant.
             alone: explain the token's logit alone.
 
         Raises:
@@ -119,7 +119,7 @@ class PromptMemories(PromptReadings):
 
         Args:
             question: from `question`; the prediction against its runner-up when None.
-            position: whose prediction.
+            position: the position whose prediction is meant.
             layers: only these; all that have memories when None.
             index: an index of the model, which records how often and how strongly each memory fires; when None, a
                 sample of the shipped text is measured.
@@ -217,7 +217,7 @@ class PromptMemories(PromptReadings):
 
         Args:
             token: the predicted token when None.
-            position: whose prediction.
+            position: the position whose prediction is meant.
             top: how many to list, at most.
             index: an index of the model.
 

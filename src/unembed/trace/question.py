@@ -32,7 +32,7 @@ def question(
     """Build the question about a prediction, choosing tokens where none is named.
 
     Args:
-        logits: of the prediction.
+        logits: the logits of the prediction.
         token: the token to explain; the most likely one when None.
         against: the token it is compared with; when None the runner-up, the most likely token other than `token`.
         alone: compare with no other token.

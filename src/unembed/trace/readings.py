@@ -67,17 +67,17 @@ class Readings(Displayed):
 
     @property
     def ids(self) -> Int[Tensor, "layer pos k"]:
-        """Top tokens, best first."""
+        """Return the top tokens, best first."""
         return self.reading.ids
 
     @property
     def logits(self) -> Float[Tensor, "layer pos k"]:
-        """Their logits."""
+        """Return the logits of the top tokens."""
         return self.reading.logits
 
     @property
     def probabilities(self) -> Float[Tensor, "layer pos k"]:
-        """Their probabilities."""
+        """Return the probabilities of the top tokens."""
         return self.reading.probabilities
 
 
@@ -134,7 +134,7 @@ class PromptReadings:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """Tokens that are left out of lists; None where every token is listed.
+        """The tokens left out of lists; None if every token is listed.
 
         Bytes of longer characters and tokens that the model never learned, but for those that the model itself has as
         the most or second most likely next token at a position of the prompt.
@@ -234,7 +234,7 @@ class PromptReadings:
         return self._readings[key]
 
     def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final", position: int | None = None) -> Reading:
-        """What `readings` returns, without the texts.
+        """Return what `readings` returns, without the texts.
 
         Readings of `TOP` tokens in the bases "final" and "jacobian" have the rank of the final prediction, too.
         """

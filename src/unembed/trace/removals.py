@@ -40,7 +40,7 @@ class Part:
 
     @property
     def key(self) -> tuple[str, int, int | None]:
-        """What identifies the part."""
+        """Return what identifies the part."""
         return self.kind, self.layer, self.index
 
 
@@ -81,7 +81,7 @@ class Removals:
 
         Args:
             question: the token, and what it is compared with.
-            position: whose prediction, from 0.
+            position: the position whose prediction is meant, from 0.
             chosen_pair: measure the difference of the two tokens' logits, instead of the token's log-odds.
 
         Raises:
@@ -125,7 +125,7 @@ class Removals:
     def source_effects(
         self, layer: int, head: int, weights: Float[Tensor, " src"], sources: Sequence[int]
     ) -> list[float] | None:
-        """By how much the measure falls when a head reads nothing from a source, at the position; for each source.
+        """Return how much the measure falls if a head reads nothing from a source, for each source.
 
         None where what the head writes is not its weights times the values of the sources.
 

@@ -44,7 +44,7 @@ class Settling:
 
 
 def settling(layers: Sequence[LayerView]) -> Settling | None:
-    """When the target of all layers settles; None where it is not first after the last.
+    """Find when the target of all layers settles; None if it is not first after the last layer.
 
     Source: Geva et al. 2022, section 5.1 (saturation).
     """

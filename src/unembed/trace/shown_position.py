@@ -115,7 +115,7 @@ class ShownPosition:
         ]
 
     def lists_first(self, point: StreamPoint, layer: int) -> bool:
-        """Whether the first token of a list is first of all tokens, hidden ones included."""
+        """Tell whether the first token of a list is first of all tokens, hidden ones included."""
         found = self.trace.read(point, self._top_read, self.basis, self.position)
         return float(found.logits[layer, 0, 0]) >= float(found.highest_hidden[layer, 0])
 

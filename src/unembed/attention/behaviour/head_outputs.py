@@ -56,7 +56,7 @@ def head_updates(
     Args:
         run: a run of one prompt.
         token: a token to score each for.
-        scale: of the final norm at the position, by which scores are divided.
+        scale: the scale of the final norm at the position, by which scores are divided.
         against: score the difference of the token's logit to this one's.
         k: how many tokens to list.
         hide_unlearned: leave out tokens that the model never learned.

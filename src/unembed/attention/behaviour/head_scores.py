@@ -80,7 +80,7 @@ class HeadScores(Displayed):
         return cls(**means, by_sequence=by_sequence, length=length, provenance=provenance)
 
     def places(self) -> list[tuple[int, int]]:
-        """Layer and head of every head that attends, in the order of the model."""
+        """Return layer and head of every head that attends, in the order of the model."""
         layers, heads = (~self.induction.isnan()).nonzero(as_tuple=True)
         return list(zip(layers.tolist(), heads.tolist(), strict=True))
 

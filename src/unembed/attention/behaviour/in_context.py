@@ -58,7 +58,7 @@ class InContext(Displayed):
 
     @property
     def n_windows(self) -> int:
-        """How many windows were read."""
+        """The number of windows that were read."""
         return len(self.by_window)
 
     @property
@@ -92,7 +92,7 @@ def in_context(
     max_windows: int = 64,
     tokens_per_batch: int = 2048,
 ) -> InContext:
-    """Loss at each position of windows of text, with or without some heads.
+    """Measure the loss at each position of windows of text, with or without some heads.
 
     Args:
         corpus: anything `unembed.open_corpus` takes; documents need to be at least as long as the window.
@@ -178,7 +178,7 @@ def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[in
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextScores(Displayed):
-    """Head scores on real text: attention from positions whose token stood earlier in the window.
+    """Head scores on real text, measured at positions whose token occurred earlier in the window.
 
     Scores are NaN where a layer has no attention.
 

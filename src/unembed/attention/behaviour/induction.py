@@ -45,7 +45,7 @@ def matching_through(
     basis: HeadBasis = "raw",
     offset: int | Sequence[int] = 0,
 ) -> Spectra:
-    """Eigenvalues of W_E W_QK_b W_OV_a' W_E' for all heads a of one layer and b of a later one: (head_a, head_b, r).
+    """Return eigenvalues of W_E W_QK_b W_OV_a' W_E' for heads a of one layer and b of a later one: (head_a, head_b, r).
 
     Positive where b attends to sources whose earlier token, as a wrote it down, is the token b stands at.
 
@@ -112,7 +112,7 @@ def induction(
     `induction_missing` gives the reasons.
 
     Args:
-        seed: of the repeated tokens and the random circuits.
+        seed: the seed of the repeated tokens and the random circuits.
         length: before the repetition; 64, or less in a shorter context, when None.
         scores: head scores already measured.
         offset: at which QK circuits match through the partner, where positions are rotary; when None, the mean over 1

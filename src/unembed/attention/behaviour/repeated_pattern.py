@@ -28,7 +28,7 @@ Length = Annotated[
 def repeated_tokens(
     lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0
 ) -> tuple[Int[Tensor, "sequence pos"], int]:
-    """Random tokens repeated twice, with the tokens that the tokenizer puts in front of every text.
+    """Draw random tokens and repeat them once, after the tokens that the tokenizer puts in front of every text.
 
     Tokens are drawn evenly from those the model learned. Returns the tokens and the number of special tokens in front.
 

@@ -88,8 +88,8 @@ def look_section(
     """Show where a head attends from one position, and what each source adds to the logit of one token there.
 
     Args:
-        position: of the prompt; negative from its end.
-        token: whose logit; the predicted one when None.
+        position: the position of the prompt; negative from its end.
+        token: the token whose logit is meant; the predicted one when None.
 
     Raises:
         OutOfRange: there is no such head or position.
@@ -117,8 +117,8 @@ def effects_section(
 
     Args:
         tokens: the prompt; the position is the last of the sources.
-        effects: of the head at that position.
-        name: of the head, such as "L1H5".
+        effects: the effects of the head at that position.
+        name: the name of the head, such as "L1H5".
         table: name of the table, and of the figures with `_attention` and `_effect` added.
         text: paragraphs before the explanation.
     """

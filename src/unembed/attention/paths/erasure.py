@@ -153,7 +153,7 @@ def memory_management(
         top: memories and heads listed.
         corpus: anything `unembed.open_corpus` takes; read only with `verify`.
         verify: measure the direction that each writes before and after it is added, where it writes most.
-        max_tokens: of the text.
+        max_tokens: the largest number of tokens to read from the text.
     """
     check_basis(basis)
     require_heads(lm, "memory management")

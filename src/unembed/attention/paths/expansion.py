@@ -40,8 +40,8 @@ class Expansion(Displayed):
     """The logits at one position as a sum over paths.
 
     Attributes:
-        position: whose logits.
-        labels: of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
+        position: the position whose logits are meant.
+        labels: the labels of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
         orders: the number of heads in each path.
         paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
         vectors: contribution of each term to the input of W_U (term, d_model).
@@ -89,7 +89,7 @@ class Expansion(Displayed):
         return self.vectors @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(self.vectors.dtype)
 
     def term(self, path: Path) -> Float[Tensor, " d_vocab"]:
-        """Contribution of one path to every logit.
+        """Return the contribution of one path to every logit.
 
         Raises:
             InvalidInput: no such path.

@@ -137,7 +137,7 @@ def _columns_gram(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model 
 
 
 def keys_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"]:
-    """Key vectors: the gate's columns in a gated layer, because the gate decides whether the memory fires."""
+    """Return the key vectors; in a gated layer they are the gate's columns, which decide whether a memory fires."""
     gate = lm.weights.W_gate[layer]
     return _read_by_ffn(lm, layer, lm.weights.W_in[layer] if gate is None else gate, basis)
 
@@ -246,7 +246,7 @@ class Subspaces:
     """How many dimensions each part uses, and how much the subspaces of writers and readers overlap.
 
     Attributes:
-        labels: of all writers, then all readers.
+        labels: the labels of all writers, then all readers.
         n_writers: how many of them write.
         effective_rank: participation ratio (sum s^2)^2 / sum s^4 of the singular values s.
         overlap: mean squared cosine of the principal angles between the leading subspaces of two sides, whose sizes

@@ -75,7 +75,7 @@ class FrozenLayer:
         return z if self.gate is None else z * self.gate.to(values.dtype)
 
     def heads(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_model"]:
-        """What each head adds to the stream at every position, given a part of the stream."""
+        """Return what each head adds to the stream at every position, given a part of the stream."""
         z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
 
@@ -94,7 +94,7 @@ class FrozenLayer:
     def sources_at(
         self, x: Float[Tensor, "batch pos d_model"], position: int
     ) -> Float[Tensor, "src batch head d_model"]:
-        """What each head adds at one position from each source."""
+        """Return what each head adds at one position from each source."""
         z = self.pattern[:, :, position, :, None].to(x.dtype) * self.values(x)  # (batch, head, src, d_head)
         return self._written_at(z.movedim(2, 0), position)
 

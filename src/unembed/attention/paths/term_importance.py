@@ -43,7 +43,7 @@ class TermImportance(Displayed):
         losses: with paths of order at most 0, 1, ... (order + 1 entries).
         by_layer: with the direct path and the heads of one layer alone (layer); NaN where it has no attention.
         without_layer: with the direct path and the single heads of all layers but one (layer).
-        uniform: of a guess that gives every token the same probability, log(d_vocab).
+        uniform: the loss of a guess that gives every token the same probability, log(d_vocab).
         repeated_gain: for each row of text, how far the single heads of the first layer with attention lower the loss
             of the direct path, where the next token stood earlier in the row; NaN where there is no such position.
         new_gain: the same where the next token did not occur earlier.
@@ -81,7 +81,7 @@ class TermImportance(Displayed):
 
     @property
     def reductions(self) -> Float[Tensor, " order"]:
-        """By how much each order from 1 lowers the loss of the orders below it."""
+        """Return how much each order from 1 lowers the loss of the orders below it."""
         return self.losses[:-1] - self.losses[1:]
 
     @property
@@ -101,7 +101,7 @@ class TermImportance(Displayed):
 
     @property
     def direct_reduction(self) -> float:
-        """By how much the direct path lowers the loss of a uniform guess: the step to order 0."""
+        """Return how much the direct path lowers the loss of a uniform guess: the step to order 0."""
         return self.uniform - float(self.losses[0])
 
 

@@ -154,7 +154,7 @@ def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: i
 
     Args:
         head: the virtual head.
-        position: of the destination; negative from the prompt's end.
+        position: the position of the destination; negative from the prompt's end.
         top: logits listed.
 
     Raises:

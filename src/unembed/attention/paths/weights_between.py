@@ -67,7 +67,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Such as L0H3 or L5M278."""
+        """The name, such as L0H3 or L5M278."""
         return (head_name if self.kind == "head" else memory_name)(self.layer, self.index)
 
     def location(self, lm: Decoder) -> int:
@@ -86,7 +86,7 @@ class VirtualWeight:
     Attributes:
         input: "Q", "K" or "V" of a head; "key" of a memory, or "up", its up-projection in a gated layer.
         ratio: ||W_out W_in||_F / (||W_out|| ||W_in||).
-        cosine: of two memories, with its sign; None where a head is part of the pair.
+        cosine: the cosine of two memories, with its sign; None where a head is part of the pair.
     """
 
     writer: str
@@ -106,7 +106,7 @@ class FoundWeights:
 
 
 def written_by(lm: Decoder, part: Part, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "row d_model"]:
-    """What a part writes: W_O of a head, the value of a memory."""
+    """Return what a part writes: W_O of a head, the value of a memory."""
     if part.kind == "head":
         rows = writing_weights(lm, part.layer, basis)[part.index]
     else:
@@ -120,7 +120,7 @@ def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> 
 
 
 def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
-    """What each input of a part reads: W_Q, W_K, W_V of a head; key, and up-projection, of a memory.
+    """Return what each input of a part reads: W_Q, W_K, W_V of a head; key and up-projection of a memory.
 
     Raises:
         Unsupported: no input of the head is a fixed matrix.

@@ -45,9 +45,9 @@ class DirectPath(Displayed):
         partial: the same, controlling for token frequency (partial rank correlation).
         frequency: rank correlation of the counts with token frequency alone: the baseline of `spearman`.
         ceiling: rank correlation of the counts in one half of the text with those in the other.
-        cross_entropy: of softmax(direct path) on the second half of the corpus, nats a token.
-        bigram_cross_entropy: of the first half's smoothed bigram model on the same text.
-        unigram_cross_entropy: of the first half's smoothed token frequencies.
+        cross_entropy: the cross-entropy of softmax(direct path) on the second half of the corpus, nats a token.
+        bigram_cross_entropy: the cross-entropy of the first half's smoothed bigram model on the same text.
+        unigram_cross_entropy: the cross-entropy of the first half's smoothed token frequencies.
     """
 
     tokens: Int[Tensor, " token"]
@@ -163,7 +163,7 @@ def _unigram_loss(known: Bigrams, text: Bigrams) -> float:
 
 
 def _correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
-    """Pearson correlation; NaN where one of the two is constant."""
+    """Return the Pearson correlation; NaN if one of the two is constant."""
     return float(torch.corrcoef(torch.stack([a, b]))[0, 1])
 
 

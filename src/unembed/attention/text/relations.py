@@ -49,7 +49,7 @@ class RelationOfHeads(Displayed):
 
     Attributes:
         relation: its name.
-        share: of the pairs, for how many a target is among the `k` tokens that the head raises most.
+        share: the share of the pairs for which a target is among the `k` tokens that the head raises most.
         shuffled: the same with the targets of other pairs, the mean over all of them.
         p_value: probability that any head of the model exceeds its `shuffled` as far, if sources and targets were
             unrelated.
@@ -104,7 +104,7 @@ def relations(
             [("France", "Paris"), ...]. Words are single tokens with a leading space; others are left out and counted.
         k: a target counts if it is among this many of the tokens that the head raises most, of the whole vocabulary.
         basis: "folded" (with norm gains, where there are norms) or "raw".
-        seed: of the shuffles.
+        seed: the seed of the shuffles.
 
     Raises:
         InvalidInput: no such file; fewer than two pairs of single tokens.

@@ -189,7 +189,7 @@ def count_in_corpus(
     """Count how much more often each output follows its destination if the source occurs earlier in the window.
 
     Args:
-        lm: whose tokens and context are used.
+        lm: the model whose tokens and context are used.
         triples: (source, destination, output).
         corpus: anything `unembed.open_corpus` takes.
         window: how far back a source counts, in tokens; the model's context when None.
@@ -295,7 +295,7 @@ def skip_trigram_bugs(
         top: destinations and outputs listed.
         offset: how far the source lies back, for rotary positions.
         among: only these tokens.
-        bigrams: of the corpus, where they are counted already.
+        bigrams: the bigrams of the corpus, where they are counted already.
     """
     both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
     lm = circuits.lm

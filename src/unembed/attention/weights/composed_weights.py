@@ -57,7 +57,7 @@ def check_part(site: AttentionSite, part: str | None) -> None:
 def composed_weights(
     lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", part: str | None = None
 ) -> Float[Tensor, "head d_model d_part"]:
-    """W_Q, W_K or W_V of a layer through its latents, for each query head or, with grouped keys, each key-value head.
+    """Return W_Q, W_K or W_V of a layer through its latents, by query head or, with grouped keys, key-value head.
 
     Args:
         which: "q", "k" or "v".

@@ -127,7 +127,7 @@ def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
 def compositions(
     circuits: HeadMatrices, basis: HeadBasis = "raw", modes: Sequence[Mode] = MODES
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-    """||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer.
+    """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer.
 
     0 where the reader's layer is not later; NaN where a layer has no attention or its heads have no such circuit (see
     `missing_circuits`).
@@ -278,7 +278,7 @@ class ComposingHead:
 def partners(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis = "raw", *, baseline: bool = False, seed: int = 0
 ) -> Records[ComposingHead]:
-    """Every earlier head that this one reads and every later one that reads it, strongest composition first."""
+    """List every earlier head that this one reads and every later one that reads it, strongest composition first."""
     lm, (layer, head) = circuits.lm, circuits.resolve_head(layer, head, basis)
     chance = random_composition(circuits, seed) if baseline else 0.0
     found = []

@@ -42,7 +42,7 @@ class Spectra(Displayed):
 
     @property
     def score(self) -> Float[Tensor, "*head"]:
-        """sum(lambda).real / sum(|lambda|), in [-1, 1]; +1 where all are positive real numbers."""
+        """Return sum(lambda).real / sum(|lambda|), in [-1, 1]; +1 if all eigenvalues are positive real numbers."""
         total = self.eigenvalues.abs().nansum(dim=-1)
         score = self.eigenvalues.real.nansum(dim=-1) / total.clamp_min(torch.finfo(total.dtype).tiny)
         return score.masked_fill(self._n_known == 0, math.nan)
@@ -68,7 +68,7 @@ class Spectra(Displayed):
 
 @torch.no_grad()
 def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True) -> Spectra:
-    """Eigenvalues of every head's full OV circuit, W_E W_V W_O W_U: those of W_O (W_U W_E) W_V, of size d_head.
+    """Return eigenvalues of every head's full OV circuit, W_E W_V W_O W_U, from the small W_O (W_U W_E) W_V.
 
     Returns:
         Eigenvalues (layer, head, d_head), complex128, with their scores and positive fractions; NaN in layers whose
@@ -94,7 +94,10 @@ def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = 
 def copying_scores(
     circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> Float[Tensor, "layer head"]:
-    """sum(lambda).real / sum(|lambda|) of every head's full OV circuit, in [-1, 1]; +1 is a copying head."""
+    """Return sum(lambda).real / sum(|lambda|) of every head's full OV circuit.
+
+    +1 is a copying head, -1 the opposite.
+    """
     return copying(circuits, basis, centre=centre).score
 
 
@@ -172,7 +175,7 @@ def own_token(
     n_tokens: int = 512,
     seed: int = 0,
 ) -> OwnToken:
-    """How a head's full OV circuit treats each token's own logit; arguments as for `own_token_of`."""
+    """Measure how a head's full OV circuit treats each token's own logit; arguments as for `own_token_of`."""
     provenance = circuits.lm.provenance(basis=basis, seed=seed, notes={"layer": layer, "head": head})
     return own_token_of(circuits.ov_full(layer, head, basis), provenance, top, n_tokens, seed)
 

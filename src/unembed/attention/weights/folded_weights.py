@@ -107,7 +107,7 @@ def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Fl
 def reading_weights(
     lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", *, grouped: bool = False, part: str | None = None
 ) -> Float[Tensor, "head d_model d_head"]:
-    """W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
+    """Return W_Q, W_K or W_V of a layer, for each query head (for each key-value head when `grouped`).
 
     Args:
         which: "q", "k" or "v".
@@ -137,7 +137,7 @@ def reading_weights(
 
 
 def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
-    """W_O of a layer; folded, also through the branch's norm and multiplier and the later factors of the stream."""
+    """Return W_O of a layer; folded, it includes the branch's norm and multiplier and later factors of the stream."""
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
     if basis == "folded":
@@ -213,7 +213,7 @@ def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"
 def unembedding(
     lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
 ) -> Float[Tensor, "d_model token"]:
-    """W_U, or some of its columns; folded, also through the final norm's gain and centring and the logit scale.
+    """Return W_U, or some columns; folded, it includes the final norm's gain and centring and the logit scale.
 
     Args:
         ids: tokens; the whole vocabulary when None.
@@ -253,7 +253,7 @@ def through_embedding(
     centre: bool = True,
     sources: bool = False,
 ) -> Float[Tensor, "token r"]:
-    """W_E @ matrix, in float32 or wider.
+    """Return W_E @ matrix, in float32 or wider.
 
     Args:
         matrix: what reads the embedding.
@@ -296,7 +296,7 @@ def through_unembedding(
     *,
     centre: bool = True,
 ) -> Float[Tensor, "r token"]:
-    """Matrix @ W_U, in float32 or wider.
+    """Return matrix @ W_U, in float32 or wider.
 
     Args:
         matrix: what is written.
@@ -405,7 +405,7 @@ class QKNorm:
         )
 
     def linear(self, x: Float[Tensor, "head *any d_head"]) -> Float[Tensor, "head *any d_head"]:
-        """Centring and gain, without the division."""
+        """Apply centring and gain, without the division."""
         if self.centred:
             x = x - x.mean(dim=(0, -1) if len(self.shape) == 3 else -1, keepdim=True)
         between = (1,) * (x.dim() - 2)

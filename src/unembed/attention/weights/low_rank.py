@@ -102,12 +102,12 @@ class LowRank:
         return _product(self.left, self.right)
 
     def norm(self) -> Float[Tensor, "*batch"]:
-        """Frobenius norm, float64: the root of <left' left, right right'>, both (r, r)."""
+        """Return the Frobenius norm in float64: the root of <left' left, right right'>, both (r, r)."""
         left, right = self.left.double(), self.right.double()
         return ((left.mT @ left) * (right @ right.mT)).sum(dim=(-2, -1)).clamp_min(0).sqrt()
 
     def trace(self) -> Float[Tensor, "*batch"]:
-        """Sum of the diagonal, float64."""
+        """Return the sum of the diagonal in float64."""
         self._square("trace")
         return (self.left.double() * self.right.double().mT).sum(dim=(-2, -1))
 
@@ -134,7 +134,7 @@ class LowRank:
         return Svd(q_left @ U, S, Vh @ q_right.mT)
 
     def singular_values(self) -> Float[Tensor, "*batch r"]:
-        """Singular values in float64, largest first."""
+        """Return the singular values in float64, largest first."""
         return self.svd().S
 
     def rows(self, ids: Int[Tensor, " row"] | int | list[int] | slice) -> Float[Tensor, "*batch row n"]:

@@ -36,7 +36,7 @@ from unembed.validation import as_int
 
 
 class HeadMatrices:
-    """QK and OV of every head, in the stream and between tokens.
+    """The QK and OV circuits of every head, in the stream and between tokens.
 
     Bases: "raw" is the weights alone, as in the papers; "folded" multiplies the linear part of the norms into the
     matrices. Products with the vocabulary are centred unless `centre=False`; see `folded_weights`.
@@ -234,7 +234,7 @@ def full_ov(
 def queries_and_keys(
     lm: Decoder, layer: int, basis: HeadBasis, offset: int | Sequence[int]
 ) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
-    """W_Q and W_K of every query head of a layer, rotated by an offset where positions are rotary.
+    """Return W_Q and W_K of every query head of a layer, rotated by an offset if positions are rotary.
 
     Raises:
         Unsupported: the layer has no fixed QK circuit.

@@ -97,7 +97,7 @@ class Calls:
         return pages[page - 1]
 
     def _run(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """What the command prints for a person, without colour."""
+        """Return what the command prints for a person, without colour."""
         name = str(arguments.get(MODEL, self.opening.model))
         lm = self._model(name)
         opening: dict[str, Any] = vars(with_models(self.opening, name)) | {"held": lm}
@@ -159,7 +159,7 @@ class Calls:
 
 
 def answer(calls: Calls, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    """What a call answers, and whether that is an error: one line that says what to do."""
+    """Return the answer to a call, and whether it is an error: one line that says what to do."""
     try:
         if name == "more":
             return calls.more(str(arguments.get("handle", "")), _page_number(arguments.get("page", 2))), False

@@ -53,7 +53,7 @@ class Tool:
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
     def slots(self, arguments: Mapping[str, Any], opening: Opening, output: Output) -> dict[str, Any]:
-        """What the command's function takes for the arguments of a call.
+        """Return the arguments of the command's function, from those of a call.
 
         Raises:
             typer.BadParameter: a text is not of the form that its option has.

@@ -109,7 +109,7 @@ def trace(
 
 
 def compared_with(against: str | None) -> tuple[str | None, bool]:
-    """What `--against` names: a token (None: the runner-up), and whether the logit is explained alone."""
+    """Read `--against`: a token (None: the runner-up), and whether the logit is explained alone."""
     return (None, True) if against == "none" else (against, False)
 
 

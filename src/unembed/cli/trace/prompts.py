@@ -25,7 +25,7 @@ PromptsFile = Annotated[Path | None, Option("A file with a prompt on each line."
 
 
 def prompts_of(texts: list[str] | None, file: Path | None, *, may_lack: bool = False) -> list[str]:
-    """All prompts: those of the arguments, then those of the file; empty lines are left out.
+    """Return all prompts: those of the arguments, then those of the file; empty lines are left out.
 
     Args:
         texts: those of the arguments.
@@ -52,7 +52,7 @@ def prompts_of(texts: list[str] | None, file: Path | None, *, may_lack: bool = F
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Which part of a prompt longer than the context is used."""
+    """The part of a prompt to use if it is longer than the context."""
 
     PANEL: ClassVar[str | None] = None
     last: Annotated[int | None, Option("Only the last N tokens of each prompt.", low=1)] = None

@@ -186,7 +186,7 @@ class ValueClusters(Displayed):
         return Table.of_rows(title, _SUMMARY, rows, self._provenance())
 
     def to_table(self) -> Table:
-        """Every value with its layer, index and cluster."""
+        """Return every value with its layer, index and cluster."""
         columns = {"layer": self.memory[:, 0], "index": self.memory[:, 1], "cluster": self.labels}
         return Table(f"{self.n_clusters:,} clusters of {len(self.labels):,} values", columns, self._provenance())
 

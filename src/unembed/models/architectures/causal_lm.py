@@ -90,8 +90,8 @@ class Attention(nn.Module):
             compared: what queries and keys read.
             moved: what values read.
             attention_mask: is added to the scores.
-            past_key_values: of the positions before.
-            kwargs: of the attention function.
+            past_key_values: the cache of the positions before.
+            kwargs: further arguments of the attention function.
         """
         split = (*moved.shape[:-1], -1, self.head_dim)
         query = self.q_proj(compared).view(split).transpose(1, 2)

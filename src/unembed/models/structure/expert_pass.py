@@ -23,7 +23,7 @@ def observed(
     The model's own forward runs. What the experts write is the FFN's output, or the input of a norm inside it.
 
     Args:
-        experts: of the FFN.
+        experts: the experts of the FFN.
         ffn: the module that returns what the experts add together.
         see: may return another output.
     """

@@ -44,7 +44,7 @@ def feed_forward_site(
     Args:
         writer: the FFN as one writer of the block.
         block: the path of the block.
-        path: of the FFN; that of the block where its parts lie in the block itself (OPT).
+        path: the path of the FFN; that of the block where its parts lie in the block itself (OPT).
         x: what entered the block.
         middle: the stream after attention.
     """

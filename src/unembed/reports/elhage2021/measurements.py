@@ -48,9 +48,9 @@ class HeadSkipTrigrams:
     """The triples that one head raises most, and how often each occurs in a corpus.
 
     Attributes:
-        head: of the layer.
+        head: a head of the layer.
         triples: highest score first.
-        counts: of each triple in the corpus.
+        counts: the counts of each triple in the corpus.
         shuffled: the same with the sources of the head's other triples, `DRAWS` shuffles after one another.
     """
 

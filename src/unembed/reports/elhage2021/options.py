@@ -15,9 +15,9 @@ class Options:
     Attributes:
         basis: "raw" (the weights alone, as in the paper) or "folded" (through the norms); folded where the model has
             norms when None.
-        sequences: of repeated random tokens.
-        tokens: of text, for losses by order of path.
-        windows: of text, for losses by position.
+        sequences: the number of sequences of repeated random tokens.
+        tokens: the number of text tokens, for losses by order of path.
+        windows: the number of windows of text, for losses by position.
         include_unlearned: read tokens that the model never learned, too; left out by default.
         control: run the study on the same architecture with random weights, too.
     """

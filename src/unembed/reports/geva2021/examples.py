@@ -39,7 +39,7 @@ class Examples(Reducer):
     Args:
         positions: places on the corpus axis, rising.
         basis: how streams, updates and values are read.
-        fraction: of the largest |m|, above which a memory counts as active.
+        fraction: the fraction of the largest |m|, above which a memory counts as active.
         hidden: tokens that are never predictions (never learned ones).
 
     Memory: 35 bytes for each example and layer, and the tensors of a batch's examples.
@@ -184,7 +184,7 @@ def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) 
 
     Args:
         how: "prefixes" or "sentences"; see `Options.draw`.
-        name: of the corpus, for the error message.
+        name: the name of the corpus, for the error message.
 
     Raises:
         InvalidInput: the corpus is too small; the message states their number.

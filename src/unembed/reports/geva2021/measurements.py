@@ -36,7 +36,7 @@ class Measurements:
     """The measurements from which the report's sections are made.
 
     Attributes:
-        corpus_fingerprint: of the text and its cut.
+        corpus_fingerprint: the fingerprint of the text and its cut.
         text: the corpus of the triggers in tokens.
         example_text: the corpus of the examples; the same one unless the options name another for triggers.
         negative: triggers of the negative pole, where coefficients are signed; else None.
@@ -50,7 +50,7 @@ class Measurements:
         patterns_negative: the same for triggers of the negative pole; empty where there are none.
         judged: what a judge finds in the prefixes of the keys looked at; empty without one.
         people: how far the rules agree with the labels of the index; empty without an index.
-        index_settings: of the index that gave the triggers; None without one.
+        index_settings: the settings of the index that gave the triggers; None without one.
     """
 
     lm: Decoder

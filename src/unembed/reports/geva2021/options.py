@@ -43,7 +43,7 @@ class Options:
         basis: how streams are read: "final", by the model's own last norm and readout (as in the follow-up's code), or
             "raw", by the readout alone (the formula; the same where there is no last norm, as in WikiLM).
         values_basis: the same for single values: "raw" is the paper's softmax(v E).
-        fraction: of the largest |m| of a layer, above which a memory also counts as active.
+        fraction: the fraction of the largest |m| of a layer, above which a memory also counts as active.
         semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
         judge: finds patterns in addition to the rules, such as a language model; see
         `unembed.annotation.judge`.

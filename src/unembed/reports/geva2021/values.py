@@ -86,7 +86,7 @@ def agreement(
     The first trigger is the best one that a token follows; the last prefix of a sentence has no next token.
 
     Args:
-        triggers: of all keys; with `negated`, of the negative pole.
+        triggers: the triggers of all keys; with `negated`, of the negative pole.
         basis: how values are read.
         target: see `targets_of`.
         negated: read -v, which is what a negative coefficient adds: its first token is the one v suppresses most.

@@ -45,7 +45,8 @@ class Measurements:
 
     Attributes:
         sample: events and scores of these prefixes.
-        concepts: of values, random vectors, whole updates and, where coefficients are signed, negated values.
+        concepts: the concepts of values, random vectors, whole updates and, where coefficients are signed, negated
+            values.
         update_prefixes: for each of the whole updates, the number of the prefix it was made on.
         judged: concepts that a judge sees in the same values; None without one.
         token_counts: occurrences of each token in the text.

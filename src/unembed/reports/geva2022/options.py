@@ -26,7 +26,7 @@ class Options:
         exit_examples: examples for section 6.2 (paper: 10,000); 0 leaves it out.
         prompts: file of prompts to continue, for section 6.1; without it that section is left out.
         words: file of banned words, for the word filters.
-        beams: of the beam search in addition to greedy decoding in section 6.1 (paper: 3); 0 leaves it out.
+        beams: the width of the beam search in addition to greedy decoding in section 6.1 (paper: 3); 0 leaves it out.
         pre_activation: turn values on before the activation function, not after it: a value is set to f(3), not to 3.
         judge: names concepts in the same values in addition to the program; see `unembed.annotation.judge`.
         include_unlearned: read tokens that the model never learned, too; left out by default.

@@ -33,7 +33,7 @@ class SweepDriver:
         parts: what an earlier run saved.
         at_risk: a part of this many shards is stored.
         checkpoint: where to save, if anywhere.
-        identity: of the sweep, for the checkpoint.
+        identity: the identity of the sweep, for the checkpoint.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class Coverage:
 
     Attributes:
         tokens: positions counted.
-        share: of the corpus, up to the end of the last batch.
+        share: the share of the corpus, up to the end of the last batch.
     """
 
     batches: int

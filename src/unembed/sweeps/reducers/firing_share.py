@@ -62,7 +62,7 @@ class FiringShare(Summed, Pointwise):
         self.usual = {layer: sizes.cpu() for layer, sizes in usual.items()}
 
     def start(self, lm: Decoder) -> None:
-        """No positions."""
+        """Start without any positions."""
         super().start(lm)
         self._bounds = {n: FIRES * sizes.to(lm.device) for n, sizes in self.usual.items()}
         self._sums = {
@@ -96,6 +96,6 @@ class FiringShare(Summed, Pointwise):
         self._sums["count"] += batch.n_counted
 
     def result(self) -> FiringCounts:
-        """All counts."""
+        """Return all counts."""
         ends = ([self._sums[f"{n} {sign}"].clone() for n in self._layers] for sign in ("positive", "negative"))
         return FiringCounts(self._layers, int(self._sums["count"]), *map(tuple, ends))

@@ -39,7 +39,7 @@ class Routing:
 
         Args:
             layer: one that was counted.
-            expert: of it.
+            expert: the number of the expert in the layer.
             least: tokens that occur less often are left out.
 
         Returns:

@@ -27,7 +27,7 @@ def find_values(
 
     Args:
         mixing: an attention with a pattern and z.
-        outputs: of the modules inside the attention.
+        outputs: the outputs of the modules inside the attention.
         norms: what the norms inside the attention were given and returned, each (1, pos, ...).
         tolerance: the largest relative error.
     """
