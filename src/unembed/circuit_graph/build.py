@@ -95,14 +95,9 @@ def _graph(
     tables = _Tables(lm, cases, scores, chosen, flow)
     everything = [node for kind in ("head", "memory") for node in ranked(scores.parts, RANKED, kind)]
     everything.sort(key=lambda one: -abs(one[1]))
-    order = Ranking(
-        torch.tensor([node.kind == "head" for node, _ in everything], dtype=torch.long),
-        *(
-            torch.tensor([getattr(node, name) for node, _ in everything], dtype=torch.long)
-            for name in ("layer", "back", "index")
-        ),
-        torch.tensor([score / n for _, score in everything]),
-    )
+    places = [(node.kind == "head", node.layer, node.back, node.index) for node, _ in everything]
+    is_head, layer, back, index = torch.tensor(places, dtype=torch.long).view(-1, 4).unbind(1)
+    order = Ranking(is_head, layer, back, index, torch.tensor([score / n for _, score in everything]))
     return CircuitGraph(
         nodes=tables.nodes(provenance),
         edges=tables.edges(provenance),

@@ -192,7 +192,8 @@ class Bench:
             new, kept = values[kind, layer].to(t), recorded.get((kind, layer), t).to(t)
             return torch.where(chosen, new, t) if changes_circuit else torch.where(chosen, kept, new)
 
-        hooks = {_POINTS[kind]: partial(replaced, kind=kind) for kind in {place[0] for place in self.sizes}}
+        kinds: set[PartKind] = {kind for kind, _ in self.sizes}
+        hooks = {_POINTS[kind]: partial(replaced, kind=kind) for kind in kinds}
         seen = run(self.lm, tokens, hooks={} if mask is None else hooks)
         return batch.aim.of(seen.logits[:, -1]).cpu()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -41,13 +41,12 @@ def promoted(lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node]) -> list[
     return [lm.token_strings(ids) for ids in found.ids]
 
 
-def _written(lm: Decoder, at: object, length: int, node: Node) -> Float[Tensor, " d_model"]:
+def _written(lm: Decoder, at: Callable[[str, int], Tensor], length: int, node: Node) -> Float[Tensor, " d_model"]:
     """Return the direction that a node writes."""
-    assert callable(at)
     position = length - 1 - node.back
     if node.kind == "head":
-        z: Tensor = at("z", node.layer)[0, position, node.index]
+        z = at("z", node.layer)[0, position, node.index]
         return z @ lm.weights.W_O[node.layer][node.index].to(z)
-    coefficient: Tensor = at("coefficients", node.layer)[0, position, node.index]
+    coefficient = at("coefficients", node.layer)[0, position, node.index]
     value = lm.weights.values(node.layer, torch.tensor([node.index]))[0]
     return value * torch.where(coefficient < 0, -1.0, 1.0).to(value)

@@ -72,8 +72,8 @@ def changes(
         return {key: part.own.detach() for key, part in made.parts.items()}, made.start.detach(), None
     points = [p for p in ("z", "coefficients") if any(has_point(lm, p, n) for n in range(lm.n_layers))]
     other = run(lm, batch.counterfactual, (*points, "resid_pre"))
-    point = {"head": "z", "memory": "coefficients"}
-    found = {
+    point: dict[PartKind, str] = {"head": "z", "memory": "coefficients"}
+    found: dict[tuple[PartKind, int], Tensor] = {
         (kind, layer): part.own.detach() - other.at(point[kind], layer) for (kind, layer), part in made.parts.items()
     }
     return found, made.start.detach() - other.at("resid_pre", 0), other
