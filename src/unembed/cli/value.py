@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from unembed.cli.command import command
 from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Opening, Output
-from unembed.names import Pole, SignedMemory
+from unembed.names import Basis, Pole, SignedMemory
 from unembed.options import IndexFolder, Memory, Option, ShowUnlearned, Tokens, UnusedSeed, ValueBasis
 from unembed.results import Table
 from unembed.version import __version__
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from unembed.results import Provenance
 
 _TRIGGERS = 5
-ReadBasis = Literal["raw", "final", "jacobian"]
 
 
 @command("value", "unembed value L7M985 --tokens 5")
@@ -71,17 +70,17 @@ def value(
         name = opened.memory_name(*place, memory.pole)
     else:
         lm = opening.open(seed)
-        basis = basis_or_default(lm, basis, "raw")
+        chosen = basis_or_default(lm, basis, "raw")
         place = lm.memory(*memory.address)
         is_signed = lm.is_signed(place[0])
         name = lm.memory_name(*place, memory.pole)
         signed = SignedMemory(*place, memory.pole)
-        table = _tokens(lm, signed, tokens, basis, show_unlearned, seed, distinctive=distinctive)
+        table = _tokens(lm, signed, tokens, chosen, show_unlearned, seed, distinctive=distinctive)
         if (opened := index_for(opening, lm, index)) is not None:
             record_index(opening, lm, opened)
         described = memory_descriptions(lm, None if opened is None else opened.path)
         if truth:
-            measured = lm.reading_truth([SignedMemory(*place, memory.pole)], basis=basis, seed=seed or 0)
+            measured = lm.reading_truth([SignedMemory(*place, memory.pole)], basis=chosen, seed=seed or 0)
             table = _with_truth(table, measured)
     if not output.for_terminal:
         output.deliver(table)
@@ -164,7 +163,7 @@ def _tokens(
     lm: LanguageModel,
     memory: SignedMemory,
     top: int,
-    basis: ReadBasis,
+    basis: Basis,
     show_unlearned: bool,
     seed: int | None,
     *,

@@ -219,19 +219,18 @@ def value_concepts(
     """
     lm = require_decoder(lm)
     if memories is None:
-        drawn = (SignedMemory(*one) for one in sample_memories(lm, per_layer, seed, layers))
-        chosen = [(one.layer, one.index, pole) for one in drawn for pole in _poles(lm, one, poles)]
+        named = [SignedMemory(*one) for one in sample_memories(lm, per_layer, seed, layers)]
     else:
         named = [_named(one) for one in as_tuple("memories", memories)]
-        chosen = [(*lm.memory(*one.address), pole) for one in named for pole in _poles(lm, one, poles)]
-    if not chosen:
+    read = [(lm.memory(*one.address), pole) for one in named for pole in _poles(lm, one, poles)]
+    if not read:
         raise InvalidInput("an empty list of memories", instead="Name at least one, or pass None to draw a sample")
-    signs = torch.tensor([SignedMemory(*one).sign for one in chosen], device=lm.device)
+    signs = torch.tensor([-1 if pole == "negative" else 1 for _, pole in read], device=lm.device)
     return vector_concepts(
         lm,
-        values_of(lm, [one[:2] for one in chosen]) * signs[:, None],
-        [lm.memory_name(*one) for one in chosen],
-        [n for n, _, _ in chosen],
+        values_of(lm, [memory for memory, _ in read]) * signs[:, None],
+        [lm.memory_name(*memory, pole) for memory, pole in read],
+        [layer for (layer, _), _ in read],
         top=top,
         basis=basis,
         seed=seed if memories is None else None,

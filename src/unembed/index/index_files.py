@@ -252,7 +252,7 @@ class IndexFiles:
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
         columns: dict[str, list[Any]] = {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
         if poles is not None or self.manifest.settings.get("experts"):
-            signs: Sequence[Pole] = ["positive"] * len(rows) if poles is None else poles
+            signs: list[Pole] = ["positive" for _ in rows] if poles is None else list(poles)
             columns["memory"] = [
                 self.memory_name(*one) for one in zip(columns["layer"], columns["index"], signs, strict=True)
             ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -21,19 +21,17 @@ from unembed.names import Basis, StreamPoint
 if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens
 
-_Basis = TypeVar("_Basis", bound=str)
-
 
 def lens_of(lm: Decoder) -> JacobianLens | None:
     """The fitted lens of a model, which `lm.use_lens` set; None where there is none."""
     return getattr(lm, "lens", None)
 
 
-def basis_or_default(lm: Decoder, basis: _Basis | None, without: _Basis) -> _Basis:
+def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
     """The basis that is given, else that of the model's fitted lens, else the one for models without a lens."""
     if basis is not None:
         return basis
-    return without if lens_of(lm) is None else "jacobian"  # pyright: ignore[reportReturnType]
+    return without if lens_of(lm) is None else "jacobian"
 
 
 @contextmanager

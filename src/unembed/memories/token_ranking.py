@@ -214,7 +214,7 @@ def firing(
         ids = lm.encode(text)[:, :limit]
         m = run(lm, ids, "coefficients", logits=False, layers=layers)
         for one, found in seen.items():
-            signed = SignedMemory(*one)
+            signed = one if isinstance(one, SignedMemory) else SignedMemory(*one)
             value, at = (signed.sign * m.at("coefficients", signed.layer)[0, :, signed.index]).max(dim=0)
             tokens = lm.token_strings(ids[0, max(0, int(at) - CONTEXT) : int(at) + 1])
             found.append((float(value), "".join(tokens[:-1]) + f"[{tokens[-1]}]"))

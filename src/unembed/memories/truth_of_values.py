@@ -27,7 +27,7 @@ from unembed.jacobian.fit import HELD_OUT, last_token_passes
 from unembed.lens import logits_of
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis, SignedMemory, read_signed_memory
+from unembed.names import Basis, MemoryAddress, SignedMemory, read_signed_memory
 from unembed.options import AnySeed, Corpus, Layers, Memories, Option, PerLayer, ValueBasis
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import require_one_stream
@@ -117,7 +117,7 @@ class ReadingTruth(Displayed):
 
 def reading_truth(
     lm: Decoder,
-    memories: Sequence[tuple[int, int] | SignedMemory | str] | None = None,
+    memories: Sequence[MemoryAddress | SignedMemory | str] | None = None,
     *,
     per_layer: int = CONTEXTS,
     layers: Sequence[int] | None = None,
@@ -204,7 +204,7 @@ def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int
 
 def _asked(
     lm: Decoder,
-    memories: Sequence[tuple[int, int] | SignedMemory | str] | None,
+    memories: Sequence[MemoryAddress | SignedMemory | str] | None,
     per_layer: int,
     layers: Sequence[int] | None,
     seed: int,

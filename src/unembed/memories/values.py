@@ -144,7 +144,8 @@ def value_ends(
     Arguments and memory are those of `value_readings`; the basis is "raw" or "jacobian".
     """
     lm = require_decoder(lm)
-    hidden, chosen = None if show_unlearned else lm.unlisted, basis_or_default(lm, basis, "raw")
+    hidden = None if show_unlearned else lm.unlisted
+    chosen = basis_or_default(lm, basis, "raw")
 
     def both_ends(values: Tensor, layer: int, k: int) -> tuple[TopTokens, TopTokens]:
         return _ends(lm, values, layer, k, chosen, hidden)
@@ -312,7 +313,8 @@ class Values:
         numbers = cast("Sequence[MemoryIndex]", [several] if single else several)
         rows = torch.tensor([lm.memory(layer, i)[1] for i in numbers], dtype=torch.long)
         layer = lm.layer(layer)
-        hidden, basis = None if show_unlearned else lm.unlisted, basis_or_default(lm, basis, "raw")
+        hidden = None if show_unlearned else lm.unlisted
+        basis = basis_or_default(lm, basis, "raw")
         scores, ids = _top(lm, written_values(lm, layer, rows.to(lm.device)), layer, k, basis, bottom, hidden)
         return (ids[0], scores[0]) if single else (ids, scores)
 
@@ -386,7 +388,8 @@ class Values:
         """
         lm = self._lm
         layer, index = lm.memory(layer, index)
-        hidden, basis = None if show_unlearned else lm.unlisted, basis_or_default(lm, None, "raw")
+        hidden = None if show_unlearned else lm.unlisted
+        basis = basis_or_default(lm, None, "raw")
         value, _ = in_basis(lm, written_values(lm, layer, slice(index, index + 1)), layer, basis)
         scores = torch.cat(
             [(value @ lm.weights.W_U[:, start : start + COLUMNS])[0] for start in range(0, lm.d_vocab, COLUMNS)]
