@@ -27,8 +27,8 @@ HEAD_SCORES = {
     "resting": "mean attention to the first position",
 }
 
-ROLES = ("previous_token", "duplicate_token", "induction", "resting")
-"""Scores that are mean attention weights, and name a head."""
+ROLES = ("previous_token", "duplicate_token", "induction")
+"""Scores that name a head; to rest on the first position is no role, since most heads do."""
 ROLE_THRESHOLD = 0.2
 
 

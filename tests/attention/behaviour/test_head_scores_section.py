@@ -48,20 +48,36 @@ def test_only_what_needs_the_missing_circuit_is_missing(
     heads = [(n, h) for n in lm.attention_layers for h in range(4)]
     for name, table in tables.items():
         if name != "copying_histogram":
-            assert list(zip(table["layer"], table["head"], strict=True)) == heads
+            assert sorted(zip(table["layer"], table["head"], strict=True)) == heads
     for exists, columns in (
         (copies, ("copying_score", "positive_eigenvalues")),
         (matches, ("matching_score", "positive_matching")),
     ):
         for column in columns:
             shared = (2, 3) if model_type == "gemma4_text" else ()
-            assert [value is not None for value in weights[column]] == [exists and n not in shared for n, _ in heads]
+            assert [v is not None for v in weights[column]] == [exists and n not in shared for n in weights["layer"]]
     for kind in BY_PATTERN:
         assert all(value is not None and math.isfinite(value) for value in tables["heads"][kind])
     assert all(value is not None and math.isfinite(value) for value in tables["heads_copying"]["copying"])
     assert any(line.startswith(why) for line in section.text) and (bool(why) or len(section.text) == 1)
     if not copies:
         assert sum(tables["copying_histogram"]["heads"]) == 0
+
+
+def test_heads_with_a_role_come_first_by_the_score_that_gives_it() -> None:
+    lm = load()
+    circuits = Circuits(lm)
+    section = heads_section(circuits, circuits.head_scores(n_sequences=4, length=16), "folded", lm.provenance())
+    tables = {exhibit.name: exhibit.table for exhibit in section.exhibits}
+    heads = tables["heads"]
+    roles = heads["role"]
+    order = ["induction", "previous token", "duplicate token", ""]
+    assert set(roles) <= set(order) and roles == sorted(roles, key=order.index) and roles[0] == "induction"
+    for role, kind in (("induction", "induction"), ("previous token", "previous_token")):
+        scores = [row[kind] for row in heads.rows() if row["role"] == role]
+        assert scores == sorted(scores, reverse=True)
+    copying = tables["heads_copying"]["copying"]
+    assert copying == sorted(copying, reverse=True)
 
 
 def test_the_command_writes_null_where_a_circuit_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,7 +284,7 @@ def test_a_head_is_named_by_a_score_that_is_surely_large(client):
     named = {}
     for layer, row in enumerate(found["roles"]):
         for head, role in enumerate(row):
-            kinds = ("previous_token", "duplicate_token", "induction", "resting")
+            kinds = ("previous_token", "duplicate_token", "induction")
             least = {k: found["scores"][k][layer][head] - found["intervals"][k][layer][head] for k in kinds}
             best = max(least, key=least.__getitem__)
             assert role == (best if least[best] >= found["role_threshold"] else None)

@@ -280,9 +280,28 @@ def _direct_effects(
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
     """Name the main behaviour of a head on repeated tokens; return an empty string where no score reaches `ROLE`."""
     best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
-    if float(scores[best][layer, head]) >= ROLE:
-        return _ROLES[best]
-    return "resting" if float(scores.resting[layer, head]) >= ROLE else ""
+    return _ROLES[best] if float(scores[best][layer, head]) >= ROLE else ""
+
+
+def _by_role(scores: HeadScores, places: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the order that puts heads of a role first, role by role, by the score that gives the role."""
+    roles = [*_ROLES.values(), ""]
+
+    def key(n: int) -> tuple[int, float]:
+        best = max(float(scores[kind][places[n]]) for kind in _ROLES)
+        return roles.index(role_of(scores, *places[n])), -best
+
+    return sorted(range(len(places)), key=key)
+
+
+def _in_order(columns: Mapping[str, list[Any]], order: Sequence[int]) -> dict[str, list[Any]]:
+    return {name: [values[n] for n in order] for name, values in columns.items()}
+
+
+def _largest_first(columns: Mapping[str, list[Any]], by: str) -> dict[str, list[Any]]:
+    """Return the columns with the largest numbers of one first, and its missing ones last."""
+    keys = [(value is None, -(value or 0.0)) for value in columns[by]]
+    return _in_order(columns, sorted(range(len(keys)), key=keys.__getitem__))
 
 
 def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
@@ -311,7 +330,8 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     note = (
         f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying and matching "
         "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
-        f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on."
+        f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on; "
+        "heads that have one come first, those with the largest score of each role at the top."
     )
     if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
         note += (
@@ -323,6 +343,8 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
         for what, reasons in missing.items()
         for why, of in layers_by_reason(reasons).items()
     )
+    columns = _in_order(columns, _by_role(scores, places))
+    copied, by_weights = _largest_first(copied, "copying"), _largest_first(by_weights, "copying_score")
     table = Table("What heads attend to on repeated random tokens", columns, provenance)
     logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
     weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)

@@ -48,7 +48,26 @@ def lens(
         edits=edits.edits(lm),
         show_unlearned=show_unlearned,
     )
-    output.deliver(_with_characters(table) if output.for_terminal else table)
+    if not output.for_terminal:
+        output.deliver(table)
+        return
+    for part in _parts(_with_characters(table)):
+        output.deliver(part)
+
+
+def _parts(table: Table) -> list[Table]:
+    """The table of each prompt, in parts that a terminal shows whole unless every position was read."""
+    from unembed.results import Table
+
+    numbers = list(dict.fromkeys(table["prompt"]))
+    if len(numbers) < 2:
+        return [table]
+    title = lambda n: f"{table.title}, prompt {n}"  # noqa: E731
+    rows = {n: [i for i, prompt in enumerate(table["prompt"]) if prompt == n] for n in numbers}
+    return [
+        Table(title(n), {name: [table[name][i] for i in of] for name in table.column_names}, table.provenance)
+        for n, of in rows.items()
+    ]
 
 
 def _with_characters(table: Table) -> Table:

@@ -15,7 +15,6 @@ const ROLES = {
   previous_token: "previous token",
   duplicate_token: "duplicate token",
   induction: "induction",
-  resting: "first token",
 };
 
 export function render(root, page) {
