@@ -37,7 +37,7 @@ def test_a_screen_is_the_derivative_of_the_ablation(name: str) -> None:
 def test_a_screen_is_exact_where_the_model_is_linear() -> None:
     lm = unembed.load("attn-1l")
     found = attribution_patching(lm, "Once upon a time there was a little", unembed.logit_difference(" girl"), top=8)
-    assert found.memories is None
+    assert found.memories is None and found.sampled == 0
     assert found.estimated == pytest.approx(found.exact, rel=1e-3, abs=1e-4)
     assert found.rank_agreement == pytest.approx(1.0)
 
@@ -63,6 +63,29 @@ def test_a_screen_of_two_prompts_is_the_slope_from_one_to_the_other(name: str) -
             layer, head = map(int, label[1:].split("H"))
             assert exact == pytest.approx(float(patched[layer, head]) - found.baseline, abs=1e-5)
     assert found.to == "the clean run" and "approximation" in repr(found)
+
+
+@pytest.mark.parametrize("name", ["gpt2-relu", "llama"])
+def test_every_head_is_replaced_for_real_and_agreement_is_over_those_not_chosen_by_estimate(name: str) -> None:
+    from scipy.stats import spearmanr
+
+    lm = tiny(name)
+    found = attribution_patching(lm, TOKENS, metric, top=5, sample=30)
+    base = float(metric(lm.run(TOKENS).logits[:, -1]))
+    assert found.exact_heads is not None
+    for layer in range(lm.n_layers):
+        for head in range(lm.n_heads):
+            without = float(metric(lm.run(TOKENS, edits=[unembed.scale_head(layer, head, 0.0)]).logits[:, -1]))
+            assert float(found.exact_heads[layer, head]) == pytest.approx(base - without, abs=1e-4)
+    strongest = sorted(found.exact_heads.abs().flatten().tolist(), reverse=True)
+    listed = [abs(exact) for label, exact in zip(found.labels, found.exact, strict=True) if "H" in label]
+    assert listed == pytest.approx(strongest[: len(listed)])
+    assert [abs(e) for e in found.exact] == sorted((abs(e) for e in found.exact), reverse=True)
+    expected = spearmanr(found.heads.flatten(), found.exact_heads.flatten()).statistic
+    assert found.rank_agreement == pytest.approx(float(expected))
+    assert found.sampled == 30 and -1 <= found.memory_agreement <= 1
+    assert "over 30 memories drawn at random" in found.to_table().title
+    assert "over all heads" in found.to_table().title
 
 
 def test_a_screen_can_leave_the_estimates_unchecked_and_skips_what_layers_lack() -> None:

@@ -174,8 +174,8 @@ def ablate_answer(
     what: Annotated[
         Literal["heads", "components", "layers", "screen"] | None,
         Option(
-            "heads, components (attention and FFN) or layers, one at a time; screen: heads and memories, effects "
-            "estimated, the largest then measured. Default: heads.",
+            "heads, components (attention and FFN) or layers, one at a time; screen: all heads, and memories of large "
+            "estimated effects. Default: heads.",
         ),
     ] = None,
     memories: Memories = None,

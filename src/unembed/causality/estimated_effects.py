@@ -1,8 +1,9 @@
 """Attribution patching: estimate the effect of every head and memory at once from one backward pass.
 
 The estimate is first-order: (new - a) * dm/da for an activation a that becomes `new`, which is zero or the activation
-in another run. It is never shown as exact: the strongest parts are also replaced for real, and the rank agreement of
-both is part of the result.
+in another run. It is never shown as exact: every head, and the memories of the largest estimates, are also replaced for
+real. How well estimates and exact effects agree is measured on all heads, and on memories drawn at random: among those
+chosen by their estimates, the ones that the estimates miss are not.
 
 Source: Nanda 2023, "Attribution patching"; Syed et al. 2023.
 """
@@ -43,9 +44,13 @@ class EstimatedEffects(Displayed):
         heads: estimated effect of each head: by how much the metric falls when it is ablated to zero, or by how much it
             rises from the corrupted run when the head is taken from the clean one. NaN where a layer has no heads.
         memories: the same of each memory; NaN where a layer has none, None where the model has none.
-        labels: the strongest writers by estimate.
+        labels: the strongest writers, of all heads and the memories of the largest estimates, by exact effect.
         exact: their effects when they are replaced for real.
-        rank_agreement: Spearman's rank correlation of the two; NaN where it is not defined.
+        rank_agreement: Spearman's rank correlation of estimated and exact effects over all heads; NaN where it is not
+            defined.
+        memory_agreement: the same over memories drawn at random.
+        sampled: how many were drawn.
+        exact_heads: exact effect of each head; None where none was replaced.
         to: what replaces the activations, in words.
     """
 
@@ -59,17 +64,25 @@ class EstimatedEffects(Displayed):
     exact: tuple[float, ...]
     rank_agreement: float
     provenance: Provenance
+    memory_agreement: float = float("nan")
+    sampled: int = 0
+    exact_heads: Float[Tensor, "layer head"] | None = None
 
     def to_table(self) -> Table:
-        """Tabulate the strongest writers by estimate, with their exact effects."""
+        """Tabulate the strongest writers by exact effect, with their estimates."""
         columns = {
             "writer": list(self.labels),
             "estimated_effect": list(self.estimated),
             "exact_effect": list(self.exact),
         }
+        agreements = [
+            f"{self.rank_agreement:.2f} over all heads" if self.exact_heads is not None else "",
+            f"{self.memory_agreement:.2f} over {self.sampled} memories drawn at random" if self.sampled else "",
+        ]
+        told = " and ".join(one for one in agreements if one)
         title = (
             f"Attribution patching to {self.to} (an approximation): {self.metric}, baseline {self.baseline:+.4g}"
-            + (f"; rank agreement with exact effects {self.rank_agreement:.2f}" if self.labels else "")
+            + (f"; rank agreement with exact effects {told}" if told else "")
         )
         return Table(title, columns, self.provenance)
 
@@ -82,6 +95,8 @@ def attribution_patching(
     corrupted: Tokens | None = None,
     alignment: Alignment | None = None,
     top: int = 20,
+    sample: int = 50,
+    seed: int = 0,
     edits: Edits = (),
 ) -> EstimatedEffects:
     """Estimate the effect of replacing every head and memory, and replace the `top` strongest for real.
@@ -92,7 +107,9 @@ def attribution_patching(
             the logit of the prediction minus that of the runner-up.
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
-        top: how many are replaced for real; 0 leaves the estimates unchecked.
+        top: how many are listed, and memories replaced for real beside all heads; 0 leaves the estimates unchecked.
+        sample: memories drawn at random, to measure how well estimates and exact effects agree.
+        seed: of the draw.
         edits: changes that hold in all runs.
 
     Raises:
@@ -122,26 +139,54 @@ def attribution_patching(
     with torch.enable_grad():
         value = function(logits)[0]
     effects, baseline = _effects(lm, value, activations, pair), float(value.detach())
-    ranked = _strongest(effects, top)
-    rows = [[_replacement(place, i, pair)] for *place, i in ranked]
-    exact = list[float]()
-    if rows:
+    of_heads = [(p, n, i) for (p, n), values in effects.items() if p == "z" for i in range(len(values))]
+    of_memories = {place: values for place, values in effects.items() if place[0] == "coefficients"}
+    drawn = _drawn(of_memories, sample if top else 0, seed)
+    wanted = list(dict.fromkeys([*(of_heads if top else []), *_strongest(of_memories, top), *drawn]))
+    exact: dict[tuple[str, int, int], float] = {}
+    if wanted:
+        rows = [[_replacement(place, i, pair)] for *place, i in wanted]
         changes = Rerun(lm, ids, (), edits).measured(rows, function) - baseline
-        exact = (-changes if pair is None else changes).tolist()
-    estimated = [float(effects[point, layer][index]) for point, layer, index in ranked]
-    correlation: Any = spearmanr(estimated, exact) if len(set(estimated)) > 1 and len(set(exact)) > 1 else None
+        exact = dict(zip(wanted, (-changes if pair is None else changes).tolist(), strict=True))
+    estimated = {one: float(effects[one[0], one[1]][one[2]]) for one in wanted}
+    listed = sorted(wanted, key=lambda one: -abs(exact[one]))[:top]
+
+    def agreement(parts: Sequence[tuple[str, int, int]]) -> float:
+        pairs = [(estimated[one], exact[one]) for one in parts if one in exact]
+        if min((len(set(column)) for column in zip(*pairs, strict=True)), default=0) < 2:
+            return float("nan")
+        correlation: Any = spearmanr(*zip(*pairs, strict=True))
+        return float(correlation.statistic)
+
+    by_head = {place: torch.zeros_like(values) for place, values in effects.items() if place[0] == "z"}
+    for (point, layer, i), effect in exact.items():
+        if point == "z":
+            by_head[point, layer][i] = effect
     return EstimatedEffects(
         label,
         baseline,
         "zero" if pair is None else "the clean run",
         _grid(lm, effects, "z"),
-        _grid(lm, effects, "coefficients") if any(p == "coefficients" for p, _ in effects) else None,
-        tuple(head_name(n, i) if point == "z" else lm.memory_name(n, i) for point, n, i in ranked),
-        tuple(estimated),
-        tuple(exact),
-        float("nan") if correlation is None else float(correlation.statistic),
+        _grid(lm, effects, "coefficients") if of_memories else None,
+        tuple(head_name(n, i) if point == "z" else lm.memory_name(n, i) for point, n, i in listed),
+        tuple(estimated[one] for one in listed),
+        tuple(exact[one] for one in listed),
+        agreement(of_heads),
         lm.provenance(notes={"method": "attribution patching (approximation), exact for the rows shown"}),
+        agreement(drawn),
+        len(drawn),
+        _grid(lm, by_head, "z") if top and of_heads else None,
     )
+
+
+def _drawn(effects: dict[Place, Float[Tensor, " memory"]], sample: int, seed: int) -> list[tuple[str, int, int]]:
+    """Draw memories at random, each with equal chance."""
+    sizes = torch.tensor([0, *(len(values) for values in effects.values())]).cumsum(0)
+    total = int(sizes[-1])
+    chosen = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:sample].sort().values
+    of = torch.searchsorted(sizes, chosen, right=True) - 1
+    places = list(effects)
+    return [(*places[n], i) for n, i in zip(of.tolist(), (chosen - sizes[of]).tolist(), strict=True)]
 
 
 def _with_graph(
