@@ -16,6 +16,8 @@ from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, Memo
 _ALWAYS_ON_SHOWN = 6
 _WRITERS = 12
 """Writers of an attribution by component that are shown; the others are one row."""
+_ROOM_FOR_WORDS = 24
+"""Smallest width, in columns, of the tokens of a memory next to the word that says that they are suppressed."""
 _READ = 0.2
 """A source is shown if its part of a head's effect is at least this share of the largest part."""
 
@@ -137,7 +139,7 @@ def _apart(memories: MemoriesView) -> list[Text]:
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
     """As many whole tokens as fit into the room: those suppressed where the memory lowers the lead, else promoted."""
-    shown = Text("suppresses", style="dim") if row.lowers else Text()
+    shown = Text("suppresses" if room >= _ROOM_FOR_WORDS else "↓", style="dim") if row.lowers else Text()
     for token in row.suppressed if row.lowers else row.promoted:
         next_token = token_text(token)
         if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
