@@ -48,7 +48,7 @@ def show(draw: Callable[[int], RenderableType], *, plain: bool = False) -> None:
     sys.stdout.write(text if drawable else text.translate(_IN_ASCII))
 
 
-_IN_ASCII = str.maketrans("│┃║─━═┼█▌▐◆✕→−…‖×•●", "|||--=+#==*x>-~|xo@")
+_IN_ASCII = str.maketrans("│┃║─━═┼█▌▐◆✕→−…‖×•●↓⋯", "|||--=+#==*x>-~|xo@v~")
 """What bars, rules and signs are drawn with where the terminal's encoding has none of them; each is one cell wide."""
 
 
