@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
-    from unembed.stream.generation import generate_steps as generate_steps
+    from unembed.stream.generation_steps import generate_steps as generate_steps
     from unembed.stream.interventions import Edit as Edit
     from unembed.stream.windows import last_tokens as last_tokens
     from unembed.stream.windows import prompt_windows as prompt_windows
@@ -19,7 +19,7 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "generation": "generate_steps",
+            "generation_steps": "generate_steps",
             "interventions": "Edit",
             "windows": "last_tokens prompt_windows",
         },
