@@ -64,7 +64,8 @@ def first_sentence(error: BaseException) -> str:
 def reading_fault(error: BaseException) -> str:
     """Explain why a file could not be read."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text"
+        wide = bytes(error.object[:2]) in (b"\xff\xfe", b"\xfe\xff")
+        return "it is UTF-16, not UTF-8 text" if wide else "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON (line {error.lineno}, column {error.colno})"
     if isinstance(error, OSError) and error.strerror:

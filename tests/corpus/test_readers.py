@@ -94,3 +94,24 @@ def test_text_that_is_empty_is_refused(content: str, tmp_path: Path) -> None:
         read(tmp_path / "a.txt")
     with pytest.raises(CorpusUnreadable, match="no text"):
         open_corpus([content])
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_file_that_windows_wrote_is_the_same_text(name: str, tmp_path: Path) -> None:
+    text = (
+        "First line.\nSecond line.\n\nAnother.\n"
+        if name == "a.txt"
+        else '{"text": "One.\\r\\nTwo."}\n{"text": "Three."}\n'
+    )
+    for folder, content in {"unix": text, "windows": "\ufeff" + text.replace("\n", "\r\n")}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(content.encode())
+    assert read(tmp_path / "windows" / name) == read(tmp_path / "unix" / name)
+    assert "First" in str(read(tmp_path / "unix" / name)) or "One.\\r\\nTwo." in str(read(tmp_path / "unix" / name))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16_is_refused_by_its_name(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeffHello.\n".encode(encoding))
+    with pytest.raises(CorpusUnreadable, match="it is UTF-16, not UTF-8 text"):
+        read(tmp_path / "a.txt")

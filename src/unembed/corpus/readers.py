@@ -93,8 +93,10 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         with self._path.open("rb") as file:
             for raw in file:
-                try:
-                    line = raw.decode("utf-8", errors=self._errors)
+                if self._at == 0:
+                    self._refuse_wide(raw)
+                try:  # Windows begins files with a mark, which is not text
+                    line = raw.decode("utf-8" if self._at else "utf-8-sig", errors=self._errors)
                 except UnicodeDecodeError as error:
                     raise CorpusUnreadable(
                         f"{self._path}, byte {self._at + error.start}",
@@ -102,7 +104,13 @@ class _Lines:
                         instead="Convert it to UTF-8, or read it with errors='replace' (index build --errors replace)",
                     ) from error
                 self._at += len(raw)
-                yield line
+                yield f"{line[:-2]}\n" if line.endswith("\r\n") else line
+
+    def _refuse_wide(self, raw: bytes) -> None:
+        if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise CorpusUnreadable(
+                str(self._path), why="it is UTF-16, not UTF-8 text", instead="Save it as UTF-8, and read it again"
+            )
 
 
 def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:

@@ -83,3 +83,15 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_way_out(unembed: Run, g
     for option in ("--last", "--windows"):
         assert f"{option} {context}" in refused.stderr
         assert unembed(command, long, option, context, "--model", gpt2_folder).exit_code == 0
+
+
+def test_a_file_of_prompts_that_windows_wrote_is_read_and_utf_16_is_refused_by_its_name(
+    unembed: Run, gpt2_folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(f"\ufeff{OTHER}\r\n{OTHER}\r\n".encode())
+    told = json.loads(shown(unembed("trace", "--prompts", file, "--model", gpt2_folder, "--json")))
+    assert [one["prompt"] for one in told["traces"]] == [OTHER, OTHER]
+    file.write_bytes(f"{OTHER}\n".encode("utf-16"))
+    refused = unembed("trace", "--prompts", file, "--model", gpt2_folder)
+    assert refused.exit_code == 1 and "it is UTF-16, not UTF-8 text. Save it as UTF-8." in refused.stderr

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.options import Option
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def prompts_of(texts: list[str] | None, file: Path | None, *, may_lack: bool = F
         try:
             found += [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise InvalidInput(f"cannot read prompts from {file}", why=why, instead="Check the path") from error
+            instead = "Save it as UTF-8" if isinstance(error, ValueError) else "Check the path"
+            raise InvalidInput(f"cannot read prompts from {file}", why=reading_fault(error), instead=instead) from error
     if not found and not may_lack:
         raise typer.BadParameter("no prompt; give one or more, --prompts FILE, or - with text on standard input")
     return found
