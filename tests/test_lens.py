@@ -92,6 +92,22 @@ def test_going_through_the_vocabulary_in_columns_changes_nothing(basis: str, mon
         torch.testing.assert_close(whole.logits, parts.logits)
 
 
+def test_ranks_count_hidden_tokens() -> None:
+    lm = tiny("llama")
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(6, lm.d_model, generator=generator)
+    hidden = torch.rand(lm.d_vocab, generator=generator) < 0.3
+    track = torch.randint(lm.d_vocab, (6, 4), generator=generator)
+    track[:, 0] = read(lm, x, 1, hidden=hidden).ids[:, 0]
+    with_hidden, all_listed = read(lm, x, 5, track=track, hidden=hidden), read(lm, x, 5, track=track)
+    assert torch.equal(with_hidden.tracked_ranks, all_listed.tracked_ranks)
+    logits = logits_of(lm, x, "final")
+    expected = (logits[:, None] > logits.gather(1, track)[..., None]).sum(-1) + 1
+    assert torch.equal(with_hidden.tracked_ranks, expected)
+    torch.testing.assert_close(with_hidden.highest_hidden, logits[:, hidden].amax(1))
+    assert bool(all_listed.highest_hidden.isneginf().all())
+
+
 def test_hidden_tokens_leave_lists_but_not_the_total() -> None:
     lm = tiny("gpt2")
     x = torch.randn(4, lm.d_model, generator=torch.Generator().manual_seed(0))

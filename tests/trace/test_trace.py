@@ -103,6 +103,18 @@ def test_a_trace_and_its_readings_show_what_they_hold(tokens: torch.Tensor) -> N
     assert abs(shown["contribution"][0]) == max(abs(c) for c in shown["contribution"])
 
 
+def test_what_the_model_predicts_or_has_as_runner_up_is_listed_whatever_it_is() -> None:
+    lm = package.load()
+    trace = lm.trace("法国的首都是")
+    assert trace.hidden is not None
+    best = trace.run.logits[0].topk(2).indices
+    assert bool(lm.unlisted[best].any()) and not bool(trace.hidden[best].any())
+    for position in range(len(trace)):
+        question = trace.question(position=position)
+        assert [question.token, question.against] == best[position].tolist()
+        assert best[position].tolist() == trace.readings(position=position).ids[-1, 0, :2].tolist()
+
+
 def test_showing_unlearned_tokens_runs_the_model_no_second_time(tokens: torch.Tensor) -> None:
     trace = package.load().trace("The garden was full of")
     shown = trace.showing(unlearned=True)
