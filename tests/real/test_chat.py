@@ -42,6 +42,6 @@ def test_the_commands_take_conversations(tmp_path: Path) -> None:
     plain = CliRunner().invoke(app, ["trace", QUESTION, "--model", "smollm2", "--layer", "0", "--position", "3"])
     assert "trained on conversations" in plain.stderr and "roles" not in plain.stdout
     chat = CliRunner().invoke(app, ["trace", QUESTION, "--model", "smollm2", "--system", "Be brief."])
-    assert "roles system 3 to 5, user 10 to 16; the other tokens are the chat template's" in " ".join(
+    assert "roles system 3 to 5, user 11 to 17; the other tokens are the chat template's" in " ".join(
         chat.stdout.split()
     )
