@@ -43,7 +43,7 @@ def circuit_answer(
     test_pairs: Annotated[
         Path | None, Option("Pairs for the test; default: every fourth of --pairs.", metavar="FILE")
     ] = None,
-    max_nodes: Annotated[int, Option("Heads and memories in the graph at most.", low=1)] = 100,
+    max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
     nodes: Annotated[int, Option("Nodes shown.", low=1)] = 6,
     out: Out = None,
     seed: Seed = 0,

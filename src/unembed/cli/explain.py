@@ -33,7 +33,7 @@ def explain(
     by: Annotated[By | None, Option("Split the logit this way only; default: component, head and memory.")] = None,
     effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
     position: Position = -1,
-    writers: Annotated[int, Option("Writers listed of each split.", low=1, aliases=("--top", "-k"))] = 12,
+    writers: Annotated[int, Option("Number of writers to list in each split.", low=1, aliases=("--top", "-k"))] = 12,
     everything: Annotated[
         bool, Option("Show every layer, event and writer, in the order of the model.", name="all")
     ] = False,

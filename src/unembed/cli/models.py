@@ -33,7 +33,7 @@ def models(
             raise typer.BadParameter("name the model to get; unembed models lists them", param_hint="NAME")
         _get(name)
     elif name is not None:
-        raise typer.BadParameter("a name belongs to get: unembed models get NAME", param_hint="NAME")
+        raise typer.BadParameter("a name is allowed only after get: unembed models get NAME", param_hint="NAME")
     # Plain files are read, so that the answer comes without torch.
     found = [*_shipped(), *_published()]
     if action == "get":

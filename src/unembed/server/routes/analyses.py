@@ -1,4 +1,4 @@
-"""The declared analyses: the list of all, and a route for each, whose request is the signature of its function."""
+"""Routes for the declared analyses: a list of all, and one for each, whose request has its function's parameters."""
 
 from __future__ import annotations
 
