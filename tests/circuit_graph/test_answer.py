@@ -111,5 +111,5 @@ def test_options_that_exclude_each_other_are_refused(wren: LanguageModel) -> Non
         circuit_answer(wren, "The dogs", pairs=SVA / "simple_train.jsonl")
     with pytest.raises(InvalidInput, match="needs a prompt or --pairs"):
         circuit_answer(wren)
-    with pytest.raises(InvalidInput, match="none of 1 pairs"):
+    with pytest.raises(InvalidInput, match="1 pairs, all refused"):
         usable_cases(wren, [("The dogs", "The dog", " are the", " is")])

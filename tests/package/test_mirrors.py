@@ -40,7 +40,7 @@ def test_a_file_without_a_module_is_found(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("stream/test_generation_steps.py", "src/unembed/stream/generation"),
+        ("stream/test_generation_steps.py", "src/unembed/stream/generation_steps"),
         ("memories/test_clustering.py", "src/unembed/memories/clustering"),
         ("index/test_memory_search.py", "src/unembed/index/memory_search"),
         ("benchmarks/test_index.py", "benchmarks/index"),

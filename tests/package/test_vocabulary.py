@@ -10,8 +10,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "unembed"
 FILE_NAMES = {  # nouns of the field, or of a part of the package, that end in -ing or -ed
-    "copying", "fitting", "layer_skipping", "linearized", "loading", "model_loading", "patching",
-    "prefix_sampling", "published", "quantized", "ranking", "self_debiasing", "token_cleaning",
+    "copying", "fitting", "folding", "layer_skipping", "linearized", "loading", "model_loading", "patching",
+    "prefix_sampling", "published", "quantized", "ranking", "self_debiasing", "settling", "token_cleaning",
     "token_ranking",
 }  # fmt: skip
 PUBLIC_NAMES: set[str] = set()

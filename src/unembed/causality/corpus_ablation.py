@@ -168,7 +168,7 @@ def ablate_corpus(
     if not losses:
         if pool:
             raise Unsupported("resampling over this corpus", why="it has one segment", instead="Ablate to the mean")
-        raise InvalidInput("the loss over this corpus", why="none of its segments has two tokens")
+        raise InvalidInput("the loss over this corpus", why="no segment of it has two tokens")
     predicted = torch.cat(tokens)
     ids, numbered = predicted.unique().tolist(), torch.cat(segments).unique(return_inverse=True)[1]
     notes = {"ablated_to": words, "predictions": len(predicted), "segments": int(numbered.max()) + 1}

@@ -65,7 +65,7 @@ def usable_cases(lm: Decoder, pairs: Sequence[Sequence[Any]]) -> tuple[tuple[Cas
             reason = error
     if not found:
         raise InvalidInput(
-            f"none of {len(pairs)} pairs",
+            f"{len(pairs)} pairs, all refused",
             why=f"of the last one: {reason}",
             instead="Give prompts with as many tokens as their counterfactuals, and answers of one token",
         )

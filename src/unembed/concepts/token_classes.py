@@ -141,7 +141,7 @@ def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], .
     for name, words in _CLOSED.items():
         if word in words:
             found[name, "syntactic", "list of a closed class"] = None
-            # "May" is also a month and "Will" a name, so WordNet is still asked about them; other function words get no
+            # "May" is also a month and "Will" a name, so WordNet still decides about them; other function words get no
             # further class, since WordNet would read "He" as helium.
             closed = closed or not (capitalised and name == "modal verbs")
     if word in STOP_WORDS:

@@ -287,9 +287,9 @@ def truth_answer(
 ) -> Table:
     """Measure how true readings of values are: the correlation with what adding each value does to the predictions.
 
-    For a random sample of each layer, medians; with --memory, a row for each memory. Beside the correlation (r, over
-    the vocabulary) and the overlap of the first 20 tokens stands the control: r with the effects of other values of the
-    layer.
+    For a random sample of each layer, medians; with --memory, a row for each memory (FFN neuron). Beside the
+    correlation (r, over the vocabulary) and the overlap of the first 20 tokens stands the control: r with the effects
+    of other values of the layer.
     """
     found = reading_truth(
         lm,

@@ -27,7 +27,7 @@ _SOURCES = 3
 """Sources that are listed for each head, and tried for the heads that matter most."""
 _HEADS_SPLIT = 3
 _READS = 0.5
-"""A head is said to read a token for the prediction if the token alone makes at least this share of its effect."""
+"""A head reads a token for the prediction if the token alone makes at least this share of its effect."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ LEAST = 0.3
 CLOSE = 0.8
 """The share of the largest effect from which on a part comes close to it."""
 GAIN = 0.02
-"""The smallest rise of another token's probability that is told."""
+"""The smallest rise of another token's probability that a finding states."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ PartKind = Literal["head", "memory", "attention", "mixer", "ffn"]
 _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
 """How much is rerun: as many tokens (through all layers) as this, or as this many passes of the prompt, and at least
-so many parts."""
+this number of parts."""
 
 
 @dataclass(frozen=True)

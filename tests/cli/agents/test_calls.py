@@ -45,7 +45,7 @@ def test_a_long_answer_has_pages_that_hold_all_of_it(unembed: Run, calls: Calls)
 @pytest.mark.parametrize(
     ("name", "arguments", "why"),
     [
-        ("nothing", {}, "there is none of this name"), ("circuits-head", {"head": "L99H0"}, "layer 99"),
+        ("nothing", {}, "no tool has this name"), ("circuits-head", {"head": "L99H0"}, "layer 99"),
         ("circuits-head", {"head": "other"}, "other"), ("trace", {"prompt": ""}, "prompt"),
         ("trace", {"prompt": "a", "set": ["L1M2"]}, "L1M2"),
         ("more", {"handle": "z9", "page": 1}, "Call its tool again"),

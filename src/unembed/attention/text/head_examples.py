@@ -94,9 +94,7 @@ def examples_of_heads(
     corpus = shipped_pieces() if pieces is None else pieces
     found = list(_windows(lm, corpus, windows, length + front, front))
     if not found:
-        raise InvalidInput(
-            "the corpus", why="none of its texts has two tokens, so no head can attend to an earlier one"
-        )
+        raise InvalidInput("the corpus", why="no text of it has two tokens, so no head can attend to an earlier one")
     best: list[list[tuple[Example, Tensor]]] = [[] for _ in range(lm.n_heads)]
     for done, (document, ids) in enumerate(found, 1):
         for head, one in enumerate(_largest(lm, layer, document, ids, front)):

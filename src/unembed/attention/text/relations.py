@@ -2,8 +2,8 @@
 
 For each pair (s, t) of a relation: is t among the k tokens that the head's full OV circuit W_E W_OV W_U raises most
 when it attends to s? The control pairs each source with the targets of other pairs, because a head that raises all
-capitals for every country would pass without it. With so many heads, some share is high by chance; how high is measured
-by shuffling the targets a thousand times and taking the largest excess of any head (Westfall and Young 1993).
+capitals for every country would pass without it. Among hundreds of heads, some share is high by chance; how high is
+measured by shuffling the targets a thousand times and taking the largest excess of any head (Westfall and Young 1993).
 
 Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
 """
@@ -35,7 +35,7 @@ from unembed.validation import positive_int, valid_seed
 SHUFFLES = 1_000
 """The smallest probability that shuffling can show is one in as many, and one more."""
 MAPPED = 0.05
-"""A head is said to map a relation below this probability, corrected for the number of heads and relations."""
+"""A head maps a relation if its share has a lower probability than this, corrected for all heads and relations."""
 _EXAMPLES = 4
 _ROWS = 128
 """Sources read in the vocabulary at once."""

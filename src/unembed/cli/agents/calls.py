@@ -33,10 +33,10 @@ _END_OF_SENTENCE = re.compile(r"\s*\n\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Opening):
+class OpenModel(Opening):
     """A way of opening that gives a model which is open already."""
 
-    held: Any = None
+    lm: Any = None
 
     def open(self, seed: int | None = None) -> LanguageModel:
         """The model itself; torch's random numbers start from the seed."""
@@ -44,7 +44,7 @@ class Held(Opening):
             import torch
 
             torch.manual_seed(valid_seed(seed))  # pyright: ignore[reportUnknownMemberType]
-        return self.held
+        return self.lm
 
 
 class Calls:
@@ -75,7 +75,7 @@ class Calls:
             UnembedError: there is no such tool, or an argument is not one that it takes; the message says what is.
         """
         if name not in self.tools:
-            raise InvalidInput(f"tool {name!r}", why="there is none of this name", instead="List the tools")
+            raise InvalidInput(f"tool {name!r}", why="no tool has this name", instead="List the tools")
         tool = self.tools[name]
         checked(tool, arguments, self.models)
         with self._one_at_a_time:
@@ -90,7 +90,7 @@ class Calls:
         pages = self._pages.get(handle)
         if pages is None:
             raise InvalidInput(
-                f"answer {handle!r}", why=f"only the last {KEPT} answers are kept", instead="Call its tool again"
+                f"answer {handle!r}", why=f"it is not among the last {KEPT} answers", instead="Call its tool again"
             )
         if not 1 <= page <= len(pages):
             raise InvalidInput(f"page {page} of answer {handle}", why=f"it has pages 1 to {len(pages)}")
@@ -100,11 +100,11 @@ class Calls:
         """Return what the command prints for a person, without colour."""
         name = str(arguments.get(MODEL, self.opening.model))
         lm = self._model(name)
-        opening: dict[str, Any] = vars(with_models(self.opening, name)) | {"held": lm}
+        opening: dict[str, Any] = vars(with_models(self.opening, name)) | {"lm": lm}
         printed, said = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
             try:
-                slots = tool.slots(arguments, Held(**opening), Output(plain=True))
+                slots = tool.slots(arguments, OpenModel(**opening), Output(plain=True))
                 if tool.takes_index:
                     slots["folder"], slots["model"] = self._index_of(lm, name), None
                 tool.command.function(**slots)

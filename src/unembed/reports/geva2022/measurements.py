@@ -199,7 +199,7 @@ def _concepts(
 
 
 def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
-    """Return what a judge sees in the values' top tokens; the judge is asked once, and its answers are stored."""
+    """Return what a judge sees in the values' top tokens; each judge judges once, and its answers are stored."""
     checked = require_judge(judge)
 
     def compute() -> Arrays:
