@@ -33,7 +33,7 @@ from unembed.index import IndexSettings
 from unembed.index import build as building
 from unembed.index.labels import NAME as LABELS
 from unembed.memories.values import ValueReadings
-from unembed.sweeps import ActiveShare, Moments, Triggers
+from unembed.sweeps import FiringCounts, Moments, Triggers
 
 TARGETS = {"triggers": 10.0, "promoting": 50.0, "similar values": 50.0}
 DISK = 40e6
@@ -61,7 +61,7 @@ def made_up_sweep(n_tokens: int) -> Callable[..., list[Any]]:
         return [
             Triggers(layers, tuple(values), tuple(positions), None, None, n_tokens),
             Moments(layers, n_tokens, some, some, some, some),
-            ActiveShare(layers, n_tokens, counts),
+            FiringCounts(layers, n_tokens, counts, tuple(torch.zeros_like(one) for one in counts)),
         ]
 
     return sweep

@@ -99,5 +99,5 @@ def test_agreement_counts_tokens(found, tmp_path: Path):
 
 
 def test_agreement_needs_two_annotations_of_the_same_lists(found):
-    with pytest.raises(InvalidInput, match="two or more"):
+    with pytest.raises(InvalidInput, match="two annotators or more"):
         annotation.token_agreement([annotation.automatic(found)])

@@ -128,7 +128,7 @@ def test_unknown_writers_are_refused() -> None:
         ablate(lm, TOKENS, memories=[(0, 999)])
     with pytest.raises(OutOfRange):
         ablate(lm, TOKENS, layers=[2])
-    with pytest.raises(InvalidInput, match="nothing"):
+    with pytest.raises(InvalidInput, match="without targets"):
         ablate(lm, TOKENS, heads=[])
     with pytest.raises(InvalidInput, match="not attn_out"):
         ablate(lm, TOKENS, components=[("resid_pre", 0)])

@@ -105,7 +105,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
     lm = unembed.load()
     with pytest.raises(InvalidInput, match="over a corpus it is"):
         ablate(lm, open_corpus(TEXTS), to="nothing")
-    with pytest.raises(InvalidInput, match="group of no memories"):
+    with pytest.raises(InvalidInput, match="empty group of memories"):
         ablate(lm, open_corpus(TEXTS), memories={"none": []})
     with pytest.raises(InvalidInput, match='neither "all" nor a list'):
         ablate(lm, open_corpus(TEXTS), heads="some")

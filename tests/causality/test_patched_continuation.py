@@ -62,7 +62,7 @@ def test_every_later_token_is_that_of_a_new_patched_run(name):
 def test_a_text_without_a_continuation_is_refused(lm):
     with pytest.raises(InvalidInput, match="has no rows for new tokens"):
         next(continue_patched(lm, CLEAN, CORRUPTED, "pattern", 1, 1, 0))
-    with pytest.raises(InvalidInput, match="one head or memory"):
+    with pytest.raises(InvalidInput, match="a single head or memory"):
         next(continue_patched(lm, CLEAN, CORRUPTED, "z", 1, 1))
     with pytest.raises(InvalidInput, match="no corresponding token"):
         next(continue_patched(lm, CLEAN, CORRUPTED, "resid_pre", 1, 40))

@@ -256,7 +256,7 @@ def _same_weights() -> Any:
         ("L0H9", "logits", OutOfRange, "head 9"),
         ("head 3", "logits", InvalidInput, "it is not the name of a writer"),
         ("L0H1", "L1H1.z", InvalidInput, "it is not the name of a reader"),
-        ([], "logits", InvalidInput, "not names"),
+        ([], "logits", InvalidInput, "not a list of names"),
     ],
 )
 def test_bad_paths_are_refused_in_one_line(senders: Any, receivers: Any, error: Any, words: str) -> None:

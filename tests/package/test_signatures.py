@@ -34,7 +34,13 @@ ROOMS = (
     "sweeps",
     "trace",
 )
-WITH_K = {"value_readings", "attention.LowRank.top", "attention.LowRank.top_of_row", "train_dictionary"}
+WITH_K = {
+    "value_readings",
+    "attention.Circuits.relations",
+    "attention.LowRank.top",
+    "attention.LowRank.top_of_row",
+    "train_dictionary",
+}
 """k is the number of largest entries of a vector or matrix, or of features that may be active, as in the literature."""
 
 

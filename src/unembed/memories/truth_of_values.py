@@ -287,7 +287,7 @@ def truth_answer(
 ) -> Table:
     """Measure how true readings of values are: the correlation with what adding each value does to the predictions.
 
-    For a random sample of each layer, medians; with --memory, a row for each memory (FFN neuron). Beside the
+    For a random sample of each layer's memories (FFN neurons), medians; with --memory, a row for each. Beside the
     correlation (r, over the vocabulary) and the overlap of the first 20 tokens stands the control: r with the effects
     of other values of the layer.
     """

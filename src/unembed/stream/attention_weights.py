@@ -83,7 +83,9 @@ def _row_module(module: nn.Module, row: int) -> Iterator[None]:
     Its output still comes from the fused kernel; only the weights come from the eager function, which is given one
     query.
     """
-    eager_function, fused = _own_eager_function(module), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    # A family may have an instance of its own (Doge), with its own entries.
+    functions = inspect.unwrap(type(module).forward).__globals__.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
+    eager_function, fused = _own_eager_function(module), functions["sdpa"]
     assert eager_function is not None
     config = module.config
 
@@ -101,13 +103,13 @@ def _row_module(module: nn.Module, row: int) -> Iterator[None]:
     name = f"one row of {id(module)}"
     own: Any = copy.copy(config)
     own._attn_implementation_internal = name
-    ALL_ATTENTION_FUNCTIONS[name] = with_row
+    functions[name] = with_row
     module.config = own
     try:
         yield
     finally:
         module.config = config
-        del ALL_ATTENTION_FUNCTIONS[name]
+        del functions[name]
 
 
 def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], None]) -> Callable[..., Any]:

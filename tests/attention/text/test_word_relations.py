@@ -29,9 +29,10 @@ def test_a_file_of_anyone_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "not JSON"), ("{}", "not a list"), ("[]", "no pairs"), ("[3]", "no source"), ("[[1, 2]]", "not texts"),
-        ('["ab"]', "no source with its targets"),
-        ('[["a", []]]', "not texts"), ('[["a"]]', "no source with its targets"),
+        ("{", "not JSON"), ("{}", "not a list"), ("[]", "no pairs"), ("[3]", "not a source word"),
+        ("[[1, 2]]", "must be strings"),
+        ('["ab"]', "not a source word with its targets"),
+        ('[["a", []]]', "must be strings"), ('[["a"]]', "not a source word with its targets"),
     ],
 )  # fmt: skip
 def test_what_is_no_relation_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:

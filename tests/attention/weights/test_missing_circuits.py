@@ -352,7 +352,7 @@ def test_the_scores_of_heads_are_null_where_they_do_not_exist(
     done = CliRunner().invoke(app, ["circuits", "heads", "--sequences", "2", "--length", "6", "--json"])
     assert done.exit_code == 0, done.output
     tables = json.loads(done.stdout)["tables"]
-    assert [(row["layer"], row["head"]) for row in tables["heads"]["rows"]] == [
+    assert sorted((row["layer"], row["head"]) for row in tables["heads"]["rows"]) == [
         (n, head) for n in lm.attention_layers for head in range(4)
     ]
     assert all(0 < row["previous_token"] < 1 for row in tables["heads"]["rows"])
