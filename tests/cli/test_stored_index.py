@@ -41,7 +41,7 @@ def test_the_first_command_builds_the_ready_index_and_says_so_and_the_second_doe
     assert first.exit_code == 0, first.stderr
     first_line, *link = first.stderr.splitlines()
     assert first_line.startswith("No index of wren is ready: ")
-    assert len(link) <= 1 and all(line.startswith("In the explorer: ") for line in link)
+    assert all(line.startswith(("In the explorer: ", "read by the logit lens")) for line in link)
     assert folders(tmp_path) == [cached_path(load(), short_corpus)]
     second = unembed(*command)
     assert (second.exit_code, second.stderr.splitlines()) == (0, link)

@@ -90,13 +90,13 @@ def _row_module(module: nn.Module, row: int) -> Iterator[None]:
     config = module.config
 
     def with_row(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **arguments: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
     ) -> tuple[Tensor, Tensor]:
-        out = fused(module, query, key, value, mask, **arguments)[0]
-        if mask is None:
+        out = fused(module, query, key, value, attention_mask, **arguments)[0]
+        if attention_mask is None:
             mask = (torch.arange(key.shape[2], device=query.device) <= row)[None, None, None]
         else:
-            mask = mask[:, :, [row]]
+            mask = attention_mask[:, :, [row]]
         weights = eager_function(module, query[:, :, [row]], key, value, _additive(mask, query), **arguments)[1]
         return out, weights
 
