@@ -99,7 +99,7 @@ def test_an_unseen_writer_makes_the_attribution_refuse(tokens: torch.Tensor) -> 
     handle = block.register_forward_hook(lambda _m, _a, out: out + 0.3)
     with pytest.raises(SumNotProved, match="the contributions give"):
         attribution(lm, tokens[:1], 11)
-    with pytest.raises(SumNotProved, match="its parts differ from it"):
+    with pytest.raises(SumNotProved, match="the sum of its parts differs from it"):
         writers(lm, run(lm, tokens, points_needed(lm, "component")), "resid_post", 1)
     handle.remove()
     assert attribution(lm, tokens[:1], 11).error < 1e-5

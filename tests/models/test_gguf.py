@@ -73,7 +73,7 @@ def test_a_file_opens_by_its_path_as_transformers_reads_it(tmp_path: Path) -> No
     assert halved.dtype == torch.bfloat16
     with pytest.raises(InvalidInput, match="revision"):
         unembed.load(tmp_path, revision="main")
-    with pytest.raises(InvalidInput, match="opened whole"):
+    with pytest.raises(InvalidInput, match="loaded as a whole"):
         unembed.load(tmp_path, device_map="auto")
 
 
