@@ -207,7 +207,13 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
     cases: list[tuple[Any, Any, dict[str, Any], type[UnembedError], str]] = [
         (lm, None, {}, InvalidInput, r"neither a corpus nor an index: .* --corpus shipped"),
         (lm, texts(2), {"examples": 10**6}, InvalidInput, r"it has \d+ prefixes of text"),
-        (lm, texts(2), {"exampels": 3}, InvalidInput, "'exampels': the options of geva2021 are index, trigger_corpus, examples"),
+        (
+            lm,
+            texts(2),
+            {"exampels": 3},
+            InvalidInput,
+            "'exampels': the options of geva2021 are index, trigger_corpus, examples",
+        ),
         (lm, texts(2), {"examples": "many"}, InvalidInput, "must be of type int"),
         (lm, texts(2), {"examples": 0}, InvalidInput, "at least 1"),
         (lm, texts(2), {"draw": "dice"}, InvalidInput, "one of 'prefixes', 'sentences'"),
