@@ -45,6 +45,7 @@ _USES = {
     "data": "corpora by their Hugging Face name",
     "big": "models spread over devices, memory and disk",
     "gguf": "GGUF files, unembed models get",
+    "mcp": "tools for agents, unembed mcp",
 }
 """Extras that a user would choose, and what for; the empty name is for packages that are always needed."""
 _WORK = {

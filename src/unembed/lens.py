@@ -307,7 +307,7 @@ def _read_rows(
         best_ids.append(ids + tokens.start)
         if tracked.shape[1]:
             higher += _higher(scores, own, tracked - tokens.start)
-        if hidden_scores is not None:
+        if left_out is not None and hidden_scores is not None:
             if tracked.shape[1]:
                 place = torch.searchsorted(left_out, tracked - tokens.start).clamp_(max=len(left_out) - 1)
                 hidden_above += _higher(

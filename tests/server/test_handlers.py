@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unembed.server import requests as r
 from unembed.server.handlers import Routes, cache_key
-from unembed.server.routes.heads import get_pattern, post_patterns
+from unembed.server.routes.heads import post_pattern, post_patterns
 
 
 def test_equal_requests_have_one_key_and_different_ones_have_others() -> None:
@@ -19,8 +19,8 @@ def test_equal_requests_have_one_key_and_different_ones_have_others() -> None:
 
 def test_functions_with_the_same_arguments_have_different_keys() -> None:
     arguments = {"layer": 1, "head": 2}
-    assert cache_key(get_pattern, arguments) != cache_key(post_patterns, arguments)
-    assert cache_key(get_pattern, arguments) != cache_key(get_pattern, arguments, depends_on=1)
+    assert cache_key(post_pattern, arguments) != cache_key(post_patterns, arguments)
+    assert cache_key(post_pattern, arguments) != cache_key(post_pattern, arguments, depends_on=1)
 
 
 def test_a_route_is_named_and_described_by_its_function() -> None:

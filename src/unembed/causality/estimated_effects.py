@@ -142,7 +142,9 @@ def attribution_patching(
     of_heads = [(p, n, i) for (p, n), values in effects.items() if p == "z" for i in range(len(values))]
     of_memories = {place: values for place, values in effects.items() if place[0] == "coefficients"}
     drawn = _drawn(of_memories, sample if top else 0, seed)
-    wanted = list(dict.fromkeys([*(of_heads if top else []), *_strongest(of_memories, top), *drawn]))
+    wanted: list[tuple[str, int, int]] = list(
+        dict.fromkeys([*(of_heads if top else []), *_strongest(of_memories, top), *drawn])
+    )
     exact: dict[tuple[str, int, int], float] = {}
     if wanted:
         rows = [[_replacement(place, i, pair)] for *place, i in wanted]
@@ -155,7 +157,8 @@ def attribution_patching(
         pairs = [(estimated[one], exact[one]) for one in parts if one in exact]
         if min((len(set(column)) for column in zip(*pairs, strict=True)), default=0) < 2:
             return float("nan")
-        correlation: Any = spearmanr(*zip(*pairs, strict=True))
+        first, second = zip(*pairs, strict=True)
+        correlation: Any = spearmanr(first, second)
         return float(correlation.statistic)
 
     by_head = {place: torch.zeros_like(values) for place, values in effects.items() if place[0] == "z"}

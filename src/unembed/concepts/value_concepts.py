@@ -222,7 +222,9 @@ def value_concepts(
         named = [SignedMemory(*one) for one in sample_memories(lm, per_layer, seed, layers)]
     else:
         named = [_named(one) for one in as_tuple("memories", memories)]
-    read = [(lm.memory(*one.address), pole) for one in named for pole in _poles(lm, one, poles)]
+    read: list[tuple[tuple[int, int], Pole]] = [
+        (lm.memory(*one.address), pole) for one in named for pole in _poles(lm, one, poles)
+    ]
     if not read:
         raise InvalidInput("an empty list of memories", instead="Name at least one, or pass None to draw a sample")
     signs = torch.tensor([-1 if pole == "negative" else 1 for _, pole in read], device=lm.device)

@@ -269,7 +269,8 @@ def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
     """Return the hits with the top tokens of their values, read layer by layer if an index did not list them."""
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
     shown: dict[tuple[int, int, Pole], list[str]] = {}
-    for layer, pole in {(hit.layer, hit.pole) for hit in wanted}:
+    places: set[tuple[int, Pole]] = {(hit.layer, hit.pole) for hit in wanted}
+    for layer, pole in places:
         indices = [hit.index for hit in wanted if (hit.layer, hit.pole) == (layer, pole)]
         ids, _ = Values(lm).top(layer, indices, 12, bottom=pole == "negative")
         shown |= {(layer, i, pole): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}

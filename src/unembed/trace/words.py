@@ -40,11 +40,13 @@ def question_tokens(lm: Decoder, question: Question, position: int) -> tuple[Tok
 
 def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
     """Describe an edit in words, and mark one whose positions are after the prompt's `n_positions` tokens."""
-    if edit.target == "coefficient":
+    if edit.target == "head" and isinstance(edit.index, int):
+        what = f"head {head_name(edit.layer, edit.index)}"
+    elif edit.target == "coefficient":
         what = f"memory {lm.memory_name(edit.layer, lm.memory(edit.layer, edit.index)[1])}"
     else:
-        named = {"head": f"head {head_name(edit.layer, edit.index)}", "stream": f"the stream after layer {edit.layer}"}
-        what = named.get(edit.target, f"{edit.target} {edit.layer}")
+        is_stream = edit.target == "stream"
+        what = f"the stream after layer {edit.layer}" if is_stream else f"{edit.target} {edit.layer}"
     if edit.vector is not None:
         change = {"set": "replaced by a vector", "add": f"plus {edit.value:g} times a vector"}
     else:

@@ -62,10 +62,13 @@ def _parts(table: Table) -> list[Table]:
     numbers = list(dict.fromkeys(table["prompt"]))
     if len(numbers) < 2:
         return [table]
-    title = lambda n: f"{table.title}, prompt {n}"  # noqa: E731
     rows = {n: [i for i, prompt in enumerate(table["prompt"]) if prompt == n] for n in numbers}
     return [
-        Table(title(n), {name: [table[name][i] for i in of] for name in table.column_names}, table.provenance)
+        Table(
+            f"{table.title}, prompt {n}",
+            {name: [table[name][i] for i in of] for name in table.column_names},
+            table.provenance,
+        )
         for n, of in rows.items()
     ]
 
