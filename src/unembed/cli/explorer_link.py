@@ -82,6 +82,8 @@ def edits_in_address(edits: Sequence[Edit]) -> str | None:
 def _written(edit: Edit) -> str:
     where = edit.positions if isinstance(edit.positions, str) else ",".join(map(str, edit.positions))
     value = int(edit.value) if edit.value.is_integer() else edit.value
-    is_head = edit.target == "head" and isinstance(edit.index, int)
-    name = head_name(edit.layer, edit.index) if is_head else memory_name(edit.layer, edit.index)
+    if edit.target == "head" and isinstance(edit.index, int):
+        name = head_name(edit.layer, edit.index)
+    else:
+        name = memory_name(edit.layer, edit.index)
     return f"{name}:{edit.action}:{value!r}@{where}"
