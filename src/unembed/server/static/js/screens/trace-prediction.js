@@ -62,9 +62,7 @@ export function predictionPane(t) {
       ),
     ]);
     fill(found, [
-      view.findings.map((one) =>
-        h("li", [button(one.sentence, () => follow(one), "", { title: one.definition })]),
-      ),
+      view.findings.map((one) => h("li", [button(one.sentence, () => follow(one), "", { title: one.definition })])),
     ]);
   }
 
