@@ -89,6 +89,12 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         name = f"t{len(tensors)}"
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        kind = type(value)
+        return {
+            "named": f"{kind.__module__}:{kind.__qualname__}",
+            "values": [_packed(o, tensors, owner) for o in value],
+        }
     if isinstance(value, list | tuple):
         return {type(value).__name__: [_packed(one, tensors, owner) for one in value]}
     if isinstance(value, Mapping):
@@ -123,12 +129,22 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return _unpacked(value["array"], tensors).numpy()
     if "dict" in value:
         return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
+    if "named" in value:
+        module, _, name = str(value["named"]).partition(":")
+        kind = getattr(importlib.import_module(module), name) if _is_ours(module) else None
+        if not (isinstance(kind, type) and issubclass(kind, tuple)):
+            raise TypeError(f"{value['named']} is not a named tuple of unembed")
+        return kind(*(_unpacked(one, tensors) for one in value["values"]))
     if "class" in value:
         module, _, name = _MOVED.get(str(value["class"]), str(value["class"])).partition(":")
-        ours = module.startswith("unembed.") and "__main__" not in module
-        kind = getattr(importlib.import_module(module), name) if ours else None
+        kind = getattr(importlib.import_module(module), name) if _is_ours(module) else None
         if not isinstance(kind, type) or not is_dataclass(kind):
             raise TypeError(f"{value['class']} is not a class of results")
         return kind(**{name: _unpacked(one, tensors) for name, one in value["fields"].items()})
     ((name, items),) = value.items()
     return {"list": list, "tuple": tuple}[name](_unpacked(one, tensors) for one in items)
+
+
+def _is_ours(module: str) -> bool:
+    """Tell whether a module that a file names is one of this package, and not its command."""
+    return module.startswith("unembed.") and "__main__" not in module
