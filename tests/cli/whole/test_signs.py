@@ -69,7 +69,7 @@ def test_triggers_of_a_negative_pole_stand_under_what_it_promotes(
     for words in (["-L1M3"], ["L1M3", "--pole", "negative"], ["\u2212L1M3"]):
         done = unembed("index", "triggers", index.path, *words, "--plain")
         assert done.exit_code == 0, done.stderr
-        first = done.stdout.splitlines()[1]
+        first = done.stdout.splitlines()[0]
         assert (
             first.startswith("value promotes")
             and " ".join(token.replace(" ", "·") for token in lm.token_strings(ids)) in first
