@@ -55,7 +55,7 @@ def value(
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index
     from unembed.gallery import memory_descriptions, saved_descriptions
-    from unembed.jacobian import basis_or_default, lens_path
+    from unembed.jacobian import lens_path
 
     needs_model = show_unlearned or truth or distinctive
     measured: ReadingTruth | None = None
@@ -70,6 +70,8 @@ def value(
         name = opened.memory_name(*place, memory.pole)
     else:
         lm = opening.open(seed)
+        from unembed.jacobian import basis_or_default
+
         chosen = basis_or_default(lm, basis, "raw")
         place = lm.memory(*memory.address)
         is_signed = lm.is_signed(place[0])
