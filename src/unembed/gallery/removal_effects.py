@@ -129,6 +129,8 @@ def _before(
     rows, columns = [one.row for one in places], [one.position for one in places]
     cache = getattr(out, "past_key_values", None)
     plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
+    # A model on several devices moves its cache between them, so a part of it cannot be given back.
+    plain = plain and len({parameter.device for parameter in lm.hf.parameters()}) == 1
     return _promoted(logits_of(lm, last[0][rows, columns]), places), cache if plain else None
 
 
