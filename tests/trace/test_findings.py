@@ -23,6 +23,7 @@ from unembed.trace.findings import Measured, findings
 from unembed.trace.removals import Part, Removal
 from unembed.trace.settling import settling
 
+UNDECIDED = re.compile(r"^(Of [\d,]+ heads and memories none decides alone);.*")
 TABLES = Path(__file__).parents[1] / "data" / "findings"
 
 
@@ -40,7 +41,9 @@ def compare(lm: LanguageModel, name: str) -> None:
     for prompt, sentences in table.items():
         now = told(lm, prompt)
         assert 1 <= len(now) <= 3
-        assert drift("\n".join(sentences), "\n".join(now)) == [], prompt
+        # Where nothing decides alone, rounding chooses among parts that matter about as little as each other.
+        both = [[re.sub(UNDECIDED, r"\1", one) for one in some] for some in (sentences, now)]
+        assert drift("\n".join(both[0]), "\n".join(both[1])) == [], prompt
         # No number of more than six digits.
         assert not re.search(r"\d{7}|\d[\d,]{8}", "".join(now))
 
