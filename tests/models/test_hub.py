@@ -87,3 +87,9 @@ def test_without_a_network_a_command_fails_in_one_line_before_torch_is_imported(
     done = command(tmp_path, *words, "--model", "no/such")
     assert (done.returncode, done.stdout) == (1, "light\n")
     assert done.stderr.startswith("unembed: model no/such: ") and done.stderr.count("\n") == 1
+
+
+def test_offline_asks_no_hub_for_a_model_or_its_adapter(tmp_path: Path) -> None:
+    done = command(tmp_path, "trace", "a", "--model", "no/such", "--offline")
+    assert done.returncode == 1
+    assert done.stderr.startswith("unembed: model no/such: ") and done.stderr.count("\n") == 1

@@ -40,8 +40,8 @@ class Opening:
     lens: Annotated[
         str | None,
         Option(
-            "A lens fitted on the model (unembed fit-lens), by which streams and values are read; none: the logit "
-            "lens. Default: the one that fit-lens kept.",
+            "Read streams and values through this fitted lens, a file that unembed fit-lens wrote; none: through the "
+            "logit lens. Default: the lens that fit-lens kept for this model, if there is one.",
             metavar="FILE",
         ),
     ] = None

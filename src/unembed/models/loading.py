@@ -294,10 +294,12 @@ def _pretrained(
         "local_files_only": offline or path.is_dir() or is_local_only(name, revision),
         "trust_remote_code": trust_remote_code,
     }
+    # With peft, transformers looks for an adapter first, and asks the hub for it whatever `local_files_only` says.
+    adapters = {"adapter_kwargs": {"local_files_only": True}} if common["local_files_only"] else {}
     try:
         with heard(name) as said:
             hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
-                where, dtype=_dtype(dtype), output_loading_info=True, **common, **placed
+                where, dtype=_dtype(dtype), output_loading_info=True, **common, **placed, **adapters
             )
     except Exception as error:  # transformers raises many kinds; each becomes one line with a remedy
         raise _explained(where, error, offline) from error

@@ -187,14 +187,15 @@ def _of_relation(
     shape = (lm.n_layers, max(head.head for head in tops) + 1)
     share, shuffled, p_value = (torch.full(shape, nan, dtype=torch.float64) for _ in range(3))
     mapped = torch.zeros(*shape, n, dtype=torch.bool)
-    place = torch.tensor([sources.index(source) for source in pairs.sources])
+    place = torch.searchsorted(torch.tensor(sources), torch.tensor(pairs.sources))
+    known_targets = torch.tensor(sorted(frozenset().union(*pairs.targets)))
+    belongs = torch.tensor([[int(t) in targets for targets in pairs.targets] for t in known_targets]).float()
     apart = torch.tensor([[a.isdisjoint(b) for b in pairs.targets] for a in pairs.targets])
     orders = torch.rand(SHUFFLES, n, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
     largest = torch.full((SHUFFLES,), -torch.inf, dtype=torch.float64)
     for head, top in tops.items():
-        hits = torch.stack(
-            [torch.isin(top[place], torch.tensor(sorted(targets))).any(dim=1) for targets in pairs.targets], dim=1
-        )
+        raised = (top[place][:, :, None] == known_targets).any(dim=1)
+        hits = raised.float() @ belongs > 0  # (source, pair)
         mapped[head] = hits.diagonal()
         share[head] = hits.diagonal().double().mean()
         shuffled[head] = hits[apart].double().mean()

@@ -36,10 +36,11 @@ _END_OF_SENTENCE = re.compile(r"\s*\n\s*")
 class OpenModel(Opening):
     """A way of opening that gives a model which is open already."""
 
-    lm: Any = None
+    lm: LanguageModel | None = None
 
     def open(self, seed: int | None = None) -> LanguageModel:
         """The model itself; torch's random numbers start from the seed."""
+        assert self.lm is not None, "it was opened before the call"
         if seed is not None:
             import torch
 
