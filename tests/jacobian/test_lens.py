@@ -11,7 +11,7 @@ import unembed
 from unembed.corpus.windows import windows_of
 from unembed.errors import InvalidInput, OutOfRange, PointMissing
 from unembed.jacobian import JacobianLens, fit_lens, open_lens
-from unembed.jacobian.fit import SKIPPED
+from unembed.jacobian.check import SKIPPED
 from unembed.lens import logits_of
 
 

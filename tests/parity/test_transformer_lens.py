@@ -6,6 +6,7 @@ Runs in an environment that has TransformerLens (`make parity`); skipped elsewhe
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +245,32 @@ def test_neuron_results_of_sandwich_norms_miss_the_norm_and_ours_do_not(tokens: 
     summed = cache.get_neuron_results(0).sum(dim=-2)
     assert (summed - added).norm() / added.norm() > 0.1
     assert lm.trace(tokens[:1]).attribution(5, by="memory").error < 1e-4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_readings_of_a_published_jacobian_lens_are_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lens that the peer fits and saves is read here as the peer reads it; one that is saved here, there."""
+    from transformer_lens.tools.analysis import JacobianLens as Peer
+
+    from unembed.jacobian import open_lens
+
+    lm, bridge = pair(name)
+    made = torch.Generator().manual_seed(3)
+    monkeypatch.setattr(bridge, "to_tokens", lambda _: torch.randint(3, bridge.cfg.d_vocab, (1, 12), generator=made))
+    theirs = Peer.fit(bridge, ["a", "b"], corpus="random tokens", skip_first_positions=2, show_progress=False)
+    tokens = bridge.to_tokens("c")
+    theirs.save(str(tmp_path / "theirs.pt"), dtype=torch.float32)
+    ours = open_lens(tmp_path / "theirs.pt").bound_to(lm)
+    read = theirs.readout(bridge, tokens, return_full_logits=True)
+    assert read.lens_logits is not None
+    run = lm.run(tokens[0], capture=("resid_post",))
+    for layer in range(lm.n_layers):
+        mine = ours.read(run.at("resid_post", layer)[0], layer)
+        torch.testing.assert_close(mine, read.lens_logits[layer], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(ours.read(run.at("resid_post", 0)[0], 0), run.logits[0], atol=1e-2)
+    ours.save(tmp_path / "ours.pt")
+    back = Peer.load(str(tmp_path / "ours.pt"))
+    assert back.source_layers == theirs.source_layers and back.n_prompts == 2
+    torch.testing.assert_close(back.jacobians[0], theirs.jacobians[0], rtol=1e-3, atol=1e-3)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unembed.corpus.text_pieces import TextPieces as TextPieces
     from unembed.corpus.token_stream import TokenizedCorpus as TokenizedCorpus
     from unembed.corpus.token_stream import TokenStream as TokenStream
+    from unembed.corpus.whole_windows import WholeWindows as WholeWindows
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
@@ -27,5 +28,6 @@ else:
             "segments": "Batch Document Segment",
             "text_pieces": "TextPieces",
             "token_stream": "TokenizedCorpus TokenStream",
+            "whole_windows": "WholeWindows",
         },
     )

@@ -10,12 +10,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.corpus import CorpusSource
+from unembed.corpus.whole_windows import WholeWindows
 from unembed.lens import logits_of
 from unembed.stream.run import run
 
 if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens
 
+SKIPPED = 4
+"""First positions of a context whose streams are left out: the first ones of many models are outliers."""
+HELD_OUT = 4
+"""Windows after the contexts that a lens is checked on."""
+_LENGTH = 64
+"""Tokens of windows for a lens whose file does not tell the length of its contexts."""
 _ROWS = 128
 """Positions whose scores over the vocabulary are held at once."""
 
@@ -31,6 +39,21 @@ class LensCheck:
     logit_lens_kl: Float[Tensor, " layer"]
     logit_lens_agreement: Float[Tensor, " layer"]
     positions: int
+
+
+def checked_on(lens: JacobianLens, corpus: CorpusSource = None) -> LensCheck | None:
+    """Check a lens on windows of a text behind those that it was fitted on; None where the text has no more.
+
+    Args:
+        lens: one that reads for a model.
+        corpus: the text that it was fitted on; the shipped text when None.
+    """
+    assert lens.lm is not None
+    length = lens.length or _LENGTH
+    end = max((end for _, end in lens.spans), default=lens.contexts if lens.length else 0)
+    windows = WholeWindows.of(lens.lm, corpus, length, end, HELD_OUT)
+    tokens = [segment.tokens.to(lens.lm.device) for segment in windows.segments]
+    return check_lens(lens, tokens, SKIPPED) if tokens else None
 
 
 @torch.no_grad()

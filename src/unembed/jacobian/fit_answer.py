@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
 
 from unembed.analyses import Analysis, Cost, Needs
+from unembed.jacobian.check import checked_on
 from unembed.jacobian.fit import fit_lens
+from unembed.jacobian.lens import JacobianLens, open_lens
 from unembed.jacobian.lens_cache import lens_path
 from unembed.models.decoder import Decoder
-from unembed.options import Corpus, Option, Out
+from unembed.models.fingerprint import sampled_fingerprint
+from unembed.options import Corpus, Option, Out, Progress
 from unembed.results import Table, check_writable, make_folder
 
 
@@ -19,21 +25,49 @@ def fit_lens_answer(
     corpus: Corpus = None,
     contexts: Annotated[int, Option("Number of text windows that the lens is fitted on.", low=2)] = 64,
     context_length: Annotated[int, Option("Tokens in each of these windows.", low=6)] = 64,
+    first_window: Annotated[int, Option("Number of windows to leave out at the start, for one part of a fit.")] = 0,
+    merge: Annotated[
+        list[Path] | None,
+        Option(
+            "Take this lens instead of fitting one; repeatable: the parts of a fit, which are merged. A published lens "
+            "(.pt) is read, too.",
+            metavar="FILE",
+        ),
+    ] = None,
+    engine: Annotated[Literal["local", "ray"], Option("Run in this process or on a Ray cluster.")] = "local",
+    progress: Progress = None,
 ) -> Table:
     """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
 
     The lens carries a stream, or a part of it, through the layers that follow by their mean derivative on text. Beside
-    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file, for --lens.
-    Without it the lens is kept in the cache folder, where all commands find it: it is the model's default from then on,
-    and --lens none reads with the logit lens.
+    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file, for --lens; a
+    name that ends in .pt has the format of published lenses. Without --out the lens is kept in the cache folder, where
+    all commands find it: it is the model's default from then on, and --lens none reads with the logit lens. After an
+    interruption, the same command resumes the fit.
     """
     if out is not None:
         check_writable(out)
-    lens = fit_lens(lm, corpus, contexts, context_length)
-    path = lens_path(lens.fingerprint) if out is None else out
+    path = lens_path(sampled_fingerprint(lm)) if out is None else out
     make_folder(path.parent)
+    saved = path.with_name(f"{path.name}.progress")
+    if merge:
+        lens = _taken(lm, merge, corpus)
+    else:
+        lens = fit_lens(
+            lm, corpus, contexts, context_length, first=first_window, engine=engine, checkpoint=saved,
+            dtype=torch.float16, progress=progress or (lambda _what, _done, _total: None),
+        )  # fmt: skip
     lens.save(path)
+    saved.unlink(missing_ok=True)
     return lens.to_table()
+
+
+def _taken(lm: Decoder, files: list[Path], corpus: Corpus) -> JacobianLens:
+    """Return the lens of some files, checked on text behind its contexts."""
+    first, *others = (open_lens(file) for file in files)
+    lens = (first.merged(*others) if others else first).bound_to(lm)
+    lens.check = checked_on(lens, corpus)
+    return lens
 
 
 ANALYSIS = Analysis(

@@ -6,25 +6,28 @@ is read as its deviation from the average stream.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import get_args
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput, PointMissing
-from unembed.jacobian.check import LensCheck
+from unembed.jacobian.check import HELD_OUT, LensCheck
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
 from unembed.names import StreamPoint
 from unembed.results import Displayed, Provenance, Table
 from unembed.results.result_files import open_result
-from unembed.validation import one_of
+from unembed.validation import as_path, one_of
 
+_PARALLEL = "attention and FFN of this layer are not in sequence"
 POINTS: tuple[StreamPoint, ...] = get_args(StreamPoint)
 
 
@@ -44,7 +47,7 @@ class JacobianLens(Displayed):
     mean_final: Float[Tensor, " d_model"]
     """The mean of the last stream, before the final norm."""
     scale: float
-    """The mean scale of the final norm, by which parts are read."""
+    """The mean scale of the final norm, by which parts are read; NaN until it is measured, where a file lacks it."""
     halves: Float[Tensor, " layer"]
     """By layer, the cosine of the Jacobians (resid_pre) of two halves of the contexts: how well the fit repeats."""
     contexts: int
@@ -54,6 +57,8 @@ class JacobianLens(Displayed):
     provenance: Provenance
     check: LensCheck | None = None
     """How well it predicts the model's prediction on held-out text; None where the text had no more windows."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """Which windows of the text were its contexts: the first, and the one after the last, for each part of the fit."""
     lm: Decoder | None = field(default=None, metadata={"saved": False})
     """The model that it reads for; `lm.use_lens` sets it. Not saved."""
 
@@ -67,19 +72,91 @@ class JacobianLens(Displayed):
             f"{self.contexts} contexts of {self.length} tokens)"
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the lens to a file that `open_lens` reads: one named .pt in the published format, which keeps less."""
+        from unembed.jacobian.published import SUFFIX, save_published
+
+        if as_path(path).suffix == SUFFIX:
+            save_published(self, as_path(path))
+        else:
+            super().save(path)
+
+    @property
+    def estimator(self) -> str:
+        """How the Jacobian was estimated: at the same position, or as published lenses are."""
+        return str(self.provenance.notes.get("estimator"))
+
+    @property
+    def tokens_read(self) -> int:
+        """The number of tokens from the start of the text to the end of what the lens was fitted and checked on."""
+        end = max((end for _, end in self.spans), default=self.contexts)
+        return (end + HELD_OUT) * self.length
+
+    def in_dtype(self, dtype: torch.dtype) -> "JacobianLens":
+        """Return the lens with Jacobians in a dtype, or as they are if a number is too large for it."""
+        parts = {"before": self.before} | ({} if self.middle is None else {"middle": self.middle})
+        largest = max(float(part.abs().nan_to_num().max()) for part in parts.values())
+        if largest > torch.finfo(dtype).max:
+            return self
+        return replace(self, **{name: part.to(dtype) for name, part in parts.items()})
+
+    def merged(self, *others: "JacobianLens") -> "JacobianLens":
+        """Return the lens of all contexts of this lens and of others that were fitted on other parts of a text.
+
+        The halves that it compares are this lens and the others together. The check on held-out text is not carried
+        over, because a part may have been checked on the contexts of another; `check_lens` makes it again.
+
+        Raises:
+            InvalidInput: there is no other; or one is of other weights, another length or another estimator, or shares
+                contexts with another.
+        """
+        parts = [self, *others]
+        _require_parts(parts)
+        shares = [one.contexts / sum(part.contexts for part in parts) for one in parts]
+
+        def mean(name: str) -> Any:
+            values = [getattr(one, name) for one in parts]
+            if values[0] is None:
+                return None
+            whole = [value.float() if isinstance(value, Tensor) else value for value in values]
+            return sum(share * value for share, value in zip(shares, whole, strict=True))
+
+        rest = others[0] if len(others) == 1 else others[0].merged(*others[1:])
+        names = ("before", "middle", "mean_before", "mean_middle", "mean_final", "scale")
+        contexts = sum(one.contexts for one in parts)
+        notes = {**self.provenance.notes, "contexts": contexts, "parts": len(parts)}
+        corpus = " + ".join(dict.fromkeys(str(one.provenance.corpus) for one in parts))
+        found = replace(
+            self,
+            **{name: mean(name) for name in names},
+            halves=_cosines(self.before, rest.before),
+            contexts=contexts,
+            spans=tuple(sorted(span for one in parts for span in one.spans)),
+            check=None,
+            provenance=replace(self.provenance, corpus=corpus, notes=notes),
+        )
+        return found.in_dtype(self.before.dtype)
+
     def bound_to(self, lm: Decoder) -> "JacobianLens":
         """Return this lens, reading for a model.
 
         Raises:
-            InvalidInput: it was fitted on other weights.
+            InvalidInput: it was fitted on other weights; or, where its file does not say on which, on other sizes.
         """
-        if self.fingerprint != sampled_fingerprint(lm):
+        if not self.fingerprint:  # a published file does not say on which weights it was fitted
+            from unembed.jacobian.published import require_same_sizes
+
+            require_same_sizes(self, lm)
+        elif self.fingerprint != sampled_fingerprint(lm):
             raise InvalidInput(
                 f"the lens of {self.provenance.model}",
                 why=f"it was fitted on other weights than those of {lm.name}",
                 instead="Fit one for this model: lm.fit_lens, or `unembed fit-lens`",
             )
         self.lm = lm
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and name != "halves":
+                setattr(self, name, value.to(lm.device))
         return self
 
     def jacobian(self, layer: int, point: StreamPoint = "resid_post") -> Float[Tensor, "d_model d_model"]:
@@ -91,8 +168,8 @@ class JacobianLens(Displayed):
         """
         place, layer = self._place(layer, point)
         if place is None:
-            return torch.eye(self.before.shape[1], dtype=self.before.dtype, device=self.before.device)
-        return place[layer]
+            return torch.eye(self.before.shape[1], device=self.before.device)
+        return place[layer].float()
 
     def mean(self, layer: int, point: StreamPoint = "resid_post") -> Float[Tensor, " d_model"]:
         """Return the mean stream at a point of a layer."""
@@ -112,11 +189,19 @@ class JacobianLens(Displayed):
         layer = self._model().layer(layer)
         if point == "resid_mid":
             if self.middle is None or bool(self.middle[layer, 0, 0].isnan()):
-                why = "attention and FFN of this layer are not in sequence"
-                raise PointMissing(f"resid_mid of layer {layer}", why=why, instead="Use resid_pre or resid_post")
+                why = "a published lens does not have it" if self.length == 0 else _PARALLEL
+                raise PointMissing(f"resid_mid of layer {layer}", why=why, instead="Use resid_post")
             return self.middle, layer
         layer += point == "resid_post"  # resid_post of a layer is resid_pre of the next
-        return (None, layer) if layer == len(self.before) else (self.before, layer)
+        if layer == len(self.before):
+            return None, layer
+        if bool(self.before[layer, 0, 0].isnan()):
+            raise PointMissing(
+                f"the Jacobian of {point} of layer {layer - (point == 'resid_post')}",
+                why=f"the lens of {self.provenance.model} does not have it",
+                instead="Fit a lens: lm.fit_lens, or `unembed fit-lens`",
+            )
+        return self.before, layer
 
     def _model(self) -> Decoder:
         if self.lm is None:
@@ -131,7 +216,7 @@ class JacobianLens(Displayed):
         self, stream: Float[Tensor, "*pos d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*pos d_model"]:
         """Return the last stream that a stream leads to on average: the mean plus the transported deviation."""
-        deviation = stream.to(self.before) - self.mean(layer, point)
+        deviation = stream.to(self.mean_final) - self.mean(layer, point)
         return self.mean_final + deviation @ self.jacobian(layer, point)
 
     @torch.no_grad()
@@ -183,11 +268,19 @@ class JacobianLens(Displayed):
         Carried to the end of the model, and through the final norm at its mean scale over the fitting text.
         """
         structure = self._model().structure
-        carried = vector.to(self.before) @ self.jacobian(layer, point)
+        carried = vector.to(self.mean_final) @ self.jacobian(layer, point)
         if structure.final_norm is not None:
-            scale = torch.full((1,), self.scale, dtype=carried.dtype, device=carried.device)
+            scale = torch.full((1,), self._final_scale(), dtype=carried.dtype, device=carried.device)
             carried = structure.final_norm.frozen(carried, scale).to(carried.dtype)
         return carried * structure.logit_scale
+
+    def _final_scale(self) -> float:
+        """The mean scale of the final norm: from the fit, else measured once on the shipped text."""
+        if math.isnan(self.scale):
+            from unembed.jacobian.published import mean_scale
+
+            self.scale = mean_scale(self._model())
+        return self.scale
 
     def to_table(self) -> Table:
         """One row for each layer: how well the fit repeats, and the check on held-out text beside the logit lens."""
@@ -205,12 +298,49 @@ class JacobianLens(Displayed):
         return Table("The Jacobian lens and the logit lens against the model's prediction", columns, self.provenance)
 
 
+def _cosines(
+    a: Float[Tensor, "layer d_model d_model"], b: Float[Tensor, "layer d_model d_model"]
+) -> Float[Tensor, " layer"]:
+    """The cosine of the Jacobians of each layer, one layer after another in float32."""
+    pairs = ((x.float().flatten(), y.float().flatten()) for x, y in zip(a, b, strict=True))
+    return torch.stack([torch.cosine_similarity(x, y, dim=0) for x, y in pairs])
+
+
+def _require_parts(parts: Sequence[JacobianLens]) -> None:
+    """Raise InvalidInput unless the lenses are parts of one fit, on different contexts."""
+    if len(parts) < 2:
+        raise InvalidInput("merging one lens", why="there is nothing to merge it with", instead="Give two or more")
+    first = parts[0]
+    for one in parts[1:]:
+        for what in ("fingerprint", "length", "estimator"):
+            if getattr(one, what) != getattr(first, what):
+                raise InvalidInput(
+                    f"merging lenses of {first.provenance.model} and {one.provenance.model}",
+                    why=f"they differ in {what}: {getattr(first, what)}, {getattr(one, what)}",
+                    instead="Fit the parts with the same model and settings",
+                )
+    spans = sorted((one.provenance.corpus or "", *span) for one in parts for span in one.spans)
+    for (text, _, end), (other, start, _) in pairwise(spans):
+        if text == other and start < end:
+            raise InvalidInput(
+                "merging lenses that share contexts",
+                why=f"one ends at window {end} of the text, another starts at window {start}",
+                instead="Fit each part with its own `first` (--first-window)",
+            )
+
+
 def open_lens(path: str | os.PathLike[str]) -> JacobianLens:
-    """Read the lens that `lens.save(path)` wrote; `lm.use_lens` makes a model read with it.
+    """Read the lens that `lens.save(path)` wrote, or a published one; `lm.use_lens` makes a model read with it.
+
+    Published lenses are files of the kind that Gurnee et al. and TransformerLens 4.3 write (`J`, `n_prompts`, ...).
 
     Raises:
         InvalidInput: the file is missing, damaged, or holds something else.
     """
+    from unembed.jacobian.published import is_torch_file, open_published
+
+    if is_torch_file(file := as_path(path)):
+        return open_published(file)
     found = open_result(path)
     if not isinstance(found, JacobianLens):
         raise InvalidInput(f"{path}", why=f"it holds a {type(found).__name__}, not a lens")

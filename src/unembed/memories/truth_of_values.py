@@ -23,7 +23,7 @@ from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default, in_basis, lens_of
-from unembed.jacobian.fit import HELD_OUT, last_token_passes
+from unembed.jacobian.passes import last_token_passes
 from unembed.lens import logits_of
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
@@ -189,7 +189,7 @@ def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int
         InvalidInput: the text has fewer.
     """
     lens = lens_of(lm)
-    unread = _UNREAD if lens is None else max(_UNREAD, (lens.contexts + HELD_OUT) * lens.length)
+    unread = _UNREAD if lens is None else max(_UNREAD, lens.tokens_read)
     segments = windows_of(corpus, LENGTH, overlap=0).segments(lm)
     whole = (one.tokens for one in segments if len(one) == LENGTH)
     found = [one.to(lm.device) for one in islice(whole, unread // LENGTH, unread // LENGTH + _APART * contexts, _APART)]

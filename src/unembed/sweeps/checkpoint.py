@@ -15,6 +15,7 @@ import torch
 
 from unembed.corpus.corpus import Corpus
 from unembed.corpus.token_stream import TokenizedCorpus
+from unembed.corpus.whole_windows import WholeWindows
 from unembed.errors import CheckpointFault
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
@@ -50,7 +51,7 @@ class CheckpointInterval:
 
 
 def identity_of(
-    lm: Decoder, corpus: Corpus | TokenizedCorpus, reducers: Sequence[Reducer], tokens_per_batch: int
+    lm: Decoder, corpus: Corpus | TokenizedCorpus | WholeWindows, reducers: Sequence[Reducer], tokens_per_batch: int
 ) -> dict[str, str]:
     """Describe everything that must be equal for a sweep to resume from a checkpoint."""
     return {

@@ -127,7 +127,7 @@ def _replace_forward(module: nn.Module, forward: Callable[..., Any], stack: Exit
 def _in_chunks(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         size = CHUNK * torch.get_num_threads()
-        if x.device.type != "cpu" or x.numel() <= size or not x.is_contiguous():
+        if x.device.type != "cpu" or x.numel() <= size or not x.is_contiguous() or x.requires_grad:
             return activation(x)
         out = torch.empty_like(x)
         for source, target in zip(x.view(-1).split(size), out.view(-1).split(size), strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 from unembed.corpus.corpus import Corpus
 from unembed.corpus.token_stream import TokenizedCorpus
+from unembed.corpus.whole_windows import WholeWindows
 from unembed.models.decoder import Decoder
 from unembed.sweeps.checkpoint import Checkpoint, CheckpointInterval, identity_of, load, prepare, save
 from unembed.sweeps.fast_kernels import Fast
@@ -21,7 +22,7 @@ from unembed.sweeps.reducers.reducer import Reducer
 
 def run(
     lm: Decoder,
-    corpus: Corpus | TokenizedCorpus,
+    corpus: Corpus | TokenizedCorpus | WholeWindows,
     reducers: Sequence[Reducer],
     checkpoint: Path | None,
     every: CheckpointInterval,

@@ -8,6 +8,7 @@ from typing import Any
 
 from unembed.corpus.corpus import CorpusSource, open_corpus
 from unembed.corpus.token_stream import TokenizedCorpus
+from unembed.corpus.whole_windows import WholeWindows
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.sweeps import local
@@ -24,7 +25,7 @@ ENGINES = ("local", "ray")
 
 def sweep(
     lm: Decoder,
-    corpus: CorpusSource | TokenizedCorpus,
+    corpus: CorpusSource | TokenizedCorpus | WholeWindows,
     reducers: Sequence[Reducer] | Reducer,
     *,
     engine: str | Ray = "local",
@@ -41,7 +42,7 @@ def sweep(
     Ctrl-C the current batch ends and the sweep saves before it stops. A finished checkpoint gives its result at once.
 
     Args:
-        corpus: what `open_corpus` opens or takes, or a corpus that is tokenised already.
+        corpus: what `open_corpus` opens or takes, or a corpus that is tokenised or cut into windows already.
         reducers: running statistics; the results are in the same order.
         engine: "local", this process; "ray", or a `Ray` with settings: workers on a Ray cluster.
         checkpoint: the file to which the sweep is saved and from which it resumes.
@@ -73,7 +74,7 @@ def sweep(
             )
     check_fast(require_decoder(lm), fast)
     path = None if checkpoint is None else as_path(checkpoint).expanduser()
-    source = corpus if isinstance(corpus, TokenizedCorpus) else open_corpus(corpus)
+    source = corpus if isinstance(corpus, TokenizedCorpus | WholeWindows) else open_corpus(corpus)
     every = every or CheckpointInterval()
     if engine == "local":
         return local.run(lm, source, todo, path, every, tokens_per_batch, progress, fast)

@@ -13,6 +13,7 @@ from typing import Any
 
 from unembed.corpus.corpus import Corpus
 from unembed.corpus.token_stream import TokenizedCorpus
+from unembed.corpus.whole_windows import WholeWindows
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.sweeps.checkpoint import CheckpointInterval, identity_of, load, prepare
@@ -27,7 +28,7 @@ from unembed.sweeps.reducers.reducer import Reducer
 
 def run(
     lm: Decoder,
-    corpus: Corpus | TokenizedCorpus,
+    corpus: Corpus | TokenizedCorpus | WholeWindows,
     reducers: Sequence[Reducer],
     settings: Ray,
     checkpoint: Path | None,

@@ -1,0 +1,111 @@
+"""Passes of the last token of a context in many copies at once, each with a graph or with a changed stream.
+
+For each context the model reads all tokens but the last once. The last token is then run in many copies at once.
+Earlier positions do not depend on this one, so nothing is lost by leaving them out of the graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+from unembed.errors import Unsupported, first_sentence
+from unembed.models.decoder import Decoder
+from unembed.stream.capture_points import has_point
+from unembed.stream.gradients import on_the_graph
+from unembed.stream.hooks import attach_hooks, memory_guard
+
+
+def source_points(lm: Decoder) -> list[tuple[str, int]]:
+    """Return where the Jacobian is taken: the source points, and the last stream."""
+    middle = [("resid_mid", n) for n in range(lm.n_layers) if has_point(lm, "resid_mid", n)]
+    return [*(("resid_pre", n) for n in range(lm.n_layers)), *middle, ("resid_post", lm.n_layers - 1)]
+
+
+@torch.no_grad()
+def cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
+    """Return the model's cache after a prefix; None if the cache cannot be copied, so that whole contexts are run.
+
+    What is copied are keys and values: a layer with a state (a convolution, a linear attention) has no such copies.
+    """
+    with lm.lock:
+        cache = getattr(lm.hf(prefix[None], use_cache=True), "past_key_values", None)
+    layers = getattr(cache, "layers", ())
+    has_copies = hasattr(cache, "batch_repeat_interleave") and all(
+        isinstance(layer, DynamicLayer) and not hasattr(layer, "recurrent_states") for layer in layers
+    )
+    return cache if has_copies else None
+
+
+@torch.no_grad()
+def last_token_passes(
+    lm: Decoder,
+    window: Int[Tensor, " pos"],
+    copies: int,
+    layer: int,
+    change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
+) -> Float[Tensor, "copy d_vocab"]:
+    """The logits after the last token of a window, run in several copies whose streams after a layer are changed.
+
+    Earlier positions are read once, and are the same in all copies.
+
+    Args:
+        change: from the streams at the last position after the layer to those that the next layer reads.
+    """
+    cache, arguments = cache_of(lm, window[:-1]), dict[str, Any](use_cache=False)
+    given = window[None].expand(copies, -1)
+    if cache is not None:
+        cache.batch_repeat_interleave(copies)
+        arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
+        given = given[:, -1:]
+
+    def hook(stream: Tensor, _layer: int) -> Tensor:
+        changed = stream.clone()
+        changed[:, -1] = change(stream[:, -1])
+        return changed
+
+    with (
+        memory_guard(f"{copies} copies of a token"),
+        attach_hooks(lm, {}, (), {("resid_post", layer): hook}) as current,
+    ):
+        return lm.hf(given, **arguments, **current.arguments).logits[:, -1]
+
+
+def gradient_rows(
+    lm: Decoder, window: Int[Tensor, " pos"], cache: Any | None, channels: Int[Tensor, " copy"]
+) -> dict[tuple[str, int], Float[Tensor, "copy d_model"]]:
+    """Return, by point and layer, the gradients of channels of the last stream at the last position.
+
+    Raises:
+        Unsupported: the pass cannot be differentiated.
+    """
+    n, own = len(channels), dict[tuple[str, int], Tensor]()
+    arguments: dict[str, Any] = {"use_cache": False}
+    given = window[None].expand(n, -1)
+    if cache is not None:
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(n)  # pyright: ignore[reportOptionalMemberAccess]
+        arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
+        given = given[:, -1:]
+    points = source_points(lm)
+    try:
+        with memory_guard(f"{n} copies of a token"), attach_hooks(lm, {}) as current, torch.enable_grad():
+            with on_the_graph(lm, points, own, current):
+                lm.hf(given, **arguments, **current.arguments)
+            last = current.by_position(own[points[-1]])[:, -1]
+            total = last[torch.arange(n), channels.to(last.device)].sum()
+            found = torch.autograd.grad(total, [own[key] for key in points[:-1]], allow_unused=True)
+    except RuntimeError as error:
+        raise Unsupported(
+            f"a Jacobian lens of {lm.name}", why=f"a pass has no derivative: {first_sentence(error)}"
+        ) from error
+    return {
+        key: current.by_position(torch.zeros_like(own[key]) if gradient is None else gradient)[:, -1]
+        for key, gradient in zip(points[:-1], found, strict=True)
+    }
