@@ -12,9 +12,9 @@ from tests.families import EXPERTS
 
 import unembed
 from unembed.circuit_graph import CircuitGraph, circuit
-from unembed.circuit_graph.linear_pass import linear_pass
 from unembed.circuit_graph.relevance import Aim, readout
 from unembed.errors import InvalidInput, Unsupported
+from unembed.linear_model.linear_pass import linear_pass
 
 PROMPT, OTHER = [5, 17, 23, 42, 11, 8], [5, 17, 61, 42, 11, 8]
 

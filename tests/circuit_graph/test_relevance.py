@@ -8,11 +8,11 @@ from tests.circuit_graph.frozen_model import Frozen, Key
 from tests.conftest import tiny
 from tests.families import FAMILIES
 
-from unembed.circuit_graph.linear_pass import linear_pass
-from unembed.circuit_graph.linear_rules import linearized, slope_at_zero
 from unembed.circuit_graph.relevance import Aim, contribution, readout, relevance
 from unembed.errors import SumNotProved
 from unembed.language_model import LanguageModel
+from unembed.linear_model.linear_pass import linear_pass
+from unembed.linear_model.linear_rules import linearized
 
 TOKENS = torch.tensor([[5, 17, 23, 42, 11, 8, 60], [9, 3, 71, 20, 33, 50, 13]])
 AIM = Aim([5, 7], [9, None])
@@ -79,12 +79,6 @@ def test_relevance_is_what_the_linear_model_loses_without_a_node(name: str) -> N
 
 def test_a_part_that_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a rule that lets too much through, the sum misses the metric, and nothing is returned."""
-    monkeypatch.setattr("unembed.circuit_graph.linear_pass.half_rule", lambda m, gate, up: linearized(m, 2.0 * up))
+    monkeypatch.setattr("unembed.linear_model.linear_pass.half_rule", lambda m, gate, up: linearized(m, 2.0 * up))
     with pytest.raises(SumNotProved, match="relative error"):
         relevance(linear_pass(tiny("llama"), TOKENS), AIM)
-
-
-def test_activations_have_their_slope_at_zero() -> None:
-    assert slope_at_zero("gelu") == pytest.approx(0.5, abs=1e-4)
-    assert slope_at_zero("relu") == pytest.approx(0.5)  # between the two sides, 0 and 1
-    assert slope_at_zero("something else") == 0.0

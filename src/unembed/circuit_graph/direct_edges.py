@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, batches
-from unembed.circuit_graph.linear_pass import attention_patterns, linear_pass
 from unembed.circuit_graph.node_scores import Node, changes
-from unembed.circuit_graph.pass_tensors import LinearPass, Part, PartKind
 from unembed.circuit_graph.relevance import contribution, readout, relevance, seed
 from unembed.errors import SumNotProved
+from unembed.linear_model.linear_pass import attention_patterns, linear_pass
+from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import tolerance
 

@@ -28,8 +28,8 @@ from unembed.causality.corpus_means import corpus_means
 from unembed.causality.rerun import n_heads_of
 from unembed.circuit_graph.cases import Case, CaseBatch, batches
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.pass_tensors import PartKind
 from unembed.corpus import open_corpus
+from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
 from unembed.names import SetTo
 from unembed.stream.capture_points import has_point

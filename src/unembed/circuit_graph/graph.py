@@ -12,8 +12,8 @@ from torch import Tensor
 from unembed.circuit_graph.cases import Case, GivenPair, read_cases
 from unembed.circuit_graph.faithfulness import CircuitTest, faithfulness
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.pass_tensors import PartKind
 from unembed.errors import InvalidInput, Unsupported
+from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
 from unembed.names import CircuitNodes, SetTo
 from unembed.results import Displayed, Provenance, Table

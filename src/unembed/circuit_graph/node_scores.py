@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, CaseBatch, batches
-from unembed.circuit_graph.linear_pass import attention_patterns, linear_pass
-from unembed.circuit_graph.pass_tensors import LinearPass, PartKind
 from unembed.circuit_graph.relevance import Relevance, contribution, relevance
+from unembed.linear_model.linear_pass import attention_patterns, linear_pass
+from unembed.linear_model.pass_tensors import LinearPass, PartKind
 from unembed.models.decoder import Decoder
 from unembed.stream.capture_points import has_point
 from unembed.stream.run import Run, run

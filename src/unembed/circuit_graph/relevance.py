@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unembed.circuit_graph.pass_tensors import LinearPass, Part, PartKind
 from unembed.errors import SumNotProved
 from unembed.lens import final_scale, logit_direction
+from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
 from unembed.models.decoder import Decoder
 from unembed.stream.decomposition import tolerance
 

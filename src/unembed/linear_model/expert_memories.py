@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unembed.circuit_graph.linear_rules import half_rule, identity_rule
-from unembed.circuit_graph.pass_tensors import LinearPass, Part, bias_term
+from unembed.linear_model.linear_rules import half_rule, identity_rule
+from unembed.linear_model.pass_tensors import LinearPass, Part, bias_term
 from unembed.models.structure.expert_pass import observed
 from unembed.models.structure.experts import Experts, RoutedCoefficients
 from unembed.models.structure.structure import FeedForwardSite

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unembed.circuit_graph.expert_memories import open_experts
-from unembed.circuit_graph.linear_rules import half_rule, identity_rule, norm_rule, ratio
-from unembed.circuit_graph.pass_tensors import Closed, LinearPass, Part, bias_term
+from unembed.linear_model.expert_memories import open_experts
+from unembed.linear_model.linear_rules import half_rule, identity_rule, norm_rule, ratio
+from unembed.linear_model.pass_tensors import Closed, LinearPass, Part, bias_term
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm, OpaqueNorm
 from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.circuit_graph.linear_rules import linearized
+from unembed.linear_model.linear_rules import linearized
 from unembed.models.decoder import Decoder
 
 PartKind = Literal["head", "memory"]
