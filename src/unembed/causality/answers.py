@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.causality.ablation import Ablation, ablate
-from unembed.causality.estimated_effects import attribution_patching
+from unembed.causality.estimated_effects import EstimatedEffects, attribution_patching
 from unembed.causality.metrics import Metric, logit_difference
 from unembed.causality.patching import Patching, patch
 from unembed.corpus import open_corpus
@@ -175,7 +175,7 @@ def ablate_answer(
         Literal["heads", "components", "layers", "screen"] | None,
         Option(
             "heads, components (attention and FFN) or layers, one at a time; screen: all heads, and memories of large "
-            "estimated effects. Default: heads.",
+            "estimated effects (by gradient, and by relevance). Default: heads.",
         ),
     ] = None,
     memories: Memories = None,
@@ -193,6 +193,10 @@ def ablate_answer(
     corpus: Corpus = None,
     max_tokens: MaxTokens = 4000,
     by_token: Annotated[bool, Option("With --corpus: list the tokens whose loss one ablation changes most.")] = False,
+    sample: Annotated[
+        int,
+        Option("With --what screen: memories (FFN neurons) ablated at random, to check what estimates miss.", low=1),
+    ] = 50,
     index: Index,
     top: Top = 20,
     edits: Edits = (),
@@ -217,11 +221,25 @@ def ablate_answer(
         over = ablate(lm, open_corpus(corpus), **chosen, n_tokens=max_tokens, seed=seed)
         return Answer.of_table(over.by_token() if by_token else over.to_table(), listed=top)
     if what == "screen":
-        return Answer.of_table(attribution_patching(lm, prompt, metric, top=top, edits=edits).to_table(), listed=top)
+        return _screen_answer(attribution_patching(lm, prompt, metric, top=top, sample=sample, seed=seed, edits=edits))
     found = cast(Ablation, ablate(lm, prompt, **chosen, corpus=corpus, metric=metric))
     silenced = [scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]
     screen = Screen("intervene", {"prompt": prompt}, [*edits, *silenced]) if groups and to == "zero" else None
     return Answer.of_table(found.to_table(), listed=top, screen=screen)
+
+
+def _screen_answer(found: EstimatedEffects) -> Answer:
+    """Show the strongest parts, how far the estimates agree with exact effects, and what they may have missed."""
+    lines = ["" if found.unmeasured is None else found.unmeasured.in_words()]
+    if found.without_relevance:
+        lines.append(f"Not estimated by relevance: {found.without_relevance}.")
+    table = found.to_table()
+    exhibits = (
+        Exhibit("effects", table, listed=len(table)),
+        Exhibit("agreement", found.agreement_table()),
+    )
+    section = Section(table.title, tuple(filter(None, lines)), exhibits)
+    return Answer(table.title, (section,), table.provenance, "effects")
 
 
 def _check_ablation(

@@ -1,29 +1,32 @@
 """Attribution patching: estimate the effect of every head and memory at once from one backward pass.
 
 The estimate is first-order: (new - a) * dm/da for an activation a that becomes `new`, which is zero or the activation
-in another run. It is never shown as exact: every head, and the memories of the largest estimates, are also replaced for
-real. How well estimates and exact effects agree is measured on all heads, and on memories drawn at random: among those
-chosen by their estimates, the ones that the estimates miss are not.
+in another run. The derivative is the model's own (the gradient), or that of the linear model of the run (relevance),
+which holds for larger changes. Neither is ever shown as exact: every head, and the memories of the largest estimates,
+are also replaced for real. How well estimates and exact effects agree is measured on all of these, and on other
+memories drawn at random, which also bound what the estimates missed.
 
-Source: Nanda 2023, "Attribution patching"; Syed et al. 2023.
+Source: Nanda 2023, "Attribution patching"; Syed et al. 2023; Rezaei Jafari et al. 2025 ("RelP") for relevance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.causality.estimate_agreement import Agreement, Unmeasured, agreement, share_above
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.prompt_pair import Alignment, PromptPair, prompt_pair, taken_from
+from unembed.causality.relevance_estimates import relevance_slopes
 from unembed.causality.replaced_pass import Place, Replacement
 from unembed.causality.rerun import Rerun, last_logits, n_heads_of
-from unembed.errors import InvalidInput, PointMissing
+from unembed.errors import InvalidInput, PointMissing, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
 from unembed.results import Displayed, Provenance, Table
@@ -41,17 +44,20 @@ class EstimatedEffects(Displayed):
 
     Attributes:
         baseline: the metric of the unchanged run (of the corrupted one where there are two).
+        to: what replaces the activations, in words.
         heads: estimated effect of each head: by how much the metric falls when it is ablated to zero, or by how much it
             rises from the corrupted run when the head is taken from the clean one. NaN where a layer has no heads.
         memories: the same of each memory; NaN where a layer has none, None where the model has none.
+        head_relevance: the effect of each head estimated by relevance; None where there is no linear model of the run.
+        memory_relevance: the same of each memory.
         labels: the strongest writers, of all heads and the memories of the largest estimates, by exact effect.
+        estimated: their effects estimated by the gradient.
+        relevance: their effects estimated by relevance; empty where there is no linear model of the run.
         exact: their effects when they are replaced for real.
-        rank_agreement: Spearman's rank correlation of estimated and exact effects over all heads; NaN where it is not
-            defined.
-        memory_agreement: the same over memories drawn at random.
-        sampled: how many were drawn.
+        agreements: correlations of estimates with exact effects.
+        unmeasured: what is known of the memories that were not replaced; None where none were drawn.
         exact_heads: exact effect of each head; None where none was replaced.
-        to: what replaces the activations, in words.
+        without_relevance: why there is no linear model of the run; empty where there is one.
     """
 
     metric: str
@@ -59,32 +65,39 @@ class EstimatedEffects(Displayed):
     to: str
     heads: Float[Tensor, "layer head"]
     memories: Float[Tensor, "layer d_mlp"] | None
+    head_relevance: Float[Tensor, "layer head"] | None
+    memory_relevance: Float[Tensor, "layer d_mlp"] | None
     labels: tuple[str, ...]
     estimated: tuple[float, ...]
+    relevance: tuple[float, ...]
     exact: tuple[float, ...]
-    rank_agreement: float
+    agreements: tuple[Agreement, ...]
+    unmeasured: Unmeasured | None
+    exact_heads: Float[Tensor, "layer head"] | None
+    without_relevance: str
     provenance: Provenance
-    memory_agreement: float = float("nan")
-    sampled: int = 0
-    exact_heads: Float[Tensor, "layer head"] | None = None
 
     def to_table(self) -> Table:
         """Tabulate the strongest writers by exact effect, with their estimates."""
-        columns = {
+        columns: dict[str, list[Any]] = {
             "writer": list(self.labels),
-            "estimated_effect": list(self.estimated),
             "exact_effect": list(self.exact),
+            "estimated_effect": list(self.estimated),
         }
-        agreements = [
-            f"{self.rank_agreement:.2f} over all heads" if self.exact_heads is not None else "",
-            f"{self.memory_agreement:.2f} over {self.sampled} memories drawn at random" if self.sampled else "",
-        ]
-        told = " and ".join(one for one in agreements if one)
-        title = (
-            f"Attribution patching to {self.to} (an approximation): {self.metric}, baseline {self.baseline:+.4g}"
-            + (f"; rank agreement with exact effects {told}" if told else "")
-        )
+        if self.relevance:
+            columns["relevance"] = list(self.relevance)
+        title = f"Attribution patching to {self.to} (an approximation): {self.metric}, baseline {self.baseline:+.4g}"
         return Table(title, columns, self.provenance)
+
+    def agreement_table(self) -> Table:
+        """One row for each set of parts and kind of estimate: how far it agrees with exact effects."""
+        columns = {name: [getattr(one, name) for one in self.agreements] for name in Agreement._fields}
+        return Table("Estimates against exact effects: correlation of sizes and of ranks", columns, self.provenance)
+
+
+Part = tuple[str, int, int]
+"""Point, layer and index."""
+_Effects = dict[Place, Float[Tensor, " writer"]]
 
 
 def attribution_patching(
@@ -107,16 +120,18 @@ def attribution_patching(
             the logit of the prediction minus that of the runner-up.
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
-        top: how many are listed, and memories replaced for real beside all heads; 0 leaves the estimates unchecked.
-        sample: memories drawn at random, to measure how well estimates and exact effects agree.
+        top: how many are listed, and memories of the largest estimates, by gradient and by relevance, that are replaced
+            for real beside all heads; 0 leaves the estimates unchecked.
+        sample: other memories drawn at random and replaced for real, to measure how well estimates agree with exact
+            effects, and to bound what they missed.
         seed: of the draw.
-        edits: changes that hold in all runs.
+        edits: changes that hold in all runs; with them effects are not estimated by relevance.
 
     Raises:
         InvalidInput: several prompts at once, prompts of unequal length, or a metric that does not differ.
         PointMissing: the model has no layers.
 
-    Memory: activations of one forward and backward pass.
+    Memory: activations of one forward and backward pass, and of a linear pass (`unembed.linear_model`).
     """
     top = positive_int("top", top, least=0)
     if not lm.n_layers:
@@ -132,64 +147,116 @@ def attribution_patching(
     ids, mask = prepare(lm, prompt if pair is None else pair.target.ids)
     if ids.shape[0] != 1 or not bool(mask.all()):
         raise InvalidInput(f"{ids.shape[0]} prompts", why="effects are estimated for one prompt at a time")
-    from scipy.stats import spearmanr  # 0.4 seconds: only where it is needed
-
     activations, logits = _with_graph(lm, ids, places, edits)
     function, label = bound(lm, metric, logits[0].detach()) if pair is None else (pair.function, pair.label)
     with torch.enable_grad():
         value = function(logits)[0]
-    effects, baseline = _effects(lm, value, activations, pair), float(value.detach())
-    of_heads = [(p, n, i) for (p, n), values in effects.items() if p == "z" for i in range(len(values))]
-    of_memories = {place: values for place, values in effects.items() if place[0] == "coefficients"}
-    drawn = _drawn(of_memories, sample if top else 0, seed)
-    wanted: list[tuple[str, int, int]] = list(
-        dict.fromkeys([*(of_heads if top else []), *_strongest(of_memories, top), *drawn])
-    )
-    exact: dict[tuple[str, int, int], float] = {}
+    baseline = float(value.detach())
+    by_gradient = _estimates(lm, _gradients(value, activations), pair)
+    del activations, logits, value
+    by_relevance, without = _by_relevance(lm, ids, places, function, pair, edits)
+    of_heads, drawn, best = _chosen([by_gradient, by_relevance], top, sample, seed)
+    wanted = list(dict.fromkeys([*of_heads, *best, *drawn]))
+    exact: dict[Part, float] = {}
     if wanted:
         rows = [[_replacement(place, i, pair)] for *place, i in wanted]
         changes = Rerun(lm, ids, (), edits).measured(rows, function) - baseline
         exact = dict(zip(wanted, (-changes if pair is None else changes).tolist(), strict=True))
-    estimated = {one: float(effects[one[0], one[1]][one[2]]) for one in wanted}
     listed = sorted(wanted, key=lambda one: -abs(exact[one]))[:top]
-
-    def agreement(parts: Sequence[tuple[str, int, int]]) -> float:
-        pairs = [(estimated[one], exact[one]) for one in parts if one in exact]
-        if min((len(set(column)) for column in zip(*pairs, strict=True)), default=0) < 2:
-            return float("nan")
-        first, second = zip(*pairs, strict=True)
-        correlation: Any = spearmanr(first, second)
-        return float(correlation.statistic)
-
-    by_head = {place: torch.zeros_like(values) for place, values in effects.items() if place[0] == "z"}
-    for (point, layer, i), effect in exact.items():
-        if point == "z":
-            by_head[point, layer][i] = effect
+    sets = {
+        "all heads": of_heads,
+        "memories of the largest estimates": best,
+        "other memories, drawn at random": drawn,
+    }
+    agreements = [
+        agreement(words, name, [_of(effects, one) for one in parts], [exact[one] for one in parts])
+        for words, parts in sets.items()
+        for name, effects in (("gradient", by_gradient), ("relevance", by_relevance))
+        if parts and effects
+    ]
+    has_memories = any(point == "coefficients" for point, _ in by_gradient)
+    by_head = {place: torch.zeros_like(values) for place, values in by_gradient.items() if place[0] == "z"}
+    for point, layer, i in of_heads:
+        by_head[point, layer][i] = exact[point, layer, i]
     return EstimatedEffects(
-        label,
-        baseline,
-        "zero" if pair is None else "the clean run",
-        _grid(lm, effects, "z"),
-        _grid(lm, effects, "coefficients") if of_memories else None,
-        tuple(head_name(n, i) if point == "z" else lm.memory_name(n, i) for point, n, i in listed),
-        tuple(estimated[one] for one in listed),
-        tuple(exact[one] for one in listed),
-        agreement(of_heads),
-        lm.provenance(notes={"method": "attribution patching (approximation), exact for the rows shown"}),
-        agreement(drawn),
-        len(drawn),
-        _grid(lm, by_head, "z") if top and of_heads else None,
+        metric=label,
+        baseline=baseline,
+        to="zero" if pair is None else "the clean run",
+        heads=_grid(lm, by_gradient, "z"),
+        memories=_grid(lm, by_gradient, "coefficients") if has_memories else None,
+        head_relevance=_grid(lm, by_relevance, "z") if by_relevance else None,
+        memory_relevance=_grid(lm, by_relevance, "coefficients") if by_relevance and has_memories else None,
+        labels=tuple(_name(lm, one) for one in listed),
+        estimated=tuple(_of(by_gradient, one) for one in listed),
+        relevance=tuple(_of(by_relevance, one) for one in listed) if by_relevance else (),
+        exact=tuple(exact[one] for one in listed),
+        agreements=tuple(agreements),
+        unmeasured=_unmeasured(lm, by_gradient, len(best), drawn, exact),
+        exact_heads=_grid(lm, by_head, "z") if of_heads else None,
+        without_relevance=without,
+        provenance=lm.provenance(
+            seed=seed, notes={"method": "attribution patching (approximation), exact for the rows shown"}
+        ),
     )
 
 
-def _drawn(effects: dict[Place, Float[Tensor, " memory"]], sample: int, seed: int) -> list[tuple[str, int, int]]:
-    """Draw memories at random, each with equal chance."""
+def _by_relevance(
+    lm: Decoder,
+    ids: Int[Tensor, "1 pos"],
+    places: Sequence[Place],
+    function: MetricFunction,
+    pair: PromptPair | None,
+    edits: Edits,
+) -> tuple[_Effects, str]:
+    """Return effects estimated by relevance; none, and the reason, where there is no linear model of the run."""
+    if edits:
+        return {}, "the linear rules are those of the model's own parts, and this run is edited"
+    try:
+        return _estimates(lm, relevance_slopes(lm, ids, places, function), pair), ""
+    except (Unsupported, SumNotProved) as error:
+        return {}, str(error)
+
+
+def _chosen(
+    estimates: Sequence[_Effects], top: int, sample: int, seed: int
+) -> tuple[list[Part], list[Part], list[Part]]:
+    """Return all heads, memories drawn at random, and those of the largest estimates, none of them drawn."""
+    if not top:
+        return [], [], []
+    heads = [(p, n, i) for (p, n), values in estimates[0].items() if p == "z" for i in range(len(values))]
+    of_memories = [{place: v for place, v in one.items() if place[0] == "coefficients"} for one in estimates]
+    best = list(dict.fromkeys(part for one in of_memories for part in _strongest(one, top)))
+    return heads, _drawn(of_memories[0], sample, seed, set(best)), best
+
+
+def _unmeasured(
+    lm: Decoder, effects: _Effects, measured: int, drawn: Sequence[Part], exact: Mapping[Part, float]
+) -> Unmeasured | None:
+    if not drawn:
+        return None
+    number = sum(len(values) for (point, _), values in effects.items() if point == "coefficients") - measured
+    largest = max(drawn, key=lambda one: abs(exact[one]))
+    return Unmeasured(number, len(drawn), abs(exact[largest]), _name(lm, largest), share_above(len(drawn)))
+
+
+def _of(effects: _Effects, part: Part) -> float:
+    point, layer, i = part
+    return float(effects[point, layer][i]) if (point, layer) in effects else float("nan")
+
+
+def _name(lm: Decoder, part: Part) -> str:
+    point, layer, i = part
+    return head_name(layer, i) if point == "z" else lm.memory_name(layer, i)
+
+
+def _drawn(effects: _Effects, sample: int, seed: int, without: set[Part]) -> list[Part]:
+    """Draw memories at random, each with equal chance, from those that are not among some others."""
     sizes = torch.tensor([0, *(len(values) for values in effects.values())]).cumsum(0)
-    total = int(sizes[-1])
-    chosen = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:sample].sort().values
-    of = torch.searchsorted(sizes, chosen, right=True) - 1
+    order = torch.randperm(int(sizes[-1]), generator=torch.Generator().manual_seed(seed))[: sample + len(without)]
+    of = torch.searchsorted(sizes, order, right=True) - 1
     places = list(effects)
-    return [(*places[n], i) for n, i in zip(of.tolist(), (chosen - sizes[of]).tolist(), strict=True)]
+    parts = [(*places[n], i) for n, i in zip(of.tolist(), (order - sizes[of]).tolist(), strict=True)]
+    return sorted([part for part in parts if part not in without][:sample])
 
 
 def _with_graph(
@@ -205,15 +272,20 @@ def _with_graph(
     return {place: own[place] for place in places}, logits
 
 
-def _effects(
-    lm: Decoder, value: Float[Tensor, ""], activations: dict[Place, Tensor], pair: PromptPair | None
-) -> dict[Place, Float[Tensor, " writer"]]:
-    """Return, for each layer, the estimated effect of each head or memory on a number."""
+def _gradients(value: Float[Tensor, ""], activations: Mapping[Place, Tensor]) -> dict[Place, tuple[Tensor, Tensor]]:
+    """Return each activation, by position, with the derivative of a number by it."""
     gradients = torch.autograd.grad(value, list(activations.values()), allow_unused=True)
-    found: dict[Place, Tensor] = {}
-    for ((point, layer), a), gradient in zip(activations.items(), gradients, strict=True):
+    found: dict[Place, tuple[Tensor, Tensor]] = {}
+    for (place, a), gradient in zip(activations.items(), gradients, strict=True):
         a = a.detach().reshape(-1, a.shape[-1])
-        slope = torch.zeros_like(a) if gradient is None else gradient.view(a.shape)
+        found[place] = a, torch.zeros_like(a) if gradient is None else gradient.view(a.shape)
+    return found
+
+
+def _estimates(lm: Decoder, slopes: Mapping[Place, tuple[Tensor, Tensor]], pair: PromptPair | None) -> _Effects:
+    """Return, for each layer, the estimated effect of each head or memory."""
+    found: _Effects = {}
+    for (point, layer), (a, slope) in slopes.items():
         a, slope = a.to(lm.device), slope.to(lm.device)
         if pair is None:
             product = a * slope

@@ -147,7 +147,7 @@ CHARTS: dict[str, Bars | Squares] = {
     "CorpusAblation": Bars("ablated", "loss_change", ("low", "high")),
     "Effects": Bars("writer", "total_effect", ("direct_effect", "note")),
     "EntropyAndKL": Squares("entropy"),
-    "EstimatedEffects": Bars("writer", "exact_effect", ("estimated_effect",)),
+    "EstimatedEffects": Bars("writer", "exact_effect", ("estimated_effect", "relevance")),
     "HeadScores": Squares("induction"),
     "MemoryEffects": Bars("memory", "effect", ("coefficient",)),
     "Patching": Squares("recovered", 1.0),
