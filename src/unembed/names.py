@@ -70,8 +70,11 @@ AblatedTo = Literal["zero", "mean", "resample"]
 SetTo = Literal["mean", "counterfactual", "corpus", "zero"]
 """What nodes outside a circuit are set to: the mean of the counterfactual prompts at the position, the prompt's own
 counterfactual, the mean over a text, or 0."""
-CircuitNodes = Literal["memories", "all"]
-"""What the nodes of a circuit's test are: memories alone, or heads too."""
+CircuitNodes = Literal["memories", "heads", "all"]
+"""What the nodes of a circuit's test are: memories alone, heads alone, or both."""
+RankedBy = Literal["relevance", "gradient", "difference", "coefficient"]
+"""The order in which a test takes nodes: by relevance; by the plain gradient times the change between two prompts; by
+the size of the change; by the size of the node's own number."""
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
 """The points at which activation patching replaces a run's tensors with another's."""
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
-from unembed.circuit_graph.graph import CircuitGraph, test_table
+from unembed.circuit_graph.faithfulness import CircuitTest
+from unembed.circuit_graph.graph import CircuitGraph
 from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
+from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import CircuitNodes
+from unembed.names import CircuitNodes, RankedBy, SetTo
 from unembed.options import Against, Option, Out, Seed, Token
-from unembed.results import Table, check_writable
+from unembed.results import check_writable
 from unembed.stream.run import run
 
 HELD_OUT = 4
@@ -45,6 +49,23 @@ def circuit_answer(
     ] = None,
     max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
     nodes: Annotated[int, Option("Nodes shown.", low=1)] = 6,
+    sizes: Annotated[
+        list[int] | None, Option("Number of nodes tested; repeatable. Default: 10, 30, 100.", low=1)
+    ] = None,
+    kinds: Annotated[
+        CircuitNodes | None,
+        Option("The nodes of the test; default: all for one prompt; with --pairs, memories, then all."),
+    ] = None,
+    set_to: Annotated[
+        SetTo | None,
+        Option(
+            "What the test sets nodes to: their mean over the counterfactuals, their value in the prompt's own "
+            "counterfactual, their mean over a text (corpus), or zero. Default: by what there is, in this order."
+        ),
+    ] = None,
+    rankings: Annotated[
+        bool, Option("Also test nodes in the order of plain gradient, of difference and of coefficient.")
+    ] = False,
     out: Out = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -56,10 +77,11 @@ def circuit_answer(
     """
     if out is not None:
         check_writable(out)
+    test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
     if pairs is not None:
         if prompt is not None or token is not None or against is not None:
             raise InvalidInput("a prompt and --pairs", why="a circuit is of one or of the other")
-        return _of_pairs(lm, pairs, test_pairs, max_nodes, nodes, out, seed)
+        return _of_pairs(lm, pairs, test_pairs, max_nodes, nodes, test, out)
     if prompt is None:
         raise InvalidInput("a circuit of nothing", why="it needs a prompt or --pairs")
     target = int(run(lm, prompt).logits[0, -1].argmax()) if token is None else token
@@ -67,24 +89,57 @@ def circuit_answer(
     if against is not None and case.counterfactual is None and not alone:
         case = with_counterfactual(lm, case)
     graph = circuit_of(lm, (case,), max_nodes)
-    tested = graph.tested(sizes=(10, 30, 100), seed=seed)
-    return _answer(graph, nodes, (test_in_words(tested),), (("test", test_table(graph, tested)),), out)
+    return _answer(graph, nodes, test.of(graph, (case,), (kinds,)), (), out)
+
+
+@dataclass(frozen=True)
+class _Test:
+    """What is tested, and how."""
+
+    sizes: tuple[int, ...]
+    kinds: CircuitNodes | None
+    set_to: SetTo | None
+    rankings: bool
+    seed: int
+
+    def of(
+        self,
+        graph: CircuitGraph,
+        cases: tuple[Case, ...],
+        kinds: Sequence[CircuitNodes | None],
+        *,
+        held_out: bool = False,
+    ) -> list[tuple[str, Exhibit]]:
+        """Return what the tests show, each in a sentence and as a table."""
+        found: list[tuple[str, Exhibit]] = []
+        for one in kinds:
+            name = "test" if len(kinds) == 1 else f"test_{one}"
+            tested = self._tested(graph, cases, one, "relevance")
+            table = outcome_table(graph.provenance, tested)
+            found.append((test_in_words(tested, held_out=held_out), Exhibit(name, table, folded=True)))
+            if self.rankings:
+                others = {by: self._tested(graph, cases, one, by) for by in get_args(RankedBy) if by != "relevance"}
+                table = rankings_table(graph.provenance, {"relevance": tested, **others})
+                found.append(("", Exhibit(name.replace("test", "rankings"), table)))
+        return found
+
+    def _tested(
+        self, graph: CircuitGraph, cases: tuple[Case, ...], kinds: CircuitNodes | None, by: RankedBy
+    ) -> CircuitTest:
+        return graph.tested_on(cases, self.sizes, kinds=kinds, to=self.set_to, ranked_by=by, seed=self.seed)
 
 
 def _of_pairs(
-    lm: Decoder, pairs: Path, test_pairs: Path | None, max_nodes: int, nodes: int, out: Path | None, seed: int
+    lm: Decoder, pairs: Path, test_pairs: Path | None, max_nodes: int, nodes: int, test: _Test, out: Path | None
 ) -> Answer:
     cases, skipped = usable_cases(lm, read_pairs(pairs))
     found_on, tested_on = _split(cases) if test_pairs is None else (cases, usable_cases(lm, read_pairs(test_pairs))[0])
     graph = circuit_of(lm, found_on, max_nodes)
-    held_out = tested_on is not found_on
     kinds: tuple[CircuitNodes, ...] = ("memories", "all") if lm.n_memories else ("all",)
-    tests = [graph.tested_on(tested_on, (10, 30, 100), kinds=k, seed=seed) for k in kinds]
-    texts = [test_in_words(one, held_out=held_out) for one in tests]
-    if skipped:
-        texts.append(f"{skipped} pairs were left out: their prompts differ in length, or an answer is not one token.")
-    tables = tuple((f"test_{k}", test_table(graph, one)) for k, one in zip(kinds, tests, strict=True))
-    return _answer(graph, nodes, tuple(texts), tables, out)
+    kinds = kinds if test.kinds is None else (test.kinds,)
+    tests = test.of(graph, tested_on, kinds, held_out=tested_on is not found_on)
+    left_out = f"{skipped} pairs were left out: their prompts differ in length, or an answer is not one token."
+    return _answer(graph, nodes, tests, (left_out,) if skipped else (), out)
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -96,15 +151,20 @@ def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]
 
 
 def _answer(
-    graph: CircuitGraph, nodes: int, tests: tuple[str, ...], tables: tuple[tuple[str, Table], ...], out: Path | None
+    graph: CircuitGraph,
+    nodes: int,
+    tests: Sequence[tuple[str, Exhibit]],
+    texts: tuple[str, ...],
+    out: Path | None,
 ) -> Answer:
     if out is not None:
         graph.save(out)
     words = CircuitWords(graph)
     chain = Exhibit("chain", words.chain(nodes))
     more = [Exhibit("nodes", graph.nodes, folded=True), Exhibit("edges", graph.edges, folded=True)]
-    more += [Exhibit(name, table, folded=True) for name, table in tables]
-    section = Section("The circuit", (words.first(), *tests, words.how()), (chain, *more))
+    more += [exhibit for _, exhibit in tests]
+    said = [text for text, _ in tests if text]
+    section = Section("The circuit", (words.first(), *said, *texts, words.how()), (chain, *more))
     return Answer(words.subject, (section,), graph.provenance, main="nodes")
 
 

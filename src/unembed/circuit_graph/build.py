@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from unembed.circuit_graph.cases import Case, GivenPair, read_case, read_cases
 from unembed.circuit_graph.direct_edges import Inflow, inflow
-from unembed.circuit_graph.graph import METRIC, CircuitGraph, Ranking
+from unembed.circuit_graph.features import ERROR, require_nodes
+from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph, Ranking
+from unembed.circuit_graph.influence import influence
 from unembed.circuit_graph.labels import node_name, promoted
 from unembed.circuit_graph.node_scores import Node, NodeScores, node_scores, ranked, select_nodes
+from unembed.dictionaries import AttachedDictionary
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, Table, visible
@@ -34,6 +38,7 @@ def circuit(
     *,
     pairs: Sequence[GivenPair] | None = None,
     max_nodes: int = 100,
+    dictionary: AttachedDictionary | None = None,
 ) -> CircuitGraph:
     """The circuit of a behaviour: which memories and heads at which positions produce a token, as a graph.
 
@@ -48,12 +53,15 @@ def circuit(
         against_prompt: the same prompt without the behaviour, in as many tokens: then what differs is explained.
         pairs: several prompts, each as (prompt, counterfactual or None, token, against or None).
         max_nodes: heads and memories kept at most; fewer where they have 0.8 of all relevance.
+        dictionary: what `lm.attach` returns: its features are nodes too, with its error of reconstruction as a rest
+            node; where it writes mlp_out, in place of the layer's memories.
 
     Raises:
         InvalidInput: a counterfactual of another length, or both a prompt and pairs.
         NotOneToken: a token is not a single one.
         SumNotProved: the linear model of a run misses the metric, or edges miss a node's relevance.
-        Unsupported: the model has no layers, or several streams.
+        Unsupported: the model has no layers, or several streams; or a dictionary at other points than
+            `features.READS` and `features.WRITES`, or whose features write to several layers.
 
     Memory: activations and gradients of a batch, one number for each node, and 256 MiB for edges. Cost: about four
     passes for the nodes, and less than one for each node that is kept.
@@ -72,35 +80,53 @@ def circuit(
         )
     else:
         cases = (read_case(lm, prompt, against_prompt, token, against),)
-    return circuit_of(lm, cases, most)
+    return circuit_of(lm, cases, most, dictionary)
 
 
-def circuit_of(lm: Decoder, cases: tuple[Case, ...], most: int) -> CircuitGraph:
+def circuit_of(
+    lm: Decoder, cases: tuple[Case, ...], most: int, dictionary: AttachedDictionary | None = None
+) -> CircuitGraph:
     """The circuit of cases; see `circuit`."""
     if not lm.n_layers:
         raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
-    scores = node_scores(lm, cases)
+    if dictionary is not None:
+        require_nodes(dictionary)
+    scores = node_scores(lm, cases, dictionary)
     chosen = select_nodes(scores, most, SHARE)
     nodes = [node for node, _ in chosen]
-    flow = inflow(lm, cases[:EDGE_PROMPTS], nodes)
-    return _graph(lm, cases, scores, chosen, flow)
+    flow = inflow(lm, cases[:EDGE_PROMPTS], nodes, dictionary)
+    return _graph(lm, cases, scores, chosen, flow, dictionary)
 
 
 def _graph(
-    lm: Decoder, cases: tuple[Case, ...], scores: NodeScores, chosen: Sequence[tuple[Node, float]], flow: Inflow
+    lm: Decoder,
+    cases: tuple[Case, ...],
+    scores: NodeScores,
+    chosen: Sequence[tuple[Node, float]],
+    flow: Inflow,
+    dictionary: AttachedDictionary | None,
 ) -> CircuitGraph:
     n = len(cases)
     is_paired = cases[0].counterfactual is not None
     provenance = lm.provenance(basis="frozen", notes={"prompts": n, "counterfactual": is_paired})
-    tables = _Tables(lm, cases, scores, chosen, flow)
-    everything = [node for kind in ("head", "memory") for node in ranked(scores.parts, RANKED, kind)]
+    tables = _Tables(lm, cases, scores, chosen, flow, dictionary)
+    everything = [node for kind in KINDS for node in ranked(scores.parts, RANKED, kind)]
     everything.sort(key=lambda one: -abs(one[1]))
-    places = [(node.kind == "head", node.layer, node.back, node.index) for node, _ in everything]
-    is_head, layer, back, index = torch.tensor(places, dtype=torch.long).view(-1, 4).unbind(1)
-    order = Ranking(is_head, layer, back, index, torch.tensor([score / n for _, score in everything]))
+    places = [(KINDS.index(node.kind), node.layer, node.back, node.index) for node, _ in everything]
+    kind, layer, back, index = torch.tensor(places, dtype=torch.long).view(-1, 4).unbind(1)
+    order = Ranking(kind, layer, back, index, torch.tensor([score / n for _, score in everything]))
+    nodes, edges = tables.nodes(provenance), tables.edges(provenance)
+    kinds = {row["name"]: row["name"] if row["name"] == "positions" else row["kind"] for row in nodes.rows()}
+    reach = influence(kinds, [(e["source"], e["target"], e["weight"]) for e in edges.rows()], METRIC)
+    columns = {
+        **{name: nodes[name] for name in nodes.column_names},
+        "influence": [reach.of[name] for name in nodes["name"]],
+    }
     return CircuitGraph(
-        nodes=tables.nodes(provenance),
-        edges=tables.edges(provenance),
+        nodes=replace(nodes, columns=columns),
+        edges=edges,
+        replacement=reach.replacement,
+        completeness=reach.completeness,
         metric=scores.metric / n,
         counterfactual_metric=scores.counterfactual_metric / n if is_paired else None,
         error=max(scores.error, flow.error),
@@ -111,6 +137,7 @@ def _graph(
         n_nodes=sum(part.numel() for part in scores.parts.values()),
         provenance=provenance,
         lm=lm,
+        dictionary=dictionary,
     )
 
 
@@ -124,8 +151,10 @@ class _Tables:
         scores: NodeScores,
         chosen: Sequence[tuple[Node, float]],
         flow: Inflow,
+        dictionary: AttachedDictionary | None,
     ) -> None:
         self.lm, self.cases, self.scores, self.chosen, self.flow = lm, cases, scores, chosen, flow
+        self.dictionary = dictionary
         self.longest = max(len(case.prompt) for case in cases)
         self.texts = lm.token_strings(list(max(cases, key=lambda case: len(case.prompt)).prompt))
         self.names = [node_name(lm, node, self.position(node.back)) for node, _ in chosen]
@@ -142,7 +171,7 @@ class _Tables:
         """Return the kept nodes by relevance, then tokens, biases, and the rest of each layer."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         longest = max(self.cases, key=lambda case: len(case.prompt))
-        words = promoted(self.lm, longest.prompt, [node for node, _ in self.chosen])
+        words = promoted(self.lm, longest.prompt, [node for node, _ in self.chosen], self.dictionary)
         for number, (node, score) in enumerate(self.chosen):
             label = self._label(number, node, words[number])
             row = (node.kind, node.layer, self.position(node.back), node.index, score / n, label)
@@ -173,7 +202,8 @@ class _Tables:
             rows.append((f"rest L{layer}", "rest", layer, None, None, score / n, label))
         for (layer, label), score in self.scores.closed.items():
             if not label.startswith("unopened "):
-                rows.append((f"closed L{layer}", "rest", layer, None, None, score / n, f"{label}, not opened"))
+                label = label if label == ERROR else f"{label}, not opened"
+                rows.append((f"closed L{layer}", "rest", layer, None, None, score / n, label))
         if self.cases[0].counterfactual is not None:
             label = "changes of attention patterns, gates and norms"
             rows.append(("changes", "rest", None, None, None, None, label))
@@ -188,7 +218,7 @@ class _Tables:
 
     def _label(self, number: int, node: Node, words: Sequence[str]) -> str:
         text = "promotes " + " ".join(f'"{visible(word)}"' for word in words)
-        if node.kind == "memory":
+        if node.kind != "head":
             return text
         flow = self.flow.by_position[number]
         back = int(flow.abs().argmax())

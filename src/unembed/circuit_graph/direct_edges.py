@@ -15,8 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, batches
+from unembed.circuit_graph.features import in_place_of_memories
 from unembed.circuit_graph.node_scores import Node, changes
 from unembed.circuit_graph.relevance import contribution, readout, relevance, seed
+from unembed.dictionaries import AttachedDictionary
 from unembed.errors import SumNotProved
 from unembed.linear_model.linear_pass import attention_patterns, linear_pass
 from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
@@ -65,7 +67,9 @@ class Inflow:
         return self.targets - sum(part.sum(1) for part in parts) - self.positions - self.ends
 
 
-def inflow(lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node]) -> Inflow:
+def inflow(
+    lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
+) -> Inflow:
     """Compute the edges between nodes, and into the metric.
 
     With counterfactuals, an edge is the part that differs between the two runs, through the linear model of the first.
@@ -86,10 +90,10 @@ def inflow(lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node]) -> Inflow:
     )
     for batch in batches(lm, cases):
         patterns = attention_patterns(lm, batch.tokens)
-        whole = linear_pass(lm, batch.tokens, patterns)
+        whole = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary))
         found = relevance(whole, batch.aim)
-        made = linear_pass(lm, batch.tokens, patterns, cut=True)
-        differences, start, other = changes(lm, batch, made)
+        made = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary), cut=True)
+        differences, start, other = changes(lm, batch, made, dictionary)
         into = _Collector(total, made, nodes, differences, start, is_paired=other is not None)
         for targets in _targets(made, found.gradients, nodes):
             read = made.parts[targets.key].read

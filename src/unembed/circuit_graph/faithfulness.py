@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -25,25 +24,25 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.causality.corpus_means import corpus_means
-from unembed.causality.rerun import n_heads_of
 from unembed.circuit_graph.cases import Case, CaseBatch, batches
 from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.node_values import POINTS, Place, Values, capture_points, places, run_changed, values
 from unembed.corpus import open_corpus
+from unembed.dictionaries import AttachedDictionary
+from unembed.errors import Unsupported
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
 from unembed.names import SetTo
-from unembed.stream.capture_points import has_point
 from unembed.stream.run import run
 
+_WORDS: dict[PartKind, str] = {"head": "heads", "memory": "memories", "feature": "features"}
 DRAWS = 5
 """Random circuits of each size."""
 _RESAMPLES = 1000
 _CORPUS_TOKENS = 1024
+_CORPUS_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
 
-Place = tuple[PartKind, int]
 Mask = Mapping[Place, Bool[Tensor, "_back _node"]]
-Values = Mapping[Place, Float[Tensor, "_batch pos _node ..."]]
-_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,11 @@ class CircuitTest:
     none: float
     rows: tuple[OfSize, ...]
 
+    @property
+    def what(self) -> str:
+        """The kinds of nodes tested, in words."""
+        return " and ".join(_WORDS[kind] for kind in self.kinds)
+
 
 class Bench:
     """Prompts on which circuits are tested, with the values of nodes outside a circuit.
@@ -96,16 +100,19 @@ class Bench:
         kinds: which nodes are set: memories, or heads and memories.
     """
 
-    def __init__(self, lm: Decoder, cases: Sequence[Case], baseline: SetTo, kinds: Sequence[PartKind]) -> None:
-        self.lm, self.kinds = lm, kinds
+    def __init__(
+        self,
+        lm: Decoder,
+        cases: Sequence[Case],
+        baseline: SetTo,
+        kinds: Sequence[PartKind],
+        dictionary: AttachedDictionary | None = None,
+    ) -> None:
+        self.lm, self.dictionary = lm, dictionary
+        self.sizes = places(lm, dictionary, kinds)
+        self.kinds = tuple(kind for kind in kinds if any(place[0] == kind for place in self.sizes))
         self.is_interchange = "head" in kinds and baseline == "counterfactual"
         self.longest = max(len(case.prompt) for case in cases)
-        self.sizes: dict[Place, int] = {}
-        if "memory" in kinds:
-            self.sizes |= {("memory", n): lm.n_memories_of(n) for n in lm.memory_layers}
-        if "head" in kinds:
-            heads = [n for n in range(lm.n_layers) if has_point(lm, "z", n)]
-            self.sizes |= {("head", n): n_heads_of(lm, n) for n in heads}
         self.batches: list[tuple[CaseBatch, Values, Values]] = []
         means = self._means(cases) if baseline == "mean" else {}
         for batch in batches(lm, cases):
@@ -119,9 +126,9 @@ class Bench:
         return self.longest * sum(self.sizes.values())
 
     def _captured(self, tokens: Tensor) -> Values:
-        points = [_POINTS[kind] for kind in _POINTS if any(place[0] == kind for place in self.sizes)]
-        seen = run(self.lm, tokens, points, logits=False)
-        return {place: seen.at(_POINTS[place[0]], place[1]) for place in self.sizes}
+        where = list(self.sizes)
+        seen = run(self.lm, tokens, capture_points(self.dictionary, where), logits=False)
+        return values(seen, self.dictionary, where)
 
     def _own(self, batch: CaseBatch) -> Values:
         """Return the values at which the circuit's nodes are held, if these are the values of the unchanged run."""
@@ -134,8 +141,8 @@ class Bench:
             found = dict[Place, Tensor]()
             for (kind, layer), size in self.sizes.items():
                 mixer = self.lm.structure.blocks[layer].mixer
-                shape = (1, length, size) if kind == "memory" or mixer is None else (1, length, size, mixer.d_head)
-                mean = means.get((_POINTS[kind], layer))
+                shape = (1, length, size, mixer.d_head) if kind == "head" and mixer is not None else (1, length, size)
+                mean = means.get((POINTS[kind], layer)) if kind in POINTS else None
                 found[kind, layer] = torch.zeros(shape) if mean is None else mean.expand(shape)
             return found
         assert batch.counterfactual is not None
@@ -155,7 +162,9 @@ class Bench:
         return {length: {p: t / counts[length] for p, t in of.items()} for length, of in sums.items()}
 
     def _corpus(self) -> dict[tuple[str, int], Tensor]:
-        return corpus_means(self.lm, open_corpus(), [(_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
+        if "feature" in self.kinds:
+            raise Unsupported("features at their mean over a text", why="only memories and heads have one here")
+        return corpus_means(self.lm, open_corpus(), [(_CORPUS_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
 
     def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:
         """Mark which nodes are in a circuit, by kind and layer, at positions counted back."""
@@ -171,8 +180,8 @@ class Bench:
             without: only all other nodes.
         """
         mask = None if nodes is None else self.mask(nodes)
-        values = [self._of_batch(*one, mask, without=without) for one in self.batches]
-        return torch.cat(values).numpy()
+        metrics = [self._of_batch(*one, mask, without=without) for one in self.batches]
+        return torch.cat(metrics).numpy()
 
     def _of_batch(
         self, batch: CaseBatch, other: Values, own: Values, mask: Mask | None, *, without: bool
@@ -182,19 +191,18 @@ class Bench:
         tokens = batch.counterfactual if put_in else batch.tokens
         assert tokens is not None
         changes_circuit = put_in or without
-        values = own if put_in else other
+        new = own if put_in else other
         recorded = own if own and not changes_circuit else {}
 
-        def replaced(t: Tensor, layer: int, kind: PartKind) -> Tensor:
+        def replaced(t: Tensor, place: Place) -> Tensor:
             assert mask is not None
-            chosen = mask[kind, layer][: tokens.shape[1]].flip(0).to(t.device)
-            chosen = chosen[..., None] if kind == "head" else chosen
-            new, kept = values[kind, layer].to(t), recorded.get((kind, layer), t).to(t)
-            return torch.where(chosen, new, t) if changes_circuit else torch.where(chosen, kept, new)
+            chosen = mask[place][: tokens.shape[1]].flip(0).to(t.device)
+            chosen = chosen[..., None] if place[0] == "head" else chosen
+            value, kept = new[place].to(t), recorded.get(place, t).to(t)
+            return torch.where(chosen, value, t) if changes_circuit else torch.where(chosen, kept, value)
 
-        kinds: set[PartKind] = {kind for kind, _ in self.sizes}
-        hooks = {_POINTS[kind]: partial(replaced, kind=kind) for kind in kinds}
-        seen = run(self.lm, tokens, hooks={} if mask is None else hooks)
+        where = [] if mask is None else list(self.sizes)
+        seen = run_changed(self.lm, tokens, self.dictionary, where, replaced)
         return batch.aim.of(seen.logits[:, -1]).cpu()
 
     def random_nodes(self, nodes: Sequence[Node], draw: np.random.Generator) -> list[Node]:
@@ -218,6 +226,7 @@ def faithfulness(
     baseline: SetTo,
     kinds: Sequence[PartKind] = ("memory",),
     seed: int = 0,
+    dictionary: AttachedDictionary | None = None,
 ) -> CircuitTest:
     """Test the first nodes of a ranking, for each size.
 
@@ -225,8 +234,8 @@ def faithfulness(
         Shares with bootstrap intervals over prompts. Each size takes two passes over the prompts, and two for each of
         `DRAWS` random circuits.
     """
-    bench, draw = Bench(lm, cases, baseline, tuple(kinds)), np.random.default_rng(seed)
-    usable = [node for node in ranking if node.back < bench.longest and node.kind in kinds]
+    bench, draw = Bench(lm, cases, baseline, tuple(kinds), dictionary), np.random.default_rng(seed)
+    usable = [node for node in ranking if node.back < bench.longest and node.kind in bench.kinds]
     model, none = bench.metric(None), bench.metric([])
     rows = list[OfSize]()
     for size in sizes:
@@ -245,7 +254,7 @@ def faithfulness(
             )
         )
     ends = float(model.mean()), float(none.mean())
-    return CircuitTest(baseline, tuple(kinds), bench.n_nodes, len(model), *ends, tuple(rows))
+    return CircuitTest(baseline, bench.kinds, bench.n_nodes, len(model), *ends, tuple(rows))
 
 
 def _range(shares: Sequence[float]) -> Share:

@@ -12,16 +12,26 @@ from torch import Tensor
 from unembed.circuit_graph.cases import Case, GivenPair, read_cases
 from unembed.circuit_graph.faithfulness import CircuitTest, faithfulness
 from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.other_rankings import other_ranking
+from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
+from unembed.dictionaries import AttachedDictionary
 from unembed.errors import InvalidInput, Unsupported
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
-from unembed.names import CircuitNodes, SetTo
+from unembed.names import CircuitNodes, RankedBy, SetTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import one_of, positive_int
 
-NodeKind = Literal["memory", "head", "token", "bias", "rest"]
+NodeKind = Literal["memory", "head", "feature", "token", "bias", "rest"]
+KINDS: tuple[PartKind, ...] = ("memory", "head", "feature")
+"""The kinds of nodes that a circuit consists of; the others are what enters it and what it leaves out."""
 METRIC = "metric"
 """The name of the metric as the target of edges."""
+_TESTED: dict[CircuitNodes, tuple[PartKind, ...]] = {
+    "memories": ("memory", "feature"),
+    "heads": ("head",),
+    "all": ("head", "memory", "feature"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +39,11 @@ class Ranking:
     """The nodes with the largest relevance, positive or negative, including more than the graph has.
 
     Attributes:
-        is_head: whether a node is a head; else it is a memory.
+        kind: of `KINDS`.
         back: positions counted back from the last token.
     """
 
-    is_head: Int[Tensor, " node"]
+    kind: Int[Tensor, " node"]
     layer: Int[Tensor, " node"]
     back: Int[Tensor, " node"]
     index: Int[Tensor, " node"]
@@ -41,8 +51,8 @@ class Ranking:
 
     def nodes(self, kinds: Sequence[PartKind]) -> list[Node]:
         """Return the nodes of some kinds, in this order."""
-        columns = zip(self.is_head.tolist(), self.layer.tolist(), self.back.tolist(), self.index.tolist(), strict=True)
-        found = [Node("head" if h else "memory", layer, back, index) for h, layer, back, index in columns]
+        columns = zip(self.kind.tolist(), self.layer.tolist(), self.back.tolist(), self.index.tolist(), strict=True)
+        found = [Node(KINDS[kind], layer, back, index) for kind, layer, back, index in columns]
         return [node for node in found if node.kind in kinds]
 
 
@@ -51,7 +61,8 @@ class CircuitGraph(Displayed):
     """The circuit of a behaviour: memories and heads at positions, what they read from each other, and what they add.
 
     Attributes:
-        nodes: name, kind ("memory", "head", "token", "bias" or "rest"), layer, position, index, relevance, label.
+        nodes: name, kind ("memory", "head", "feature", "token", "bias" or "rest"), layer, position, index, relevance,
+            label, influence (on the metric over all paths, in shares of what flows; see `influence.py`).
             Relevance is a node's contribution to the metric along all paths, averaged over the prompts; with
             counterfactuals, to the difference of the metric between the two prompts. Positions count from 0 for one
             prompt, back from -1 for several. "rest": all other heads and memories of a layer, and what is not opened.
@@ -59,6 +70,8 @@ class CircuitGraph(Displayed):
             comes directly from the source. Edges into a node add up to its relevance.
         metric: the logit of the token, or its difference to the other, of the model itself; the mean over prompts.
         counterfactual_metric: the same of the counterfactual prompts; None without them.
+        replacement: the share of influence that begins at the prompt's tokens, and not at what the graph leaves out.
+        completeness: the share of what flows into nodes, weighted by influence, that comes from nodes and tokens.
         error: the largest relative error of a sum: of relevance at any layer, or of edges into any node.
         cases: the prompts.
         tokens: the text of the tokens of the first prompt.
@@ -71,6 +84,8 @@ class CircuitGraph(Displayed):
     edges: Table
     metric: float
     counterfactual_metric: float | None
+    replacement: float
+    completeness: float
     error: float
     cases: tuple[Case, ...]
     tokens: tuple[str, ...]
@@ -80,6 +95,8 @@ class CircuitGraph(Displayed):
     provenance: Provenance
     lm: Decoder | None = field(default=None, metadata={"saved": False})
     """The model; None in a graph that was opened from a file, until `bound_to`."""
+    dictionary: AttachedDictionary | None = field(default=None, metadata={"saved": False})
+    """The dictionary whose features are nodes."""
 
     @property
     def is_paired(self) -> bool:
@@ -88,17 +105,17 @@ class CircuitGraph(Displayed):
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is pickled: everything except the model."""
-        return {**vars(self), "lm": None}
+        return {**vars(self), "lm": None, "dictionary": None}
 
     def to_table(self) -> Table:
         """The nodes, the largest relevance first."""
         return self.nodes
 
-    def bound_to(self, lm: Decoder) -> CircuitGraph:
-        """Return the same graph with the model that it was found on, for tests.
+    def bound_to(self, lm: Decoder, dictionary: AttachedDictionary | None = None) -> CircuitGraph:
+        """Return the same graph with the model that it was found on, and its dictionary, for tests.
 
         Raises:
-            InvalidInput: it was found on another model.
+            InvalidInput: it was found on another model, or its features need a dictionary.
         """
         if lm.name != self.provenance.model:
             raise InvalidInput(
@@ -106,7 +123,13 @@ class CircuitGraph(Displayed):
                 why="its nodes are those of another model",
                 instead=f"Open {self.provenance.model}",
             )
-        return replace(self, lm=lm)
+        if dictionary is None and "feature" in self.nodes["kind"]:
+            raise InvalidInput(
+                "a circuit of features without their dictionary",
+                why="their keys and values are not in the graph's file",
+                instead="Give graph.bound_to(lm, lm.attach(...))",
+            )
+        return replace(self, lm=lm, dictionary=dictionary)
 
     def test(
         self,
@@ -115,6 +138,7 @@ class CircuitGraph(Displayed):
         *,
         kinds: CircuitNodes | None = None,
         to: SetTo | None = None,
+        ranked_by: RankedBy = "relevance",
         seed: int = 0,
     ) -> Table:
         """Measure what the model does with only the circuit's nodes, and without them, compared with random nodes.
@@ -122,12 +146,14 @@ class CircuitGraph(Displayed):
         Args:
             pairs: prompts that the circuit was not found on; the graph's own when None.
             sizes: how many nodes are kept, in the order of their relevance.
-            kinds: "memories": all other memories are set, and attention is not changed, as published; "all": heads
-                too, and with counterfactuals the circuit's nodes are put into the counterfactual's run, or taken out
-                of the prompt's. By default memories for several prompts, all for one.
+            kinds: "memories": all other memories are set, and attention is not changed, as published; "heads": all
+                other heads; "all": both. With heads and counterfactuals the circuit's nodes are put into the
+                counterfactual's run, or taken out of the prompt's. By default memories for several prompts, all for
+                one.
             to: what nodes are set to: "mean" of the counterfactual prompts at each position (the default for memories
                 of several prompts), each prompt's own "counterfactual" (the default else), the mean over a text
                 ("corpus", the default without counterfactuals), or "zero".
+            ranked_by: the order of the nodes; another than "relevance" is computed on the graph's own prompts.
 
         Returns:
             A row for each size: nodes, faithfulness, complement, random, random_complement, each share with bounds
@@ -136,7 +162,27 @@ class CircuitGraph(Displayed):
         Raises:
             Unsupported: the graph was opened from a file and has no model yet.
         """
-        return test_table(self, self.tested(pairs, sizes, kinds=kinds, to=to, seed=seed))
+        return outcome_table(
+            self.provenance, self.tested(pairs, sizes, kinds=kinds, to=to, ranked_by=ranked_by, seed=seed)
+        )
+
+    def rankings(
+        self,
+        pairs: Sequence[GivenPair] | None = None,
+        sizes: Sequence[int] = (10, 30, 100),
+        *,
+        kinds: CircuitNodes | None = None,
+        to: SetTo | None = None,
+        seed: int = 0,
+    ) -> Table:
+        """Test circuits of the same sizes whose nodes are chosen in other orders; see `test` for the arguments.
+
+        Returns:
+            A row for each order and size, random nodes last: ranked_by, nodes, faithfulness and complement with bounds.
+        """
+        orders: tuple[RankedBy, ...] = get_args(RankedBy)
+        tests = {by: self.tested(pairs, sizes, kinds=kinds, to=to, ranked_by=by, seed=seed) for by in orders}
+        return rankings_table(self.provenance, tests)
 
     def tested(
         self,
@@ -145,13 +191,14 @@ class CircuitGraph(Displayed):
         *,
         kinds: CircuitNodes | None = None,
         to: SetTo | None = None,
+        ranked_by: RankedBy = "relevance",
         seed: int = 0,
     ) -> CircuitTest:
         """Return the test as values; see `test`."""
         if self.lm is None:
             raise Unsupported("a test of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
         cases = self.cases if pairs is None else read_cases(self.lm, pairs)
-        return self.tested_on(cases, sizes, kinds=kinds, to=to, seed=seed)
+        return self.tested_on(cases, sizes, kinds=kinds, to=to, ranked_by=ranked_by, seed=seed)
 
     def tested_on(
         self,
@@ -160,6 +207,7 @@ class CircuitGraph(Displayed):
         *,
         kinds: CircuitNodes | None = None,
         to: SetTo | None = None,
+        ranked_by: RankedBy = "relevance",
         seed: int = 0,
     ) -> CircuitTest:
         """The test on cases; see `test`."""
@@ -175,23 +223,12 @@ class CircuitGraph(Displayed):
         one_of("to", to, get_args(SetTo))
         if to in ("mean", "counterfactual") and not paired:
             raise InvalidInput(f"to={to!r}", why="the prompts have no counterfactuals", instead='Use to="corpus"')
-        chosen: tuple[PartKind, ...] = ("memory",) if kinds == "memories" else ("head", "memory")
-        return faithfulness(self.lm, cases, self.ranking.nodes(chosen), sizes, to, chosen, seed)
-
-
-def test_table(graph: CircuitGraph, tested: CircuitTest) -> Table:
-    """Return a test as a table."""
-    columns: dict[str, list[object]] = {"nodes": [row.nodes for row in tested.rows]}
-    for name in ("faithfulness", "complement", "random", "random_complement"):
-        shares = [getattr(row, name) for row in tested.rows]
-        columns[name] = [share.value for share in shares]
-        columns[f"{name}_low"] = [share.low for share in shares]
-        columns[f"{name}_high"] = [share.high for share in shares]
-    columns["random_does_as_well"] = [row.is_matched for row in tested.rows]
-    what = "memories" if tested.kinds == ("memory",) else "heads and memories"
-    title = (
-        f"Circuit of {tested.n_nodes:,} {what} on {tested.n_prompts} prompts, all others at their {tested.baseline} "
-        f"values: {tested.model:+.3g} with all, {tested.none:+.3g} with none"
-    )
-    notes = {"to": tested.baseline, "kinds": list(tested.kinds)}
-    return Table(title, columns, replace(graph.provenance, notes={**graph.provenance.notes, **notes}))
+        one_of("ranked_by", ranked_by, get_args(RankedBy))
+        chosen = _TESTED[kinds]
+        if ranked_by == "relevance":
+            order = self.ranking.nodes(chosen)
+        else:
+            if self.dictionary is not None:
+                raise Unsupported(f"features ranked by {ranked_by}", why="only memories and heads are")
+            order = other_ranking(self.lm, self.cases, ranked_by, chosen, max(sizes))
+        return faithfulness(self.lm, cases, order, sizes, to, chosen, seed, self.dictionary)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
-from unembed.circuit_graph.graph import METRIC, CircuitGraph
+from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
 from unembed.names import parse_head
 from unembed.results import Table, visible
 
@@ -76,7 +76,7 @@ class CircuitWords:
         found = [
             source
             for source, weight in self.into.get(name, [])
-            if self.rows[source]["kind"] in ("head", "memory") and weight * sign > 0
+            if self.rows[source]["kind"] in KINDS and weight * sign > 0
         ]
         most = found[0].split("@")[0] if found else ""
         if self.rows[name]["kind"] != "head":
@@ -94,7 +94,7 @@ class CircuitWords:
 
     def chain(self, top: int) -> Table:
         """The most relevant nodes: where they are, what they read, what they promote, what they add."""
-        chosen = [row for row in self.rows.values() if row["kind"] in ("head", "memory")][:top]
+        chosen = [row for row in self.rows.values() if row["kind"] in KINDS][:top]
         columns: dict[str, list[Any]] = {
             "node": [row["name"].split("@")[0] for row in chosen],
             "at": [self.place(row["position"]) for row in chosen],
@@ -107,28 +107,44 @@ class CircuitWords:
 
     def first(self) -> str:
         """The most relevant node in a sentence."""
-        row = next((row for row in self.rows.values() if row["kind"] in ("head", "memory")), None)
+        row = next((row for row in self.rows.values() if row["kind"] in KINDS), None)
         if row is None:
             return ""
-        name = row["name"]
+        name, last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1) and self.is_one
         short, at, layer = name.split("@")[0], self.place(row["position"]), row["layer"]
+        at = f"the last token, {at}," if last else at
+        writes = ""
+        if abs(self.directly(name)) >= abs(row["relevance"]) / 2:
+            writes = " and promotes " + " and ".join(self.promotes(row["label"]).split(" "))
         if row["kind"] == "head":
-            does = f"head {parse_head(short).head} of layer {layer}, reads {self.place(self.read_position(name))}"
+            what = f"attention head {parse_head(short).head} of layer {layer}"
+            reads = self.place(self.read_position(name))
         else:
-            does = f"a memory (FFN neuron) of layer {layer}, reads {self.reads(name)}"
-        target = "the difference" if self.graph.cases[0].against is not None else "the logit"
+            what = "a feature of the dictionary at" if row["kind"] == "feature" else "a memory (FFN neuron) of"
+            what, reads = f"{what} layer {layer}", self.reads(name)
+        return f"{short} is {what}: at {at} it reads {reads}{writes}. {self._passes(name, row['relevance'])}"
+
+    def _passes(self, name: str, relevance: float) -> str:
+        """How much of the metric passes through a node, and where it goes on."""
+        graph = self.graph
+        whole = graph.metric - (graph.counterfactual_metric or 0.0)
+        of = " by which the prompts differ" if graph.is_paired else ""
         ways = sorted((e for e in self.out_of.get(name, []) if e[0] != METRIC), key=lambda e: -abs(e[1]))
-        through = " and ".join(f"{weight:+.2f} through {to.split('@')[0]}" for to, weight in ways[:_WAYS])
-        direct = f"{self.directly(name):+.2f} directly" + (f", {through}" if through else "")
-        return f"{short}, {does} at {at} and adds {row['relevance']:+.2f} to {target}: {direct}."
+        on = [f"{weight:+.2f} on through {to.split('@')[0]}" for to, weight in ways[:_WAYS]]
+        goes = ", ".join([f"{self.directly(name):+.2f} straight to the answer", *on])
+        return f"Of the {whole:+.2f} logits{of}, {relevance:+.2f} pass through it: {goes}."
 
     def how(self) -> str:
         """Explain what the numbers mean."""
-        differs = " compared with the counterfactual" if self.graph.is_paired else ""
-        closed = f" Not opened: {', '.join(self.graph.unopened)}." if self.graph.unopened else ""
+        graph = self.graph
+        differs = ", as a difference to the counterfactual" if graph.is_paired else ""
+        closed = f" Not opened: {', '.join(graph.unopened)}." if graph.unopened else ""
         return (
-            f"Relevance: what a node adds on all ways{differs}, with attention patterns, gates and norm scales as in "
-            f"the run. Sums at all layers and nodes hold to {self.graph.error:.0e}.{closed}"
+            f"Relevance: the logits that pass through a node on all paths{differs}; directly: those that pass no "
+            "other node after it. Attention patterns, gates and norm scales are those of the run; sums at all "
+            f"layers and nodes hold to {graph.error:.0e}.{closed} Replacement score {graph.replacement:.2f}: this "
+            "share of the influence on the answer begins at the prompt, the rest at what the graph leaves out; "
+            f"completeness {graph.completeness:.2f}."
         )
 
 
@@ -138,29 +154,40 @@ def _share(share: Share) -> str:
 
 
 def _in_passing(rows: Sequence[OfSize]) -> str:
-    return "".join(f", {row.nodes} {_share(replace(row.faithfulness, low=None))}" for row in rows)
+    shares = ", ".join(f"{row.nodes}: {_share(replace(row.faithfulness, low=None))}" for row in rows)
+    return f" ({shares})" if shares else ""
 
 
 def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
-    """A test in two sentences: of its middle size, the others in passing."""
+    """A test in three sentences: of its middle size, the others in passing."""
     row = tested.rows[len(tested.rows) // 2]
     others = [one for one in tested.rows if one is not row]
-    what = "memories" if tested.kinds == ("memory",) else "heads and memories"
     where = f" on {tested.n_prompts} pairs that it was not found on" if held_out else ""
-    some = f"the {row.nodes} most relevant of {tested.n_nodes:,} {what}"
-    none = " Random nodes do as well: this is no circuit of the behaviour." if row.is_matched else ""
-    random = f"{_share(replace(row.random, low=None))} and {_share(replace(row.random_complement, low=None))}"
-    if tested.baseline in ("corpus", "zero"):
-        return f"Test{where}: {_without(tested, row, others, some)}{none}"
+    some = f"the {row.nodes} most relevant of {tested.n_nodes:,} {tested.what}"
+    verdict = " Random nodes do as well: this is no circuit of the behaviour." if row.is_matched else ""
+    if tested.n_prompts == 1 and tested.baseline in ("corpus", "zero"):
+        return f"Test{where} in the model itself: {_without(tested, row, others, some)}{verdict}"
+    brought = f"{_share(row.faithfulness)} of the difference{_in_passing(others)}"
+    random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
     if "head" in tested.kinds and tested.baseline == "counterfactual":
-        text = f"put into the counterfactual's run, {some} bring {_share(row.faithfulness)} of the difference"
+        alone = f"with their values of the prompt in the counterfactual's run, {some} bring {brought}"
+        without = f"With their values of the counterfactual in the prompt's run, {_share(row.complement)} is left"
     else:
-        text = f"with all others at their {tested.baseline} over the counterfactuals, {some} keep "
-        text = text.replace("counterfactual over", "values in") + f"{_share(row.faithfulness)} of the difference"
+        to = _REPLACED[tested.baseline]
+        alone = f"with all others at {to}, {some} alone give {brought}"
+        without = f"With only these at {to}, {_share(row.complement)} is left"
     return (
-        f"Test{where}: {text}{_in_passing(others)}; taken out, they leave {_share(row.complement)}. "
-        f"Random ones of the same layers and positions: {random}.{none}"
+        f"Test{where} in the model itself: {alone}. {without}. As many random ones at the same layers and positions: "
+        f"{random} and {left}.{verdict}"
     )
+
+
+_REPLACED = {
+    "mean": "their mean over the counterfactuals",
+    "counterfactual": "their value in the counterfactual",
+    "corpus": "their mean over a text",
+    "zero": "0",
+}
 
 
 def _without(tested: CircuitTest, row: OfSize, others: Sequence[OfSize], some: str) -> str:
@@ -169,10 +196,10 @@ def _without(tested: CircuitTest, row: OfSize, others: Sequence[OfSize], some: s
     def metric(share: Share) -> str:
         return f"{tested.none + share.value * (tested.model - tested.none):+.2f}"
 
-    to = "their mean over a text" if tested.baseline == "corpus" else "0"
+    to = _REPLACED[tested.baseline]
     also = "".join(f", of {one.nodes} {metric(one.complement)}" for one in others)
     return (
-        f"with {some} at {to}, {tested.model:+.2f} becomes {metric(row.complement)}{also}; with as many random ones of "
-        f"the same layers and positions {metric(row.random_complement)}. Alone they give {metric(row.faithfulness)}, "
-        f"and none at all {tested.none:+.2f}."
+        f"with {some} at {to}, {tested.model:+.2f} becomes {metric(row.complement)}{also}; with "
+        f"as many random ones at the same layers and positions {metric(row.random_complement)}. Alone they give "
+        f"{metric(row.faithfulness)}, and none at all {tested.none:+.2f}."
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.node_values import capture_points, values
+from unembed.dictionaries import AttachedDictionary
 from unembed.lens import comparable_basis, read
 from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress
@@ -19,34 +21,49 @@ WORDS = 3
 
 
 def node_name(lm: Decoder, node: Node, position: int) -> str:
-    """Write the name of a node: L27M1392@4 for a memory at position 4, L23H4@4 for a head."""
+    """Write the name of a node: L27M1392@4 for a memory at position 4, L23H4@4 for a head, L5F12@4 for a feature."""
+    if node.kind == "feature":
+        return f"L{node.layer}F{node.index}@{position}"
     named = lm.memory_name(node.layer, node.index) if node.kind == "memory" else HeadAddress(node.layer, node.index)
     return f"{named}@{position}"
 
 
 @torch.no_grad()
-def promoted(lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node]) -> list[list[str]]:
+def promoted(
+    lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
+) -> list[list[str]]:
     """Return the tokens that each node promotes in a run, with the sign of its coefficient or a head's z.
 
     Args:
         tokens: the prompt.
         nodes: at positions counted back from its end.
+        dictionary: the one whose features are among the nodes.
     """
     if not nodes:
         return []
-    points = [p for p, kind in (("z", "head"), ("coefficients", "memory")) if any(n.kind == kind for n in nodes)]
-    seen = run(lm, list(tokens), points, logits=False)
-    vectors = torch.stack([_written(lm, seen.at, len(tokens), node) for node in nodes])
-    found = read(lm, vectors, WORDS, basis=comparable_basis(lm), hidden=lm.unlisted)
+    found = read(lm, written(lm, tokens, nodes, dictionary), WORDS, basis=comparable_basis(lm), hidden=lm.unlisted)
     return [lm.token_strings(ids) for ids in found.ids]
 
 
-def _written(lm: Decoder, at: Callable[[str, int], Tensor], length: int, node: Node) -> Float[Tensor, " d_model"]:
-    """Return the direction that a node writes."""
-    position = length - 1 - node.back
+@torch.no_grad()
+def written(
+    lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
+) -> Float[Tensor, "node d_model"]:
+    """Return the direction that each node writes in a run: z W_O of a head, a value with its coefficient's sign."""
+    where = list({(node.kind, node.layer): None for node in nodes})
+    seen = run(lm, list(tokens), capture_points(dictionary, where), logits=False)
+    own = values(seen, dictionary, where)
+    return torch.stack([_written(lm, own[node.kind, node.layer][0], node, dictionary) for node in nodes])
+
+
+def _written(
+    lm: Decoder, own: Float[Tensor, "pos node ..."], node: Node, dictionary: AttachedDictionary | None
+) -> Float[Tensor, " d_model"]:
+    number = own[len(own) - 1 - node.back, node.index]
     if node.kind == "head":
-        z = at("z", node.layer)[0, position, node.index]
-        return z @ lm.weights.W_O[node.layer][node.index].to(z)
-    coefficient = at("coefficients", node.layer)[0, position, node.index]
+        return number @ lm.weights.W_O[node.layer][node.index].to(number)
+    if node.kind == "feature":
+        assert dictionary is not None
+        return dictionary.part(node.layer).W_dec[0][node.index].to(lm.dtype)
     value = lm.weights.values(node.layer, torch.tensor([node.index]))[0]
-    return value * torch.where(coefficient < 0, -1.0, 1.0).to(value)
+    return value * torch.where(number < 0, -1.0, 1.0).to(value)

@@ -13,17 +13,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, CaseBatch, batches
+from unembed.circuit_graph.features import in_place_of_memories
+from unembed.circuit_graph.node_values import capture_points, values
 from unembed.circuit_graph.relevance import Relevance, contribution, relevance
+from unembed.dictionaries import AttachedDictionary
 from unembed.linear_model.linear_pass import attention_patterns, linear_pass
 from unembed.linear_model.pass_tensors import LinearPass, PartKind
 from unembed.models.decoder import Decoder
-from unembed.stream.capture_points import has_point
 from unembed.stream.run import Run, run
 
 
 @dataclass(frozen=True, order=True)
 class Node:
-    """A head or a memory at a position that is counted back from the end."""
+    """A head, a memory or a dictionary feature at a position that is counted back from the end."""
 
     kind: PartKind
     layer: int
@@ -37,7 +39,6 @@ class NodeScores:
 
     Attributes:
         parts: by kind and layer, (back, node).
-        own: the nodes' own numbers, coefficients of memories, in the same shape; heads have none.
         tokens: relevance of the token embeddings, (back,).
         positions: relevance of the position embeddings, which the model adds; 0 where it adds none.
         biases: by layer.
@@ -48,7 +49,6 @@ class NodeScores:
     """
 
     parts: dict[tuple[PartKind, int], Float[Tensor, "back node"]]
-    own: dict[int, Float[Tensor, "back d_mlp"]]
     tokens: Float[Tensor, " back"]
     positions: float
     biases: Float[Tensor, " layer"]
@@ -61,7 +61,7 @@ class NodeScores:
 
 
 def changes(
-    lm: Decoder, batch: CaseBatch, made: LinearPass
+    lm: Decoder, batch: CaseBatch, made: LinearPass, dictionary: AttachedDictionary | None = None
 ) -> tuple[dict[tuple[PartKind, int], Tensor], Tensor, Run | None]:
     """Return the difference of each node's own number to the counterfactual's, or to 0 without one.
 
@@ -70,16 +70,16 @@ def changes(
     """
     if batch.counterfactual is None:
         return {key: part.own.detach() for key, part in made.parts.items()}, made.start.detach(), None
-    points = [p for p in ("z", "coefficients") if any(has_point(lm, p, n) for n in range(lm.n_layers))]
-    other = run(lm, batch.counterfactual, (*points, "resid_pre"))
-    point: dict[PartKind, str] = {"head": "z", "memory": "coefficients"}
+    where = list(made.parts)
+    other = run(lm, batch.counterfactual, (*capture_points(dictionary, where), "resid_pre"))
+    own = values(other, dictionary, where)
     found: dict[tuple[PartKind, int], Tensor] = {
-        (kind, layer): part.own.detach() - other.at(point[kind], layer) for (kind, layer), part in made.parts.items()
+        place: part.own.detach() - own[place] for place, part in made.parts.items()
     }
     return found, made.start.detach() - other.at("resid_pre", 0), other
 
 
-def node_scores(lm: Decoder, cases: Sequence[Case]) -> NodeScores:
+def node_scores(lm: Decoder, cases: Sequence[Case], dictionary: AttachedDictionary | None = None) -> NodeScores:
     """Run one forward and one backward pass for each batch of cases; with counterfactuals, one more forward pass.
 
     Raises:
@@ -89,18 +89,15 @@ def node_scores(lm: Decoder, cases: Sequence[Case]) -> NodeScores:
     """
     longest = max(len(case.prompt) for case in cases)
     total = NodeScores(
-        {}, {}, torch.zeros(longest, dtype=torch.float64), 0.0, torch.zeros(lm.n_layers), {}, 0.0, 0.0, 0.0, 0.0, ()
+        {}, torch.zeros(longest, dtype=torch.float64), 0.0, torch.zeros(lm.n_layers), {}, 0.0, 0.0, 0.0, 0.0, ()
     )
     for batch in batches(lm, cases):
-        made = linear_pass(lm, batch.tokens, attention_patterns(lm, batch.tokens))
+        made = linear_pass(lm, batch.tokens, attention_patterns(lm, batch.tokens), in_place_of_memories(dictionary))
         found = relevance(made, batch.aim)
-        differences, start, other = changes(lm, batch, made)
+        differences, start, other = changes(lm, batch, made, dictionary)
         for (kind, layer), gradient in found.gradients.items():
             score = contribution(differences[kind, layer], gradient, kind).sum(0).flip(0).double().cpu()
             _add(total.parts, (kind, layer), score, longest)
-            if kind == "memory":
-                own = made.parts[kind, layer].own.detach().sum(0).flip(0).double().cpu()
-                _add(total.own, layer, own, longest)
         _add_ends(total, made, found, start, paired=other is not None)
         if other is not None:
             total.counterfactual_metric += float(batch.aim.of(other.logits[:, -1]).sum())

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unembed.linear_model.expert_memories import open_experts
 from unembed.linear_model.linear_rules import half_rule, identity_rule, norm_rule, ratio
-from unembed.linear_model.pass_tensors import Closed, LinearPass, Part, bias_term
+from unembed.linear_model.pass_tensors import Closed, LinearPass, OtherNodes, Part, bias_term
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm, OpaqueNorm
 from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite
@@ -52,13 +52,19 @@ def _runs_itself(mixer: AttentionSite | None) -> bool:
 
 
 def linear_pass(
-    lm: Decoder, tokens: Int[Tensor, "batch pos"], patterns: dict[int, Tensor] | None = None, *, cut: bool = False
+    lm: Decoder,
+    tokens: Int[Tensor, "batch pos"],
+    patterns: dict[int, Tensor] | None = None,
+    others: OtherNodes | None = None,
+    *,
+    cut: bool = False,
 ) -> LinearPass:
     """Run the model on prompts of equal length, with a graph that follows the linear rules.
 
     Args:
         patterns: what `attention_patterns` returned for the same tokens; None to run it.
-        cut: whether heads and memories are leaves of the graph.
+        others: nodes in place of the memories of some layers, such as a dictionary's features.
+        cut: whether heads, memories and features are leaves of the graph.
 
     Raises:
         Unsupported: the model has several streams.
@@ -73,18 +79,25 @@ def linear_pass(
     captures: dict[tuple[str, int], Any] = {}
     live: dict[tuple[str, int], Tensor] = {}
     last = lm.n_layers - 1
+    replaced = frozenset[int]() if others is None else others.layers
     for layer, block in enumerate(lm.structure.blocks):
         if layer:
             captures["resid_pre", layer] = lambda t, n=layer: made.streams.__setitem__(n, t)
         if block.mixer is not None and block.mixer.n_heads and has_point(lm, "z", layer):
             hooks["z", layer] = lambda z, n: _heads(made, live, z, n)
         ffn = block.feed_forward
-        if ffn is not None and ffn.experts is None and ffn.down_proj is not None:
+        if ffn is not None and ffn.experts is None and ffn.down_proj is not None and layer not in replaced:
             hooks["coefficients", layer] = lambda m, n: _memories(made, live, m, n)
     if lm.n_layers:
         captures["resid_post", last] = lambda t: setattr(made, "last", t)
         if lm.structure.position_embedding is not None:
             captures["position_embedding", 0] = lambda t: setattr(made, "positions", t.detach().clone())
+    behind_norms: dict[tuple[str, int], Any] = {}
+    if others is not None:
+        read, written = others.hooks(made)
+        behind_norms = {key: one for key, one in written.items() if _branch_norm(lm, *key) is not None}
+        hooks |= {key: one for key, one in written.items() if key not in behind_norms}
+        captures |= {key: _both(captures.get(key), one) for key, one in read.items()}
     with ExitStack() as stack:
         stack.enter_context(memory_guard(f"a linear pass of {tokens.numel()} tokens"))
         current = stack.enter_context(attach_hooks(lm, captures, (), hooks))
@@ -92,10 +105,40 @@ def linear_pass(
         if lm.n_layers:
             change_tensor(stack, lm, 0, "resid_pre", lambda t: _begin(made, t))
         for layer, block in enumerate(lm.structure.blocks):
-            _install(stack, made, live, current, layer, block)
+            _install(stack, made, live, current, layer, block, has_memories=layer not in replaced)
+        for (point, layer), change in behind_norms.items():
+            _change_normed(stack, lm, point, layer, change)
         out = lm.hf(tokens, **cache_argument_without_graph(lm), **current.arguments).logits
     made.logits = out.detach()
     return made
+
+
+def _branch_norm(lm: Decoder, point: str, layer: int) -> Norm | None:
+    """Return the norm between a part's module and the stream, if what the part adds is the norm's output."""
+    block = lm.structure.blocks[layer]
+    site = {"attn_out": block.mixer, "mlp_out": block.feed_forward}.get(point)
+    return None if site is None or isinstance(site.branch_norm, ChannelGain) else site.branch_norm
+
+
+def _change_normed(stack: ExitStack, lm: Decoder, point: str, layer: int, change: Callable[[Tensor, int], Any]) -> None:
+    """Change what a norm behind a part returns, in the form that is added to the stream."""
+    block = lm.structure.blocks[layer]
+    site = block.mixer if point == "attn_out" else block.feed_forward
+    norm = _branch_norm(lm, point, layer)
+    assert site is not None and norm is not None
+    factor = site.multiplier
+    _change_output(stack, norm.module, lambda _x, y: change(y * factor, layer) / factor)
+
+
+def _both(first: Callable[[Tensor], None] | None, second: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """Return a callback that calls both."""
+
+    def call(t: Tensor) -> None:
+        if first is not None:
+            first(t)
+        second(t)
+
+    return call
 
 
 def cache_argument_without_graph(lm: Decoder) -> dict[str, bool]:
@@ -117,6 +160,8 @@ def _install(
     current: ForwardPass,
     layer: int,
     block: Block,
+    *,
+    has_memories: bool,
 ) -> None:
     """Install the hooks of one block: norms and biases, then what stays on the graph, then what is not opened."""
     norms = _norms_of(block)
@@ -132,7 +177,8 @@ def _install(
         constant = block.mixer.constant.to(made.lm.device) / block.mixer.multiplier
         _add_bias(stack, made, block.mixer.output, constant, layer, block)
     _install_mixer(stack, made, live, current, layer, block.mixer)
-    _install_ffn(stack, made, live, current, layer, block.feed_forward)
+    if has_memories:
+        _install_ffn(stack, made, live, current, layer, block.feed_forward)
     for number, writer in enumerate((*block.early_writers, *block.late_writers)):
         _close(stack, made, layer, writer.module, f"{writer.label} {layer}")
         made.unopened.append(f"writer {number} of layer {layer} ({type(writer.module).__name__})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from unembed.linear_model.linear_rules import linearized
 from unembed.models.decoder import Decoder
+from unembed.stream.hooks import Hook
 
-PartKind = Literal["head", "memory"]
+PartKind = Literal["head", "memory", "feature"]
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The heads or the memories of one layer in a pass.
+    """The heads, the memories or the dictionary features of one layer in a pass.
 
     Attributes:
         own: what they add with: z of each head, or the coefficients, (batch, pos, node, ...).
@@ -96,3 +98,20 @@ class LinearPass:
 def bias_term(factor: Float[Tensor, "batch pos"], bias: Tensor, like: Tensor) -> Tensor:
     """Return zeros whose derivative by the factor is the relevance of the bias."""
     return (factor.view(*like.shape[:-1], 1) * bias.detach().to(factor)).to(like.dtype)
+
+
+Captures = Mapping[tuple[str, int], Callable[[Tensor], None]]
+Hooks = Mapping[tuple[str, int], Hook]
+
+
+@dataclass(frozen=True, eq=False)
+class OtherNodes:
+    """Nodes that a room above defines, in place of the memories of some layers.
+
+    Attributes:
+        layers: whose memories are not nodes.
+        hooks: returns the captures and changes of a pass by which the others are, by point and layer.
+    """
+
+    layers: Set[int]
+    hooks: Callable[[LinearPass], tuple[Captures, Hooks]]

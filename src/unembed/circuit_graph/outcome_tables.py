@@ -1,0 +1,50 @@
+"""The test of a circuit as a table, alone and next to circuits whose nodes are chosen in other orders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unembed.circuit_graph.faithfulness import CircuitTest, Share
+from unembed.names import RankedBy
+from unembed.results import Provenance, Table
+
+
+def outcome_table(provenance: Provenance, tested: CircuitTest) -> Table:
+    """Return a test as a table, a row for each size."""
+    columns: dict[str, list[object]] = {"nodes": [row.nodes for row in tested.rows]}
+    for name in ("faithfulness", "complement", "random", "random_complement"):
+        columns |= _shares(name, [getattr(row, name) for row in tested.rows])
+    columns["random_does_as_well"] = [row.is_matched for row in tested.rows]
+    return Table(_title(tested), columns, _of(provenance, tested))
+
+
+def rankings_table(provenance: Provenance, tests: Mapping[RankedBy, CircuitTest]) -> Table:
+    """Return tests of the same sizes by the order of their nodes; the random nodes of the first come last."""
+    first = next(iter(tests.values()))
+    rows = [(by, row.nodes, row.faithfulness, row.complement) for by, tested in tests.items() for row in tested.rows]
+    rows += [("random", row.nodes, row.random, row.random_complement) for row in first.rows]
+    columns: dict[str, list[object]] = {"ranked_by": [row[0] for row in rows], "nodes": [row[1] for row in rows]}
+    columns |= _shares("faithfulness", [row[2] for row in rows]) | _shares("complement", [row[3] for row in rows])
+    return Table(f"Orders of nodes. {_title(first)}", columns, _of(provenance, first))
+
+
+def _shares(name: str, shares: list[Share]) -> dict[str, list[object]]:
+    return {
+        name: [share.value for share in shares],
+        f"{name}_low": [share.low for share in shares],
+        f"{name}_high": [share.high for share in shares],
+    }
+
+
+def _title(tested: CircuitTest) -> str:
+    prompts = "1 prompt" if tested.n_prompts == 1 else f"{tested.n_prompts} prompts"
+    return (
+        f"Circuit of {tested.n_nodes:,} {tested.what} on {prompts}, all others at their {tested.baseline} "
+        f"values: {tested.model:+.3g} with all, {tested.none:+.3g} with none"
+    )
+
+
+def _of(provenance: Provenance, tested: CircuitTest) -> Provenance:
+    notes = {"to": tested.baseline, "kinds": list(tested.kinds)}
+    return replace(provenance, notes={**provenance.notes, **notes})
