@@ -75,6 +75,11 @@ CircuitNodes = Literal["memories", "heads", "all"]
 RankedBy = Literal["relevance", "gradient", "difference", "coefficient"]
 """The order in which a test takes nodes: by relevance; by the plain gradient times the change between two prompts; by
 the size of the change; by the size of the node's own number."""
+GroupRule = Literal["role", "values", "description"]
+"""How a circuit's nodes are grouped: by what they do in it, by the direction of their values, or by what the tokens
+that their values promote have in common."""
+GroupChange = Literal["silence", "scale", "patch"]
+"""How a group of nodes is changed: set to 0, multiplied, or set to its values in the counterfactual."""
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
 """The points at which activation patching replaces a run's tensors with another's."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, NamedTuple, get_args
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.circuit_graph.build import circuit_of
@@ -19,14 +19,35 @@ from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import CircuitNodes, RankedBy, SetTo
+from unembed.names import CircuitNodes, GroupChange, GroupRule, RankedBy, SetTo
 from unembed.options import Against, Option, Out, Seed, Token
 from unembed.results import check_writable
+from unembed.results.result_files import open_result
 from unembed.stream.run import run
 
 HELD_OUT = 4
 """Of a file of pairs every fourth is for the test, where there are at least `_ENOUGH` and no file for it."""
 _ENOUGH = 8
+
+
+class NamedGroup(NamedTuple):
+    """A group of nodes, written NAME=NODE,NODE."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+def read_group(text: str) -> NamedGroup:
+    """Read a group of nodes from NAME=NODE,NODE.
+
+    Raises:
+        InvalidInput: the text is not of that form.
+    """
+    name, _, nodes = text.partition("=")
+    names = tuple(part.strip() for part in nodes.split(",") if part.strip())
+    if not name.strip() or not names:
+        raise InvalidInput(f"group {text!r}", why="it is not of the form NAME=NODE,NODE, such as France=L23H4,L7M52@3")
+    return NamedGroup(name.strip(), names)
 
 
 def circuit_answer(
@@ -66,6 +87,24 @@ def circuit_answer(
     rankings: Annotated[
         bool, Option("Also test nodes in the order of plain gradient, of difference and of coefficient.")
     ] = False,
+    graph: Annotated[
+        Path | None, Option("Open a graph that --out wrote, with its groups, instead of finding one.", metavar="FILE")
+    ] = None,
+    group_by: Annotated[
+        GroupRule | None,
+        Option("Group nodes by what they do, by the direction of their values, or by what their values promote."),
+    ] = None,
+    group: Annotated[
+        list[NamedGroup] | None,
+        Option("A group by hand, such as France=L23H4,L7M52@3; repeatable.", metavar="NAME=NODES", parse=read_group),
+    ] = None,
+    change: Annotated[
+        GroupChange,
+        Option(
+            "What is done to one group at a time: set to 0, multiplied by --factor, or set to the counterfactual's."
+        ),
+    ] = "silence",
+    factor: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,
     out: Out = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -73,23 +112,27 @@ def circuit_answer(
 
     Numbers add up to the logits: the circuit is found in the linear model of the run (attention patterns, gates and
     norm scales as they are), and tested in the model itself, beside random nodes of the same layers. --out writes the
-    graph, --json holds all of its nodes and edges.
+    graph, --json holds all of its nodes and edges; --group-by and --group change groups of nodes, and show what the
+    prediction becomes.
     """
     if out is not None:
         check_writable(out)
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
+    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out)
+    if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
+        raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
+    if graph is not None:
+        return _of_file(lm, graph, test, form)
     if pairs is not None:
-        if prompt is not None or token is not None or against is not None:
-            raise InvalidInput("a prompt and --pairs", why="a circuit is of one or of the other")
-        return _of_pairs(lm, pairs, test_pairs, max_nodes, nodes, test, out)
+        return _of_pairs(lm, pairs, test_pairs, max_nodes, test, form)
     if prompt is None:
-        raise InvalidInput("a circuit of nothing", why="it needs a prompt or --pairs")
+        raise InvalidInput("a circuit of nothing", why="it needs a prompt, --pairs or --graph")
     target = int(run(lm, prompt).logits[0, -1].argmax()) if token is None else token
     case = read_case(lm, prompt, against_prompt, target, against)
     if against is not None and case.counterfactual is None and not alone:
         case = with_counterfactual(lm, case)
-    graph = circuit_of(lm, (case,), max_nodes)
-    return _answer(graph, nodes, test.of(graph, (case,), (kinds,)), (), out)
+    found = circuit_of(lm, (case,), max_nodes)
+    return form.answer(found, test.of(found, (case,), (kinds,)))
 
 
 @dataclass(frozen=True)
@@ -129,17 +172,58 @@ class _Test:
         return graph.tested_on(cases, self.sizes, kinds=kinds, to=self.set_to, ranked_by=by, seed=self.seed)
 
 
-def _of_pairs(
-    lm: Decoder, pairs: Path, test_pairs: Path | None, max_nodes: int, nodes: int, test: _Test, out: Path | None
-) -> Answer:
+@dataclass(frozen=True)
+class _Form:
+    """What is shown of a graph, which groups of its nodes are changed, and where the graph is written."""
+
+    nodes: int
+    group_by: GroupRule | None
+    groups: tuple[NamedGroup, ...]
+    change: GroupChange
+    factor: float
+    out: Path | None
+
+    def answer(self, graph: CircuitGraph, tests: Sequence[tuple[str, Exhibit]], texts: tuple[str, ...] = ()) -> Answer:
+        """Return the graph in words, its tests, and what the prediction becomes when its groups are changed."""
+        for one in self.groups:
+            graph = graph.with_group(one.name, one.nodes)
+        graph = graph if self.group_by is None else graph.grouped(self.group_by)
+        if self.out is not None:
+            graph.save(self.out)
+        words = CircuitWords(graph)
+        exhibits = [Exhibit("chain", words.chain(self.nodes))]
+        if graph.groups:
+            exhibits.append(Exhibit("groups", graph.intervene(self.change, factor=self.factor)))
+        exhibits += [Exhibit("nodes", graph.nodes, folded=True), Exhibit("edges", graph.edges, folded=True)]
+        exhibits += [exhibit for _, exhibit in tests]
+        shown = [text for text, _ in tests if text]
+        section = Section("The circuit", (words.first(), *shown, *texts, words.how()), tuple(exhibits))
+        return Answer(words.subject, (section,), graph.provenance, main="nodes")
+
+
+def _of_file(lm: Decoder, path: Path, test: _Test, form: _Form) -> Answer:
+    opened = open_result(path)
+    if not isinstance(opened, CircuitGraph):
+        raise InvalidInput(f"{path}", why=f"it holds a {type(opened).__name__}", instead="Give what --out wrote")
+    graph = opened.bound_to(lm)
+    kinds = _tested_kinds(lm, test) if len(graph.cases) > 1 else (test.kinds,)
+    return form.answer(graph, test.of(graph, graph.cases, kinds))
+
+
+def _of_pairs(lm: Decoder, pairs: Path, test_pairs: Path | None, max_nodes: int, test: _Test, form: _Form) -> Answer:
     cases, skipped = usable_cases(lm, read_pairs(pairs))
     found_on, tested_on = _split(cases) if test_pairs is None else (cases, usable_cases(lm, read_pairs(test_pairs))[0])
     graph = circuit_of(lm, found_on, max_nodes)
-    kinds: tuple[CircuitNodes, ...] = ("memories", "all") if lm.n_memories else ("all",)
-    kinds = kinds if test.kinds is None else (test.kinds,)
-    tests = test.of(graph, tested_on, kinds, held_out=tested_on is not found_on)
+    tests = test.of(graph, tested_on, _tested_kinds(lm, test), held_out=tested_on is not found_on)
     left_out = f"{skipped} pairs were left out: their prompts differ in length, or an answer is not one token."
-    return _answer(graph, nodes, tests, (left_out,) if skipped else (), out)
+    return form.answer(graph, tests, (left_out,) if skipped else ())
+
+
+def _tested_kinds(lm: Decoder, test: _Test) -> tuple[CircuitNodes, ...]:
+    """Return the kinds of nodes that are tested for several prompts: those chosen, else memories, then all."""
+    if test.kinds is not None:
+        return (test.kinds,)
+    return ("memories", "all") if lm.n_memories else ("all",)
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -148,24 +232,6 @@ def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]
         return cases, cases
     held_out = cases[HELD_OUT - 1 :: HELD_OUT]
     return tuple(case for i, case in enumerate(cases) if i % HELD_OUT != HELD_OUT - 1), held_out
-
-
-def _answer(
-    graph: CircuitGraph,
-    nodes: int,
-    tests: Sequence[tuple[str, Exhibit]],
-    texts: tuple[str, ...],
-    out: Path | None,
-) -> Answer:
-    if out is not None:
-        graph.save(out)
-    words = CircuitWords(graph)
-    chain = Exhibit("chain", words.chain(nodes))
-    more = [Exhibit("nodes", graph.nodes, folded=True), Exhibit("edges", graph.edges, folded=True)]
-    more += [exhibit for _, exhibit in tests]
-    said = [text for text, _ in tests if text]
-    section = Section("The circuit", (words.first(), *said, *texts, words.how()), (chain, *more))
-    return Answer(words.subject, (section,), graph.provenance, main="nodes")
 
 
 ANALYSIS = Analysis(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, GivenPair, read_cases
 from unembed.circuit_graph.faithfulness import CircuitTest, faithfulness
+from unembed.circuit_graph.group_effects import group_effects
+from unembed.circuit_graph.groups import by_description, by_role, by_values
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.other_rankings import other_ranking
 from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
@@ -18,7 +20,7 @@ from unembed.dictionaries import AttachedDictionary
 from unembed.errors import InvalidInput, Unsupported
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
-from unembed.names import CircuitNodes, RankedBy, SetTo
+from unembed.names import CircuitNodes, GroupChange, GroupRule, RankedBy, SetTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import one_of, positive_int
 
@@ -78,6 +80,7 @@ class CircuitGraph(Displayed):
         ranking: the nodes in the order in which the test takes them.
         unopened: parts of the model whose own inside is not opened, by name.
         n_nodes: heads and memories at all positions.
+        groups: names of nodes, by the group's name; see `grouped` and `with_group`.
     """
 
     nodes: Table
@@ -93,6 +96,7 @@ class CircuitGraph(Displayed):
     unopened: tuple[str, ...]
     n_nodes: int
     provenance: Provenance
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lm: Decoder | None = field(default=None, metadata={"saved": False})
     """The model; None in a graph that was opened from a file, until `bound_to`."""
     dictionary: AttachedDictionary | None = field(default=None, metadata={"saved": False})
@@ -130,6 +134,96 @@ class CircuitGraph(Displayed):
                 instead="Give graph.bound_to(lm, lm.attach(...))",
             )
         return replace(self, lm=lm, dictionary=dictionary)
+
+    def circuit_rows(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of heads, memories and features, by name, the largest relevance first."""
+        return {row["name"]: row for row in self.nodes.rows() if row["kind"] in KINDS}
+
+    def node(self, name: str) -> Node:
+        """Return a head, memory or feature of the graph, its position counted back from the end.
+
+        Raises:
+            InvalidInput: the graph has no such node.
+        """
+        row = self.circuit_rows().get(name)
+        if row is None:
+            raise InvalidInput(
+                f"node {name!r}",
+                why="the graph has no head, memory or feature of this name",
+                instead="Give names of graph.nodes, such as L23H4@4",
+            )
+        last = len(self.cases[0].prompt) - 1 if len(self.cases) == 1 else -1
+        return Node(row["kind"], row["layer"], last - row["position"], row["index"])
+
+    def with_group(self, name: str, nodes: Sequence[str]) -> CircuitGraph:
+        """Return the graph with one more group, of nodes by name; L23H4 is that head at all of its positions.
+
+        Raises:
+            InvalidInput: the graph has no such node.
+        """
+        rows = self.circuit_rows()
+        chosen: list[str] = []
+        for given in nodes:
+            at_any = [row for row in rows if row.split("@")[0] == given]
+            chosen += at_any or [given]
+        for one in chosen:
+            self.node(one)
+        return replace(self, groups={**self.groups, name: tuple(dict.fromkeys(chosen))})
+
+    def grouped(self, by: GroupRule = "role") -> CircuitGraph:
+        """Return the graph with groups by a rule, in addition to those that it has; see `groups.py`.
+
+        Raises:
+            Unsupported: by values or description, the graph was opened from a file and has no model yet.
+        """
+        one_of("by", by, get_args(GroupRule))
+        rows = self.circuit_rows()
+        if by == "role":
+            found = by_role(rows, list(self.edges.rows()), METRIC)
+        else:
+            lm, longest = self._model("groups by values"), max(self.cases, key=lambda case: len(case.prompt))
+            rule = by_values if by == "values" else by_description
+            found = rule(lm, longest.prompt, rows, [self.node(name) for name in rows], self.dictionary)
+        return replace(self, groups={**self.groups, **found})
+
+    def intervene(
+        self,
+        change: GroupChange = "silence",
+        groups: Sequence[str] | None = None,
+        *,
+        factor: float = 2.0,
+    ) -> Table:
+        """Change one group of nodes at a time in the model itself, and read what the prediction becomes.
+
+        Args:
+            change: "silence" sets the nodes to 0, "scale" multiplies them by the factor, "patch" gives them the values
+                that they have in the counterfactual.
+            groups: names of groups, or of single nodes; all groups when None.
+            factor: for "scale".
+
+        Returns:
+            A row for the unchanged model and for each group: changed, nodes, relevance (their sum), metric (mean over
+            the prompts), tokens and probabilities after the first prompt.
+
+        Raises:
+            InvalidInput: there is no such group or node, or "patch" without counterfactuals.
+            Unsupported: the graph was opened from a file and has no model yet.
+        """
+        one_of("change", change, get_args(GroupChange))
+        if change == "patch" and not self.is_paired:
+            raise InvalidInput("a patch", why="the prompts have no counterfactuals", instead='Use "silence"')
+        rows, chosen = self.circuit_rows(), dict[str, tuple[list[Node], float]]()
+        for name in self.groups if groups is None else groups:
+            names = self.groups.get(name, (name,))
+            nodes = [self.node(one) for one in names]
+            chosen[name] = nodes, sum(rows[one]["relevance"] for one in names)
+        lm = self._model("an intervention")
+        return group_effects(lm, self.cases, chosen, change, factor, self.dictionary, self.provenance)
+
+    def _model(self, what: str) -> Decoder:
+        if self.lm is None:
+            raise Unsupported(f"{what} of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+        return self.lm
 
     def test(
         self,
@@ -195,9 +289,7 @@ class CircuitGraph(Displayed):
         seed: int = 0,
     ) -> CircuitTest:
         """Return the test as values; see `test`."""
-        if self.lm is None:
-            raise Unsupported("a test of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
-        cases = self.cases if pairs is None else read_cases(self.lm, pairs)
+        cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
         return self.tested_on(cases, sizes, kinds=kinds, to=to, ranked_by=ranked_by, seed=seed)
 
     def tested_on(
@@ -211,11 +303,10 @@ class CircuitGraph(Displayed):
         seed: int = 0,
     ) -> CircuitTest:
         """The test on cases; see `test`."""
-        if self.lm is None:
-            raise Unsupported("a test of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+        lm = self._model("a test")
         sizes = [positive_int("size", size) for size in sizes]
         several = len(cases) > 1
-        kinds = ("memories" if several and self.lm.n_memories else "all") if kinds is None else kinds
+        kinds = ("memories" if several and lm.n_memories else "all") if kinds is None else kinds
         one_of("kinds", kinds, get_args(CircuitNodes))
         paired = cases[0].counterfactual is not None
         if to is None:
@@ -230,5 +321,5 @@ class CircuitGraph(Displayed):
         else:
             if self.dictionary is not None:
                 raise Unsupported(f"features ranked by {ranked_by}", why="only memories and heads are")
-            order = other_ranking(self.lm, self.cases, ranked_by, chosen, max(sizes))
-        return faithfulness(self.lm, cases, order, sizes, to, chosen, seed, self.dictionary)
+            order = other_ranking(lm, self.cases, ranked_by, chosen, max(sizes))
+        return faithfulness(lm, cases, order, sizes, to, chosen, seed, self.dictionary)

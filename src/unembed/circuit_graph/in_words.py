@@ -8,6 +8,7 @@ from typing import Any
 
 from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
+from unembed.circuit_graph.labels import read_position
 from unembed.names import parse_head
 from unembed.results import Table, visible
 
@@ -68,7 +69,7 @@ class CircuitWords:
 
     def read_position(self, name: str) -> int:
         """The position that a head reads most."""
-        return int(str(self.rows[name]["label"]).rsplit("@", 1)[1].split(",")[0])
+        return read_position(self.rows[name]["label"])
 
     def reads(self, name: str) -> str:
         """Say what a node reads: the token of a head, and the node of the graph of which it reads most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress
 from unembed.stream.run import run
 
+_READS = re.compile(r"@(-?\d+), promotes ")
 WORDS = 3
 """Tokens in a label."""
 
@@ -26,6 +28,13 @@ def node_name(lm: Decoder, node: Node, position: int) -> str:
         return f"L{node.layer}F{node.index}@{position}"
     named = lm.memory_name(node.layer, node.index) if node.kind == "memory" else HeadAddress(node.layer, node.index)
     return f"{named}@{position}"
+
+
+def read_position(label: str) -> int:
+    """Return the position that a head reads most, from its label: reads "·France"@3, promotes ..."""
+    found = _READS.search(label)
+    assert found is not None
+    return int(found[1])
 
 
 @torch.no_grad()
