@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import unembed
 from unembed.circuit_graph import circuit
-from unembed.circuit_graph.answer import circuit_answer
+from unembed.circuit_graph.answer import circuit_answer, read_group
 from unembed.circuit_graph.cases import read_case
 from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.in_words import test_in_words as in_words
@@ -83,6 +83,31 @@ def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
     )
 
 
+def test_a_graph_is_opened_and_its_groups_are_changed(tmp_path: Path) -> None:
+    graph = circuit(unembed.load(), "The dogs", " are", " is", "The dog", max_nodes=10).with_group("own", ["L0H1"])
+    graph.save(tmp_path / "graph")
+    line = ["circuit", "--graph", str(tmp_path / "graph"), "--group", "two=L0H1,L3M828", "--change", "patch", "--json"]
+    printed = CliRunner().invoke(app, [*line, "--group-by", "role", "--sizes", "5"])
+    assert printed.exit_code == 0, printed.output
+    tables = json.loads(printed.stdout)["tables"]
+    assert tables["test"]["rows"][0]["nodes"] == 5
+    rows = {row["changed"]: row for row in tables["groups"]["rows"]}
+    assert list(rows)[:3] == ["nothing", "own", "two"] and len(rows) > 3
+    assert rows["two"]["metric"] < rows["own"]["metric"] < rows["nothing"]["metric"]
+    expected = graph.intervene("patch")["metric"]
+    assert [rows["nothing"]["metric"], rows["own"]["metric"]] == pytest.approx(expected, abs=1e-4)
+
+
+def test_groups_and_files_that_are_not_of_the_form_are_refused(wren: LanguageModel, tmp_path: Path) -> None:
+    assert read_group("a b = L0H1, L3M828@1") == ("a b", ("L0H1", "L3M828@1"))
+    for text in ("France", "=L0H1", "France=", "France= ,"):
+        with pytest.raises(InvalidInput, match="not of the form"):
+            read_group(text)
+    circuit(wren, "The dogs", " are", max_nodes=5).test(sizes=(2,), to="zero").save(tmp_path / "table")
+    with pytest.raises(InvalidInput, match="it holds a Table"):
+        circuit_answer(wren, graph=tmp_path / "table")
+
+
 def test_files_of_pairs_are_split_into_found_and_tested(tmp_path: Path) -> None:
     lines = (SVA / "simple_train.jsonl").read_text().splitlines()[:16]
     ours = [json.dumps(["The dogs", "The dog", " are", " is"]), json.dumps(["The dogs", "The old dog", " are", " is"])]
@@ -109,9 +134,10 @@ def test_files_that_are_no_pairs_are_refused(tmp_path: Path, content: str, messa
 
 
 def test_options_that_exclude_each_other_are_refused(wren: LanguageModel) -> None:
-    with pytest.raises(InvalidInput, match="one or of the other"):
-        circuit_answer(wren, "The dogs", pairs=SVA / "simple_train.jsonl")
-    with pytest.raises(InvalidInput, match="needs a prompt or --pairs"):
+    for more in ({"prompt": "The dogs"}, {"token": " are"}, {"graph": SVA / "graph"}):
+        with pytest.raises(InvalidInput, match="is of one of them"):
+            circuit_answer(wren, pairs=SVA / "simple_train.jsonl", **more)
+    with pytest.raises(InvalidInput, match="needs a prompt, --pairs or --graph"):
         circuit_answer(wren)
     with pytest.raises(InvalidInput, match="1 pairs, all refused"):
         usable_cases(wren, [("The dogs", "The dog", " are the", " is")])

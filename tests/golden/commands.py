@@ -58,6 +58,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "circuit": (TABLE, f"circuit '{PROMPT}' --token ' the' --against ' a' --against-prompt '{OTHER_PROMPT}'"),
     "circuit/alone": (TEXT, f"circuit '{PROMPT}' --alone --set-to zero --sizes 3 --sizes 5 --max-nodes 20"),
     "circuit/rankings": (TEXT, f"circuit '{PROMPT}' --token ' the' --alone --kinds memories --rankings --max-nodes 8"),
+    "circuit/groups": (TEXT, f"circuit '{PROMPT}' --token ' the' --alone --group-by role --change scale --factor 0.5"),
     "circuit/nothing": (TEXT, "circuit"),
     "value": (TABLE, "value L1M5"),
     "value/index": (TABLE, "value 1 5 --index INDEX"),

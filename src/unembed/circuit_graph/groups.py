@@ -95,7 +95,7 @@ def by_description(
     """Return the names of nodes by the first concept in the top tokens of what they write."""
     if not nodes:
         return {}
-    concepts = vector_concepts(lm, written(lm, tokens, nodes, dictionary), list(rows)).concepts
+    concepts = vector_concepts(lm, written(lm, tokens, nodes, dictionary), list(rows), embedding=False).concepts
     found: Groups = {}
     for name, some in zip(rows, concepts, strict=True):
         if some:
