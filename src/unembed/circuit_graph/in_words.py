@@ -141,11 +141,9 @@ class CircuitWords:
         differs = ", as a difference to the counterfactual" if graph.is_paired else ""
         closed = f" Not opened: {', '.join(graph.unopened)}." if graph.unopened else ""
         return (
-            f"Relevance: the logits that pass through a node on all paths{differs}; directly: those that pass no "
-            "other node after it. Attention patterns, gates and norm scales are those of the run; sums at all "
-            f"layers and nodes hold to {graph.error:.0e}.{closed} Replacement score {graph.replacement:.2f}: this "
-            "share of the influence on the answer begins at the prompt, the rest at what the graph leaves out; "
-            f"completeness {graph.completeness:.2f}."
+            f"Relevance: logits that pass through a node on all paths{differs}; directly: through no other node after "
+            f"it. Patterns, gates and norms are those of the run; sums hold to {graph.error:.0e}.{closed} Replacement "
+            f"score {graph.replacement:.2f}, completeness {graph.completeness:.2f}."
         )
 
 
@@ -172,13 +170,13 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
     if "head" in tested.kinds and tested.baseline == "counterfactual":
         alone = f"with their values of the prompt in the counterfactual's run, {some} bring {brought}"
-        without = f"With their values of the counterfactual in the prompt's run, {_share(row.complement)} is left"
+        without = f"taken out of the prompt's run, they leave {_share(row.complement)}"
     else:
         to = _REPLACED[tested.baseline]
         alone = f"with all others at {to}, {some} alone give {brought}"
-        without = f"With only these at {to}, {_share(row.complement)} is left"
+        without = f"with only these at {to}, {_share(row.complement)} is left"
     return (
-        f"Test{where} in the model itself: {alone}. {without}. As many random ones at the same layers and positions: "
+        f"Test{where} in the model itself: {alone}; {without}. Random ones at the same layers and positions: "
         f"{random} and {left}.{verdict}"
     )
 
