@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,14 @@ from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
+from unembed.circuit_graph.tested_picture import picture
+from unembed.circuit_graph.viewer_graph import viewer_graph
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import CircuitNodes, GroupChange, GroupRule, RankedBy, SetTo
 from unembed.options import Against, Option, Out, Seed, Token
-from unembed.results import check_writable
+from unembed.results import check_writable, write_whole
 from unembed.results.result_files import open_result
 from unembed.stream.run import run
 
@@ -105,6 +108,10 @@ def circuit_answer(
         ),
     ] = "silence",
     factor: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,
+    viewer: Annotated[
+        Path | None,
+        Option("Write the graph as JSON for the viewers of circuit-tracer and Neuronpedia.", metavar="FILE"),
+    ] = None,
     out: Out = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -115,10 +122,13 @@ def circuit_answer(
     graph, --json holds all of its nodes and edges; --group-by and --group change groups of nodes, and show what the
     prediction becomes.
     """
-    if out is not None:
-        check_writable(out)
+    for path in (out, viewer):
+        if path is not None:
+            check_writable(path)
+    if viewer is not None and prompt is None:
+        raise InvalidInput("--viewer without a prompt", why="a viewer shows one prompt", instead="Give a prompt")
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
-    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out)
+    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out, seed)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
     if graph is not None:
@@ -132,6 +142,8 @@ def circuit_answer(
     if against is not None and case.counterfactual is None and not alone:
         case = with_counterfactual(lm, case)
     found = circuit_of(lm, (case,), max_nodes)
+    if viewer is not None:
+        write_whole(viewer, json.dumps(viewer_graph(found), ensure_ascii=False, allow_nan=False))
     return form.answer(found, test.of(found, (case,), (kinds,)))
 
 
@@ -182,6 +194,7 @@ class _Form:
     change: GroupChange
     factor: float
     out: Path | None
+    seed: int
 
     def answer(self, graph: CircuitGraph, tests: Sequence[tuple[str, Exhibit]], texts: tuple[str, ...] = ()) -> Answer:
         """Return the graph in words, its tests, and what the prediction becomes when its groups are changed."""
@@ -198,7 +211,13 @@ class _Form:
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]
         section = Section("The circuit", (words.first(), *shown, *texts, words.how()), tuple(exhibits))
-        return Answer(words.subject, (section,), graph.provenance, main="nodes")
+        return Answer(
+            words.subject,
+            (section,),
+            graph.provenance,
+            main="nodes",
+            drawing=lambda: picture(graph, seed=self.seed).to_dict(),
+        )
 
 
 def _of_file(lm: Decoder, path: Path, test: _Test, form: _Form) -> Answer:

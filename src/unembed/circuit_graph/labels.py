@@ -37,6 +37,15 @@ def read_position(label: str) -> int:
     return int(found[1])
 
 
+def text_of(lm: Decoder, tokens: Sequence[int]) -> str:
+    """The text whose tokens these are, without a begin token that the tokenizer adds."""
+    ids = list(tokens)
+    if lm.tokenizer is None:
+        return "".join(lm.token_strings(ids))
+    shorter = lm.decode(ids[1:]) if len(ids) > 1 else ""
+    return shorter if shorter and lm.encode(shorter)[0].tolist() == ids else lm.decode(ids)
+
+
 @torch.no_grad()
 def promoted(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
