@@ -128,7 +128,7 @@ def circuit_answer(
     if viewer is not None and prompt is None:
         raise InvalidInput("--viewer without a prompt", why="a viewer shows one prompt", instead="Give a prompt")
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
-    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out, seed)
+    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
     if graph is not None:
@@ -194,7 +194,6 @@ class _Form:
     change: GroupChange
     factor: float
     out: Path | None
-    seed: int
 
     def answer(self, graph: CircuitGraph, tests: Sequence[tuple[str, Exhibit]], texts: tuple[str, ...] = ()) -> Answer:
         """Return the graph in words, its tests, and what the prediction becomes when its groups are changed."""
@@ -216,7 +215,7 @@ class _Form:
             (section,),
             graph.provenance,
             main="nodes",
-            drawing=lambda: picture(graph, seed=self.seed).to_dict(),
+            drawing=lambda: picture(graph, test=shown).to_dict(),
         )
 
 

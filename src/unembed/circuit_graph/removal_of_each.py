@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,10 +17,12 @@ from torch import Tensor
 from unembed.circuit_graph.cases import BATCH_TOKENS, Case
 from unembed.circuit_graph.faithfulness import Bench
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.pass_tensors import PartKind
+from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
 from unembed.names import SetTo
 from unembed.stream.run import run
+
+_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def removal_of_each(lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo) -
             return changed
 
         hooks = {
-            point: partial(replaced, kind=kind)
-            for point, kind in (("z", "head"), ("coefficients", "memory"))
+            _POINTS[kind]: partial(replaced, kind=kind)
+            for kind in _POINTS
             if any(place[0] == kind for place in bench.sizes)
         }
         logits = run(lm, batch.tokens.expand(len(some), -1), hooks=hooks).logits[:, -1].double().cpu()
