@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import unembed
 from unembed.errors import InvalidInput
@@ -94,13 +96,18 @@ def tiny(positions: dict | None = None) -> LanguageModel:
     return unembed.load(model, tokenizer=unembed.load("attn-1l").tokenizer)
 
 
-def as_transformers(lm: LanguageModel, ids: torch.Tensor, n: int, seed: int | None) -> list[int]:
+def as_transformers(lm: LanguageModel, ids: torch.Tensor, n: int, seed: int | None, **options: Any) -> list[int]:
     """The new tokens of `generate` itself."""
     with torch.random.fork_rng():
         if seed is not None:
             torch.manual_seed(seed)
         out = lm.hf.generate(  # type: ignore[operator]
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=seed is not None, pad_token_id=0
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=n,
+            do_sample=seed is not None,
+            pad_token_id=0,
+            **options,
         )
     return out[0, ids.shape[1] :].tolist()
 
@@ -115,11 +122,27 @@ def test_every_generation_configuration_gives_the_text_of_transformers(name: str
     meant = as_transformers(lm, ids, 12, seed)
     if name in ("repetition_penalty", "no_repeat_ngram_size" if seed is None else "top_k"):
         assert meant != plain  # the configuration has an effect
-    found, start = generate_ids(lm, ids, max_new_tokens=12, seed=seed)
+    options = {"max_new_tokens": 12, "seed": seed, "generation_config": lm.hf.generation_config}
+    found, start = generate_ids(lm, ids, **options)
     assert found[0, start:].tolist() == meant
     state = torch.get_rng_state()
-    assert [step.id for step in generate_steps(lm, ids, max_new_tokens=12, seed=seed)] == meant
+    assert [step.id for step in generate_steps(lm, ids, **options)] == meant
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("name", ["repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "num_beams"])
+def test_a_given_configuration_counts_as_in_transformers(name: str, seed: int | None) -> None:
+    lm = tiny()
+    ids = torch.tensor([[5, 9, 17]])
+    # transformers fills in from the model's file what the given configuration leaves out.
+    lm.hf.generation_config.bad_words_ids = [[264]]
+    given = GenerationConfig(**{name: CONFIGURATIONS[name]})
+    meant = as_transformers(lm, ids, 12, seed, generation_config=copy.deepcopy(given))
+    options = {"max_new_tokens": 12, "seed": seed, "generation_config": given}
+    found, start = generate_ids(lm, ids, **options)
+    assert found[0, start:].tolist() == meant
+    assert [step.id for step in generate_steps(lm, ids, **options)] == meant
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def steer_answer(
     tokens: Tokens = 8,
     cost_tokens: Annotated[int, Option("Tokens for the perplexity cost; 0: do not measure.", low=0)] = 4096,
     seed: AnySeed = None,
+    follow_config: Annotated[
+        bool,
+        Option(
+            "Follow the model's generation_config.json (penalties, suppressed tokens, beams).",
+            name="generation-config",
+        ),
+    ] = False,
 ) -> Answer:
     """Continue a prompt with and without edits to memories (FFN neurons), heads, layers or the stream.
 
@@ -77,6 +84,7 @@ def steer_answer(
         top=tokens,
         cost_text=text if cost_tokens else None,
         cost_tokens=cost_tokens,
+        generation_config=lm.hf.generation_config if follow_config else None,
     )
     if save is not None:
         save_edits(changes, save, model=lm.name)

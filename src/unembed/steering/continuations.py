@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformers import GenerationConfig
 
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
@@ -108,6 +109,7 @@ def steer(
     top: int = 10,
     cost_text: str | None = None,
     cost_tokens: int = 4096,
+    generation_config: GenerationConfig | None = None,
     **options: Any,
 ) -> SteeringResult:
     """Continue a prompt with and without edits.
@@ -119,6 +121,7 @@ def steer(
         top: rows of the next-token table for either side.
         cost_text: text whose perplexity is measured with and without the edits.
         cost_tokens: how many tokens of it.
+        generation_config: the rules of the continuations, as in `lm.generate`: penalties and beams, for example.
         options: for transformers' `generate`.
 
     Raises:
@@ -139,8 +142,9 @@ def steer(
         )
     table = next_token_table(lm, prompt, edits, top)
     prompts = [prompt] * samples
-    plain = generate(lm, prompts, max_new_tokens=max_new_tokens, seed=seed, **options)
-    edited = generate(lm, prompts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+    rules: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed, "generation_config": generation_config}
+    plain = generate(lm, prompts, **rules, **options)
+    edited = generate(lm, prompts, edits, **rules, **options)
     before = after = None
     if cost_text is not None:
         rows = windows(lm, cost_text, max_tokens=cost_tokens)

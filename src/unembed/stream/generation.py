@@ -6,16 +6,17 @@ Edits hold at every step, also with the key-value cache. `generation_steps` give
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from unembed.errors import InvalidInput, NotFinite, UnembedError
 from unembed.models.decoder import Decoder
+from unembed.stream.generation_rules import merged, warn_of_rules, without_rules
 from unembed.stream.hooks import attach_hooks, memory_guard
 from unembed.stream.interventions import Edits
 from unembed.stream.run import check_padding, prepare
@@ -39,6 +40,7 @@ def generate(
     *,
     max_new_tokens: int = 20,
     seed: int | None = None,
+    generation_config: GenerationConfig | None = None,
     **options: Any,
 ) -> list[str]:
     """Return the prompts with their continuations, generated under edits.
@@ -47,9 +49,11 @@ def generate(
         prompt: one prompt or several (padded on the left); or ids (row, pos), such as `lm.chat` returns.
         edits: changes that hold at every step. Positions count from each prompt's first token, through the
             continuation; "last" is the newest token of each step.
-        seed: with it, tokens are sampled from this seed, and the caller's random state is left alone; else
-            the most probable one is taken. The model's own generation configuration holds for the rest, as in
-            transformers: penalties and suppressed tokens change what is most probable, and beams are searched.
+        seed: with it, tokens are sampled from this seed, by the temperature, top_k and top_p of the model's
+            generation configuration, and the caller's random state is left alone; else the most probable one is taken.
+        generation_config: the rules by which tokens are chosen, as transformers' `generate` follows them:
+            `lm.hf.generation_config` for those in the model's own file, or any other. Without it, penalties, suppressed
+            tokens and beams of that file do not count, and one warning names them.
         options: passed on to transformers' `generate` (temperature, top_p, num_beams, ...).
 
     Raises:
@@ -57,12 +61,16 @@ def generate(
         NotFinite: the edits make the logits overflow.
     """
     if isinstance(prompt, Tensor):
-        ids, start = generate_ids(lm, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+        ids, start = generate_ids(
+            lm, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=generation_config, **options
+        )
         return [
             lm.decode(row[:start]) + new for row, new in zip(ids, lm.vocabulary.continuations(ids, start), strict=True)
         ]
     texts = [prompt] if isinstance(prompt, str) else [as_str("prompt", p) for p in as_tuple("prompts", prompt)]
-    ids, start = generate_ids(lm, texts, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+    ids, start = generate_ids(
+        lm, texts, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=generation_config, **options
+    )
     copies = ids.shape[0] // len(texts)
     return [texts[i // copies] + new for i, new in enumerate(lm.vocabulary.continuations(ids, start))]
 
@@ -75,6 +83,7 @@ def generate_ids(
     *,
     max_new_tokens: int = 20,
     seed: int | None = None,
+    generation_config: GenerationConfig | None = None,
     **options: Any,
 ) -> tuple[Int[Tensor, "row pos"], int]:
     """Return the tokens of `generate`, prompts included, and the column where the continuations start.
@@ -86,24 +95,45 @@ def generate_ids(
     check_length(lm, ids, max_new_tokens)
     ids, mask = pad_left(ids, mask)
     check_padding(lm, mask)
-    settings = generation_settings(lm, seed, options)
+    settings = generation_settings(lm, seed, options, generation_config, max_new_tokens=max_new_tokens)
     with (
         torch.random.fork_rng(devices=[lm.device] if lm.device.type == "cuda" else []),
         memory_guard(f"generating {max_new_tokens} tokens"),
         attach_hooks(lm, {}, edits),
         refusing_options(options),
+        rules_followed(lm, seed, generation_config),
     ):
         if seed is not None:
             torch.manual_seed(valid_seed(seed))
         model: Any = lm.hf  # generate() comes from a mixin that the type checker cannot resolve
-        out = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, **settings)
+        out = model.generate(ids, attention_mask=mask, **settings)
     return out, ids.shape[1]
 
 
-def generation_settings(lm: Decoder, seed: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `generate` is given besides the ids; the model's generation configuration holds for the rest."""
-    settings: dict[str, Any] = {"do_sample": seed is not None, "pad_token_id": _pad_token(lm), **options}
-    return {**settings, "logits_processor": LogitsProcessorList([_Finite(), *settings.get("logits_processor", [])])}
+def generation_settings(
+    lm: Decoder,
+    seed: int | None,
+    options: Mapping[str, Any],
+    config: GenerationConfig | None = None,
+    *,
+    max_new_tokens: int,
+) -> dict[str, Any]:
+    """What `generate` is given besides the ids, under `rules_followed`; warns of rules that are left out."""
+    chosen = {"do_sample": seed is not None, "max_new_tokens": max_new_tokens, "pad_token_id": _pad_token(lm)}
+    settings: dict[str, Any] = {**chosen, **options}
+    processors = LogitsProcessorList([_Finite(), *settings.pop("logits_processor", [])])
+    if config is None:
+        warn_of_rules(lm, settings)
+    else:
+        settings = merged(config, settings)
+        if config.stop_strings:
+            settings.setdefault("tokenizer", lm.tokenizer)
+    return {**settings, "logits_processor": processors}
+
+
+def rules_followed(lm: Decoder, seed: int | None, config: GenerationConfig | None) -> AbstractContextManager[None]:
+    """The context in which `generate` runs: the model's file counts only where a configuration is given."""
+    return without_rules(lm, is_sampled=seed is not None) if config is None else nullcontext()
 
 
 @contextmanager

@@ -17,11 +17,19 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.stream.generation import check_length, generate_ids, generation_settings, pad_left, refusing_options
+from unembed.stream.generation import (
+    check_length,
+    generate_ids,
+    generation_settings,
+    pad_left,
+    refusing_options,
+    rules_followed,
+)
 from unembed.stream.hooks import attach_hooks, memory_guard
 from unembed.stream.interventions import Edits
 from unembed.stream.run import prepare, run
@@ -54,6 +62,7 @@ def generate_steps(
     top_k: int | None = None,
     top_p: float | None = None,
     top: int = 5,
+    generation_config: GenerationConfig | None = None,
 ) -> Iterator[Step]:
     """The continuation of a prompt, token by token, as `generate` gives it; it ends early at an end-of-text token.
 
@@ -61,10 +70,12 @@ def generate_steps(
         prompt: a text, or the ids of one.
         edits: changes that hold at every step, as in `generate`.
         seed: with it, tokens are sampled from this seed; else the best token is taken at each step.
-        temperature: of the sampling. Here and below, the model's own generation configuration holds where None.
+        temperature: of the sampling. Here and in the next two, the generation configuration holds where None.
         top_k: sample among the k most likely tokens; 0 for all.
         top_p: sample among the most probable tokens of this total probability; 1.0 for all.
         top: candidates to list at each step.
+        generation_config: the rules by which tokens are chosen, as in `generate`; without it, penalties, suppressed
+            tokens and beams of the model's own file are left out.
 
     Raises:
         InvalidInput: an empty prompt, or more tokens than the context holds.
@@ -77,18 +88,17 @@ def generate_steps(
     check_length(lm, ids, max_new_tokens)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p} if seed is not None else {}
     options = {name: value for name, value in sampling.items() if value is not None}
-    settings = generation_settings(lm, seed, options)
+    settings = generation_settings(lm, seed, options, generation_config, max_new_tokens=max_new_tokens)
 
     def work(streamer: BaseStreamer) -> None:
         model: Any = lm.hf
         with memory_guard("a step of a generation"), refusing_options(options):
-            model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, streamer=streamer, **settings)
+            model.generate(ids, attention_mask=mask, streamer=streamer, **settings)
 
-    has_beams = getattr(lm.hf.generation_config, "num_beams", 1) not in (1, None)
     steps = (
-        _of_whole(lm, ids, edits, max_new_tokens, seed, options)
-        if has_beams
-        else _Handover(lm, edits, seed).steps(work)
+        _of_whole(lm, ids, edits, max_new_tokens, seed, generation_config, options)
+        if _has_beams(lm, generation_config)
+        else _Handover(lm, edits, seed, generation_config).steps(work)
     )
     new: list[int] = []
     for chosen, logits in steps:
@@ -99,11 +109,27 @@ def generate_steps(
         yield Step(whole.shape[1] - 1, chosen, lm.token_strings([chosen])[0], probability, found, text)
 
 
+def _has_beams(lm: Decoder, config: GenerationConfig | None) -> bool:
+    """Whether the text is searched by beams; the model's file has their number where the configuration has none."""
+    if config is None:
+        return False
+    given = config.num_beams if config.num_beams is not None else lm.hf.generation_config.num_beams
+    return given not in (1, None)
+
+
 def _of_whole(
-    lm: Decoder, ids: Int[Tensor, "1 pos"], edits: Edits, max_new_tokens: int, seed: int | None, options: dict[str, Any]
+    lm: Decoder,
+    ids: Int[Tensor, "1 pos"],
+    edits: Edits,
+    max_new_tokens: int,
+    seed: int | None,
+    config: GenerationConfig | None,
+    options: dict[str, Any],
 ) -> Iterator[tuple[int, Float[Tensor, " d_vocab"]]]:
     """The tokens of a search by beams, which are known at its end, with the logits at each."""
-    found, start = generate_ids(lm, ids, edits, max_new_tokens=max_new_tokens, seed=seed, **options)
+    found, start = generate_ids(
+        lm, ids, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=config, **options
+    )
     for at in range(start, found.shape[1]):
         yield int(found[0, at]), run(lm, found[:1, :at], edits=edits).logits[0, -1].float()
 
@@ -124,8 +150,8 @@ class _Abandoned(Exception):
 class _Handover(BaseStreamer):
     """A streamer that lets its thread wait after each token, with the edits off."""
 
-    def __init__(self, lm: Decoder, edits: Edits, seed: int | None) -> None:
-        self._lm, self._edits = lm, edits
+    def __init__(self, lm: Decoder, edits: Edits, seed: int | None, config: GenerationConfig | None) -> None:
+        self._lm, self._edits, self._seed, self._config = lm, edits, seed, config
         self._attached = ExitStack()
         self._given: queue.Queue[tuple[int, Tensor] | None] = queue.Queue()
         self._wanted = threading.Semaphore(0)
@@ -190,6 +216,7 @@ class _Handover(BaseStreamer):
         if self._is_abandoned:
             raise _Abandoned
         self._attached.enter_context(attach_hooks(self._lm, {}, self._edits))
+        self._attached.enter_context(rules_followed(self._lm, self._seed, self._config))
         self._attached.callback(self._lm.hf.register_forward_hook(self._note).remove)
         if self._random is not None:
             outside = self._state()

@@ -1,0 +1,91 @@
+"""The rules of a model's generation configuration: what in it makes another token the best than the most probable one.
+
+`generation_config.json` beside a model may hold a repetition penalty, suppressed tokens or a search by beams. A
+generation without a configuration leaves them out, so that its greedy text is the argmax of the model's probabilities.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import GenerationConfig
+
+from unembed.errors import UnembedWarning
+from unembed.models.decoder import Decoder
+
+SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"})
+"""What shapes the distribution that tokens are drawn from; it changes nothing where none is drawn."""
+_WITHOUT_EFFECT = re.compile(
+    "do_sample|max_(length|new_tokens|cache_len)|(pad|bos|eos|decoder_start)_token_id|transformers_version|use_cache|"
+    "use_mtp|cache_.*|prefill_chunk_size|.*compile.*|low_memory|continuous_batching_config|output_.*|return_dict.*|"
+    # Assistants propose tokens, and the model accepts those that it would choose itself.
+    "is_assistant|.*assistant.*|target_lookbehind|speculation_type|prompt_lookup_num_tokens|max_matching_ngram_size|"
+    # These act only in a search by beams, or change no order of tokens.
+    "early_stopping|length_penalty|num_beam_groups|diversity_penalty|renormalize_logits|remove_invalid_values"
+)
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, [], {})
+"""Values that change nothing: no list, a size of 0, a penalty, a guidance or a number of beams of 1."""
+
+
+def rules_of(config: GenerationConfig | None) -> dict[str, Any]:
+    """Return the settings of a configuration that can change greedy text, by name."""
+    if config is None:
+        return {}
+    stored = {name: value for name, value in vars(config).items() if not name.startswith("_")}
+    return {
+        name: value
+        for name, value in stored.items()
+        if name not in SAMPLING and not _WITHOUT_EFFECT.fullmatch(name) and value not in _NEUTRAL
+    }
+
+
+def warn_of_rules(lm: Decoder, settings: Mapping[str, Any]) -> None:
+    """Say in one line which rules of the model's file a generation leaves out.
+
+    Args:
+        settings: what the caller gives `generate`: a rule that is named there is no matter of the file.
+    """
+    left = {name: value for name, value in rules_of(lm.hf.generation_config).items() if name not in settings}
+    if left:
+        named = ", ".join(f"{name} {value!r:.40}" for name, value in left.items())
+        warnings.warn(
+            f"the generation configuration of {lm.name} sets {named}; here the model's own probabilities decide. To "
+            "follow it: generation_config=lm.hf.generation_config, --generation-config in steer",
+            UnembedWarning,
+            stacklevel=4,
+        )
+
+
+@contextmanager
+def without_rules(lm: Decoder, *, is_sampled: bool) -> Iterator[None]:
+    """Context manager: the model's own generation configuration without its rules.
+
+    transformers fills in from the model's own configuration what it is not given, so that a rule has to leave it.
+
+    Args:
+        is_sampled: whether tokens are drawn, by the temperature and the like of that configuration.
+    """
+    model: Any = lm.hf
+    own = model.generation_config
+    plain = copy.deepcopy(own)
+    for name in [*rules_of(own), *(() if is_sampled else SAMPLING)]:
+        setattr(plain, name, None)
+    model.generation_config = plain
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+def merged(config: GenerationConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with settings put into it, and what it does not know beside it, as `generate` takes them.
+
+    transformers would do the same, and advise against giving both.
+    """
+    whole = copy.deepcopy(config)
+    return {"generation_config": whole, **whole.update(**settings)}
