@@ -49,6 +49,7 @@ def test_the_grid_fits_the_width_with_colour_alone_and_names_its_cells(opened, l
     expect(the_sum(page)).to_be_visible()
     n = lm.encode(prompt).shape[1]
     assert len(columns(page)) < n
+    page.get_by_text("Layout", exact=True).click()
     page.get_by_role("checkbox", name="Fit the width").check()
     expect(page.locator(".grid.dense")).to_be_visible()
     assert len(columns(page)) == n and page.evaluate(

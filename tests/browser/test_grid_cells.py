@@ -55,6 +55,7 @@ def test_the_state_after_the_attention_is_a_row_of_its_own(opened, lm):
     expect(the_sum(page)).to_be_visible()
     rows = grid(page).get_by_role("rowheader")
     expect(rows).to_have_count(lm.n_layers + 1)
+    page.get_by_text("Layout", exact=True).click()
     page.get_by_role("radio", name="Attention too").click()
     expect(rows).to_have_count(2 * lm.n_layers + 1)
     reading = lm.trace(PROMPT).readings("resid_mid")

@@ -275,6 +275,7 @@ def test_big_moves_of_the_answer_are_marked(opened, lm):
 def test_the_first_layer_on_top(opened, lm):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
+    page.get_by_text("Layout", exact=True).click()
     page.get_by_role("checkbox", name="First layer on top").check()
     expect(grid(page).get_by_role("rowheader")).to_have_text(["Embedding", *(f"Layer {n}" for n in range(lm.n_layers))])
     grid(page).focus()

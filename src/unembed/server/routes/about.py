@@ -68,5 +68,6 @@ def capabilities(state: ServerState) -> dict[str, bool]:
         "index": state.index is not None,
         "parallel": any(block.parallel for block in lm.structure.blocks),
         "text": lm.tokenizer is not None,
+        "chat": lm.tokenizer is not None and lm.vocabulary.has_chat_template,
         "shared_keys": lm.n_kv_heads != lm.n_heads,
     }

@@ -43,20 +43,26 @@ async def tokenize(
     request: Request,
     state: r.State,
     text: Annotated[str, Query(max_length=MAX_PROMPT)],
+    chat: Annotated[bool, Query(description="the text is a user's message, which the chat template encloses")] = False,
     client: r.Client = "",
 ) -> Response:
-    """The tokens of a text, as ids and texts. `changed`: the first character that the tokens do not reproduce."""
+    """The tokens of a text, as ids and texts, and the prompt that they are from: the text, or a conversation.
+
+    `changed`: the first character of the prompt that the tokens do not reproduce.
+    """
 
     def work() -> dict[str, Any]:
         lm = state.lm
-        ids: list[int] = numbers(lm.encode(text)[0]) if text else []
+        prompt = lm.vocabulary.chat(text).text if chat else text
+        ids: list[int] = numbers(lm.encode(prompt)[0]) if prompt else []
         decoded = lm.decode(ids) if ids else ""
-        differ = (i for i, (a, b) in enumerate(itertools.zip_longest(text, decoded)) if a != b)
-        changed = None if text in decoded else next(differ)
-        return {"ids": ids, "tokens": lm.token_strings(ids), "limit": lm.n_ctx, "changed": changed}
+        differ = (i for i, (a, b) in enumerate(itertools.zip_longest(prompt, decoded)) if a != b)
+        changed = None if prompt in decoded else next(differ)
+        tokens = lm.token_strings(ids)
+        return {"prompt": prompt, "ids": ids, "tokens": tokens, "limit": lm.n_ctx, "changed": changed}
 
-    body = await state.body(f"tokenize {text}", work, what="tokenizing", client=client, channel="tokenize")
-    if text.strip() and state.lm.d_model * state.lm.d_vocab <= MAX_IDLE_MODEL:
+    body = await state.body(f"tokenize {chat} {text}", work, what="tokenizing", client=client, channel="tokenize")
+    if text.strip() and not chat and state.lm.d_model * state.lm.d_vocab <= MAX_IDLE_MODEL:
         _trace_when_idle(state, r.TraceRequest(prompt=text))
     return json_response(request, body)
 
@@ -182,8 +188,18 @@ def _whole_key(query: r.TraceRequest) -> str:
 
 
 def _with_id(state: ServerState, query: r.TraceRequest, view: Emergence | Part) -> dict[str, Any]:
-    """Return the fields of a trace's view, after the trace's id."""
-    return {"id": state.trace_id(query.prompt, query.library_edits()), **vars(view)}
+    """Return the fields of a trace's view, after the trace's id; with them, what is from a conversation in its prompt.
+
+    `roles`: of each token of a conversation, None for the chat template's own; None where the prompt is a text.
+    `without_chat`: whether the prompt is a text, but the model was trained on conversations.
+    """
+    vocabulary = None if state.lm.tokenizer is None else state.lm.vocabulary
+    return {
+        "id": state.trace_id(query.prompt, query.library_edits()),
+        **vars(view),
+        "roles": None if vocabulary is None else vocabulary.roles([token.id for token in view.tokens]),
+        "without_chat": vocabulary is not None and vocabulary.is_without_chat([query.prompt]),
+    }
 
 
 def _parts(state: ServerState, query: r.TraceRequest) -> Iterator[bytes | dict[str, Any]]:

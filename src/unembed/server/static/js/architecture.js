@@ -2,7 +2,7 @@
  * A small diagram of the model (embedding, attention or other mixer and FFN of each layer, unembedding): the position of
  * one part, and what each part adds.
  */
-import { fill, fixed, h, places, sumOf } from "./dom.js";
+import { fill, fixed, h, places, roving, sumOf } from "./dom.js";
 import { asText } from "./question.js";
 import { turn } from "./state.js";
 
@@ -44,18 +44,20 @@ export function architecture(el, /** @type {any} */ { model, at = null, view = n
   const block = (xs, n) =>
     h("div.block", [
       parts[n].map((part, i) => box(n, part, xs[i], scale)),
-      h("span.faint", dense && !view ? "" : String(n)),
+      h("span.faint", dense && (!view || n % 2) ? "\u00a0" : String(n)),
     ]);
   const cls = `architecture${dense ? " dense" : ""}${view ? "" : " small"}`;
   const total = () => `= ${fixed(view.attributions[0].total, scale.digits)}`;
   const embedding = { title: "token and position embeddings, and the bias of the final norm" };
-  fill(el, [
-    h("div", { class: cls, role: "group", "aria-label": "Where in the model" }, [
-      h("div.end", embedding, "Embedding", number(start, scale)),
-      all.map(block),
-      h("div.end", "Unembedding", view && !dense && h("small", total())),
-    ]),
+  const hadFocus = el.contains(document.activeElement);
+  const diagram = h("div", { class: cls, role: "group", "aria-label": "Where in the model" }, [
+    h("div.end", embedding, dense ? "Emb" : "Embedding", number(start, scale)),
+    all.map(block),
+    h("div.end", dense ? "Unemb" : "Unembedding", view && !dense && h("small", total())),
   ]);
+  fill(el, diagram);
+  if (view) roving(diagram, () => Math.max(...parts.map((of) => of.length))); // one layer to the left or right
+  if (hadFocus) /** @type {HTMLElement} */ (el.querySelector(".on"))?.focus();
   // In a narrow window the blocks scroll in their own box: bring the selected one into view.
   const chosen = innerWidth < 640 && /** @type {HTMLElement | null} */ (el.querySelector(".on"));
   if (chosen) el.firstChild.scrollLeft = chosen.offsetLeft - el.clientWidth / 2;

@@ -110,6 +110,27 @@ export function segmented(label, options, chosen, onchoose) {
   return group;
 }
 
+/** Let some controls share one Tab stop: arrow keys move between them, in steps of `step` to the left and right. */
+export function roving(group, step = () => 1) {
+  const all = () => /** @type {HTMLElement[]} */ ([...group.querySelectorAll("button, a")]);
+  const stop = (on) => {
+    for (const one of all()) one.tabIndex = one === on ? 0 : -1;
+  };
+  if (all().length) stop(group.querySelector("[aria-current], [aria-pressed=true]") ?? all()[0]);
+  group.onkeydown = (event) => {
+    const list = all();
+    const at = list.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    const by = { ArrowRight: step(), ArrowLeft: -step(), ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const to = { Home: 0, End: list.length - 1 }[event.key] ?? (by && at + by);
+    if (at < 0 || to === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    consume(event);
+    const next = list[within(to, list.length)];
+    stop(next);
+    next.focus();
+  };
+  return group;
+}
+
 /** A dialog over the page, open until it is closed. */
 export function modal(props, ...body) {
   const dialog = h("dialog", { ...props, onclose: () => dialog.remove() }, h("div.stack", body));

@@ -1,6 +1,6 @@
 /** The frame around every screen: header, navigation, the way to where one is, and the status line. */
 import * as api from "./api.js";
-import { announce, button, byId, ending, fill, h, icon, many } from "./dom.js";
+import { announce, button, byId, ending, fill, h, icon, many, roving } from "./dom.js";
 import { token } from "./islands/tokens.js";
 import * as names from "./names.js";
 import { inOneLine } from "./parts.js";
@@ -64,17 +64,18 @@ export function markRail(screen) {
     if (el.dataset.screen === screen) el.setAttribute("aria-current", "page");
     else el.removeAttribute("aria-current");
   }
+  roving(byId("rail"));
 }
 
 /** Breadcrumbs: prompt, position, layer, memory; each is a link to its screen. */
 export function drawCrumbs(page) {
-  const { screen, prompt, position, layer, layers, memory, head } = state();
+  const { screen, prompt, chat, position, layer, layers, memory, head } = state();
   const here = page.tokens?.[position];
   const noSpan = { screen: "trace", layer: "", layers: "", only: "" };
   const card = screen === "memory" ? memory : screen === "heads" && head;
   const at = () => h("span", `position ${position} `, here !== undefined && token(here));
   const list = [
-    prompt && [`“${ending(prompt, 30)}”`, { ...noSpan, position: "", token: "" }],
+    prompt && [`“${ending(chat || prompt, 30)}”`, { ...noSpan, position: "", token: "" }],
     prompt && position !== "" && [at(), noSpan],
     layer !== "" && [layers ? `L${layers.replace("-", " to ")}` : `L${layer}`, { screen: "layer" }],
     card && [[`${card} `, names.at(card)], { screen }],

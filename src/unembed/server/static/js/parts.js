@@ -15,6 +15,7 @@ import {
   places,
   segmented,
   signed,
+  sumOf,
   within,
 } from "./dom.js";
 import * as bars from "./islands/bars.js";
@@ -69,20 +70,37 @@ function writer(row) {
   return `${name} ${where}${called ? `, ${called}` : ""}${row.source === null ? "" : ` from ${row.source}`}`;
 }
 
+/** More writers than this are a list of the largest, with the others folded. */
+const MANY_WRITERS = 24;
+const LARGEST_WRITERS = 10;
+
 /** A logit as bars of its writers, with the sum and its error below. */
 export function attribution(el, a, tokens = []) {
   const digits = places([...a.rows.map((row) => row.contribution), a.others_contribution ?? 0]);
   const bar = (label, value, more) => ({ label, value, text: fixed(value, digits, true), ...more });
-  const rows = a.rows.map((row) => {
+  const barOf = (row) => {
     const from = row.source !== null && tokens[row.source];
     const label = from ? h("span", writer(row), " ", token(from.token)) : writer(row);
     return bar(label, row.contribution, { row, pick: row.layer !== null });
-  });
-  if (a.others) rows.push(bar(many(a.others, "other"), a.others_contribution, { cls: "rest", pick: false }));
+  };
+  const chart = (list, others, sum) => {
+    const rest = others ? [bar(many(others, "other"), sum, { cls: "rest", pick: false })] : [];
+    const rows = [...list.map(barOf), ...rest];
+    return drawn(bars.mount, { rows, signed: true }, { onpick: ({ row }) => follow(row) });
+  };
   const of =
     a.against === null ? [h("span", "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
+  const bySize = [...a.rows].sort((x, y) => Math.abs(y.contribution) - Math.abs(x.contribution));
+  const small = a.rows.length > MANY_WRITERS ? bySize.splice(LARGEST_WRITERS) : [];
+  const rest = sumOf(small, (row) => row.contribution) + (a.others_contribution ?? 0);
+  const every = chart(a.rows, a.others, a.others_contribution);
   fill(el, [
-    drawn(bars.mount, { rows, signed: true }, { onpick: ({ row }) => follow(row) }),
+    small.length
+      ? [
+          chart(bySize, small.length + a.others, rest),
+          h("details", h("summary.faint", `All ${a.rows.length}, in the order of the model`), every),
+        ]
+      : every,
     h("p.row.soft", [
       h("span", "Sum ", h("b", num(a.total)), " = ", of, ` ${num(a.logit)} logits`),
       h("span.faint", `relative error ${a.error.toExponential(1)}`),
@@ -111,7 +129,7 @@ function follow(row) {
 /** A titled card of a screen; `controls` are in its header. */
 export function card(title, controls, ...body) {
   const id = `card${++cards}`;
-  return h("section.card", { "aria-labelledby": id }, h("header", h("h2", { id }, title), controls, saver()), body);
+  return h("section.card", { "aria-labelledby": id }, h("header", h("h2", { id }, title), controls), body, saver());
 }
 let cards = 0;
 

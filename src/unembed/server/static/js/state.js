@@ -6,9 +6,9 @@
 
 /** What a state holds, in the order of the address; without a value here it is empty by default. */
 const NAMES =
-  "prompt edits disabled other " + // the model's input
+  "prompt chat edits disabled other " + // the model's input; `chat`: the message that the prompt is written from
   "position layer layers stage token against single memory compared head " + // the selection
-  "metric stages pins diff flip fit columns only events scale by effects alone " + // display of the trace
+  "metric stages pins diff flip fit columns only rows events scale by effects alone " + // display of the trace
   "part sort side coverage query text new_tokens seed point direction patched colour view " + // the other screens
   "unpaired node boxes " + // the picture of a circuit
   "model index tour session"; // the page itself
@@ -73,9 +73,13 @@ export function link(change) {
   return query.size ? `#/${path}?${query}` : `#/${path}`;
 }
 
+/** What belongs to one prompt: the question about its next token, and the message that it is written from. */
+const OF_PROMPT = { chat: "", token: "", against: "", single: "" };
+
 /** Change the state. `push`: Back undoes it. The address is updated soon after, or at once for another screen. */
 export function go(change, push = true) {
   if (push) follow();
+  if (current.prompt && (change.prompt ?? current.prompt) !== current.prompt) change = { ...OF_PROMPT, ...change };
   const before = current;
   if (change.screen && !change.path) change = { path: [], ...change };
   current = { ...current, ...change };

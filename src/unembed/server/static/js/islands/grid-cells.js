@@ -35,9 +35,11 @@ function hold(g, el, content, made) {
 }
 
 export function writeHead(g, el, c) {
-  const { text, next } = g.data.columns[c];
+  const { text, next, cls } = g.data.columns[c];
   const under = next === undefined ? String(c) : `${c} → ${visible(next)}`;
-  return hold(g, el, `${text} ${under}`, () => [token(text), h("div.grid-next", under)]);
+  el.classList.toggle("template", cls === "template");
+  el.classList.toggle("message", !!cls && cls !== "template");
+  return hold(g, el, `${text} ${under} ${cls}`, () => [token(text), h("div.grid-next", under)]);
 }
 
 export function writeRow(g, el, r) {

@@ -6,7 +6,7 @@ import { token, visible } from "../islands/tokens.js";
 import { about, asTable, card, choice, layerHere, positionHere } from "../parts.js";
 import { go, state, turn } from "../state.js";
 import { popover } from "./trace-pop.js";
-import { greatest, METRICS, rowsOf } from "./trace-rows.js";
+import { greatest, METRICS, quietRuns, ROLES, roleOf, rowsOf } from "./trace-rows.js";
 
 /**
  * The selected range of layers, or null.
@@ -28,8 +28,11 @@ function pinColumn(c) {
   turn({ columns: next.sort((a, b) => a - b).join(" ") });
 }
 
-/** The layer of a row; of the embedding's, the first. */
-const lowest = (row) => String(Math.max(0, row.n));
+/** The layer of a row, of quiet layers the last; of the embedding's, the first. */
+const layerOf = (row) => Math.max(0, row.n);
+
+/** The quiet layers that the grid folds: none where the user wants all, or compares with the baseline. */
+const runsOf = ({ data }) => (state().rows || state().only || state().diff ? [] : quietRuns(data));
 
 /** `pin(id)` pins or unpins a token; `onchosen()` is called when a cell is selected. */
 export function gridPane(t, { pin, onchosen }) {
@@ -39,18 +42,19 @@ export function gridPane(t, { pin, onchosen }) {
   const at = () => positionHere(t.data.tokens.length);
   /** `rows` of the grid; `peeking`: whether they are those of the baseline. */
   /** @type {any} */ const own = { rows: [], island: null, map: null, peeking: false, overview, pop, pin, onchosen };
-  const isHere = (one) => one.n === layer() && (one.point === "resid_post") === (state().stage !== "mid");
+  const covers = (one) => one.first <= layer() && layer() <= one.n;
+  const isHere = (one) => covers(one) && (one.point === "resid_post") === (state().stage !== "mid");
   const here = () => {
     const row = own.rows.findIndex(isHere);
-    return [row < 0 ? own.rows.findIndex((one) => one.n === layer()) : row, at()];
+    return [row < 0 ? own.rows.findIndex(covers) : row, at()];
   };
   const mark = () => {
     const ends = span(t);
-    const inside = ends ? own.rows.flatMap((one, i) => (one.n >= ends[0] && one.n <= ends[1] ? [i] : [])) : [];
+    const inside = ends ? own.rows.flatMap((one, i) => (one.n >= ends[0] && one.first <= ends[1] ? [i] : [])) : [];
     own.island?.mark(inside.length ? [inside[0], inside.at(-1)] : null);
   };
   function draw() {
-    own.rows = rowsOf(t, own.peeking ? t.plain : t.data, state().only ? span(t) : null);
+    own.rows = allRows(t, own, runsOf(t));
     const next = gridData(t, own.rows, here());
     if (own.island) own.island.update(next);
     else {
@@ -67,7 +71,7 @@ export function gridPane(t, { pin, onchosen }) {
     own.island = null;
   }
   return {
-    el: card("Logit lens", controls, host, overview, h("div.row", legend), about("grid"), table),
+    el: card("Logit lens", [controls], host, overview, h("div.row", legend), h("div.row.folds", about("grid"), table)),
     host,
     legend,
     pop,
@@ -87,13 +91,17 @@ export function gridPane(t, { pin, onchosen }) {
       own.peeking = on;
       draw();
     },
-    rows: () => own.rows,
+    rows: () => allRows(t, own),
     destroy: () => (pop.hide(), own.island?.destroy()),
   };
 }
 
-function gridData({ data: { tokens } }, rows, at) {
-  const columns = tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token }));
+/** The rows of the layers that the user wants, each by itself unless it is in one of the quiet `runs`. */
+const allRows = (t, { peeking }, runs) => rowsOf(t, peeking ? t.plain : t.data, state().only ? span(t) : null, runs);
+
+function gridData({ data }, rows, at) {
+  const { tokens } = data;
+  const columns = tokens.map((one, p) => ({ text: one.token, next: tokens[p + 1]?.token, cls: roleOf(data, p) }));
   const pinned = pinnedColumns().filter((c) => c < tokens.length);
   return { rows, columns, corner: "layer \\ token", fit: fits(), pinned, at };
 }
@@ -104,21 +112,23 @@ const gridOptions = (t, own) => ({
   onselect(r, c) {
     turn({
       position: String(c),
-      layer: lowest(own.rows[r]),
+      layer: String(layerOf(own.rows[r])),
       stage: own.rows[r].point === "resid_mid" ? "mid" : "post",
       token: String(c) === state().position ? state().token : "",
     });
     own.onchosen();
     own.pop.hide(); // the inspector shows more, and in a narrow window it covers this place
   },
-  onopen: (r) => go({ screen: "layer", layer: lowest(own.rows[r]) }),
+  onopen: (r) =>
+    own.rows[r].isFolded ? turn({ rows: "all" }) : go({ screen: "layer", layer: String(layerOf(own.rows[r])) }),
   onpin: (r, c) => own.pin(own.rows[r].cells[c].id),
   onhover: (r, c, cell) => own.pop.over(t, own.rows[r], c, cell),
   onrange(first, last, row) {
-    const rows = first === null ? [] : [first, last].map((r) => Number(lowest(own.rows[r])));
-    const [low, high] = rows.sort((a, b) => a - b);
-    if (low === high) return state().layers && turn({ layers: "", only: "" });
-    turn({ layers: `${low}-${high}`, layer: lowest(own.rows[row]), stage: "post" });
+    const ends = first === null ? [] : [own.rows[first], own.rows[last]];
+    const low = Math.min(...ends.map((one) => Math.max(0, one.first)));
+    const high = Math.max(...ends.map(layerOf));
+    if (low >= high) return state().layers && turn({ layers: "", only: "" });
+    turn({ layers: `${low}-${high}`, layer: String(layerOf(own.rows[row])), stage: "post" });
   },
   onpincolumn: pinColumn,
   /** The overview is shown when the grid has more columns than fit. */
@@ -137,13 +147,18 @@ function controlsOf(t, pinThis) {
   const box = (name, text) => tickBox(text, !!state()[name], (on) => turn({ [name]: on ? "1" : "" }));
   return [
     segmented("Shade by", METRICS, state().metric, (metric) => turn({ metric })),
-    t.data.stages.length > 1 && choice("Stages", "stages", { post: "After FFN", both: "Attention too" }),
-    box("flip", "First layer on top"),
-    tickBox("Fit the width", fits(), (on) => turn({ fit: on ? "1" : "0" })),
-    button("Pin column", pinThis, "quiet", {
-      title: "keep the selected column in view, or let it go (Shift and a click on its token)",
-    }),
     t.plain && box("diff", "What the edits changed"),
+    h("details.drop", h("summary", "Layout"), [
+      h("div.stack", [
+        quietRuns(t.data).length > 0 && tickBox("All layers", !!state().rows, (on) => turn({ rows: on ? "all" : "" })),
+        t.data.stages.length > 1 && choice("Stages", "stages", { post: "After FFN", both: "Attention too" }),
+        box("flip", "First layer on top"),
+        tickBox("Fit the width", fits(), (on) => turn({ fit: on ? "1" : "0" })),
+        button("Pin column", pinThis, "quiet", {
+          title: "keep the selected column in view, or let it go (Shift and a click on its token)",
+        }),
+      ]),
+    ]),
   ];
 }
 
@@ -168,8 +183,15 @@ function tableOf(t, own) {
     const more = [c.nats, c.followed].filter((x) => x !== null);
     return [row.i, stage, p, visible(t.data.tokens[p].token), visible(c.text), c.prob, c.rank, ...more];
   };
-  return asTable(head, () => own.rows.flatMap((row) => row.cells.map(line(row))));
+  return asTable(head, () => allRows(t, own).flatMap((row) => row.cells.map(line(row))));
 }
+
+/** The messages that the tokens of a conversation are from, in words. */
+const spoken = ({ roles }) =>
+  [...new Set(roles ?? [])]
+    .filter(Boolean)
+    .map((role) => ROLES[role] ?? role)
+    .join(", ");
 
 function legendOf(t) {
   const ramp = h("i", { "aria-hidden": "true" }, [Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` }))]);
@@ -184,6 +206,11 @@ function legendOf(t) {
         : ["0 %", ramp, "100 % (square root)", of];
   /** @type {[string, string, boolean][]} */
   const signs = [
+    [
+      "Layers 0–9",
+      "quiet layers: the rank of the prompt's prediction moves least (Enter unfolds them)",
+      runsOf(t).length,
+    ],
     ["▢", "top-1 is the final prediction", true],
     ["│", "the same token as in the row before", true],
     ["◆", "saturation", !events && t.model.can.events],
@@ -191,6 +218,7 @@ function legendOf(t) {
     ["▲▼", "rank of the final prediction changes eightfold", !events],
     ["▣", "the edits change the token", diff && t.plain],
     ["▒", "the edits can reach it", diff && t.plain],
+    ["▔", `from the ${spoken(t.data)}; the other tokens are the chat template's`, !!t.data.roles],
   ];
   const sign = ([mark, text, on]) => on && h("span.sign", h("b", { "aria-hidden": "true" }, mark), ` ${text}`);
   return [scale, signs.map(sign)];

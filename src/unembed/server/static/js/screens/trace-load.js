@@ -5,6 +5,7 @@ import { QUESTION } from "../question.js";
 import { activeEdits, go, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
 import { dropPositionBeyond } from "../unread.js";
+import { conversation } from "./trace-prompt.js";
 
 /** The trace of the address; the bundled example when the address is empty. */
 async function read(t, name, drawn) {
@@ -16,6 +17,8 @@ async function read(t, name, drawn) {
     const bundled = await api.example();
     return [bundled, bundled.trace, null];
   }
+  // A conversation that was written elsewhere, such as the one of a link, is written here again.
+  if (now.chat) turn(await conversation(t.page.api, now.chat));
   const text = prompt();
   const [traced, plain] = await Promise.all([
     api.trace(text, edits, { on: (part) => (name(), partly(t, part) && drawn()) }),
@@ -42,7 +45,7 @@ export async function load(t, { anew = false } = {}) {
     page.tokens = data.tokens.map((one) => one.token);
     dropPositionBeyond(page.tokens.length);
     page.crumbs();
-    promptBox.showTokens(data.tokens.length, t.model.n_ctx);
+    promptBox.showTrace(data);
     lens.drawControls();
     t.draw();
     performance.mark("unembed-grid");

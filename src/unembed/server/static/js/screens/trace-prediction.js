@@ -1,5 +1,5 @@
 /** The prediction at the position: likely tokens, the question, findings, described memories. */
-import { button, fill, h, percent, signed } from "../dom.js";
+import { button, fill, h, many, percent, roving, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { isLabelled, nameOf } from "../names.js";
 import { link } from "../parts.js";
@@ -15,9 +15,14 @@ const follow = (one) =>
     ? go(cardOf(one, one.kind))
     : turn({ layer: String(one.layer), stage: one.point === "resid_post" ? "post" : "mid" });
 
+const HIDDEN =
+  "No list shows bytes of longer characters and tokens that the model never learned, unless one is the prediction or the " +
+  "runner-up. Ranks count them.";
+
 /** `{el, draw, summary}`; `summary` is the line below it. */
 export function predictionPane(t) {
-  const likely = h("div.says", { "aria-label": "Predictions of the next token" });
+  const likely = h("div.says", { role: "toolbar", "aria-label": "Predictions of the next token" });
+  const hidden = h("span.faint");
   const found = h("ol.findings", { "aria-label": "Findings" });
   const described = h("ul.described", { "aria-label": "Described memories behind the prediction" });
   const why = questionPicker();
@@ -39,16 +44,15 @@ export function predictionPane(t) {
           "aria-pressed": String(c.id === view.target.id),
         }),
       ),
-      button(
-        "→ append",
-        () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" }),
-        "quiet",
-        {
-          title: "Add the first token to the prompt",
-        },
-      ),
+      button("→", () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" }), "quiet", {
+        title: "Append the first token to the prompt",
+        "aria-label": "→ append",
+      }),
     ]);
+    roving(likely);
     why.draw(view);
+    hidden.textContent = view.hidden ? `${many(view.hidden, "token")} not listed` : "";
+    hidden.title = HIDDEN;
     fill(described, [
       view.described.map((one) =>
         h("li", [
@@ -64,8 +68,10 @@ export function predictionPane(t) {
     fill(found, [
       view.findings.map((one) => h("li", [button(one.sentence, () => follow(one), "", { title: one.definition })])),
     ]);
+    roving(found);
   }
 
-  const el = h("section.prediction", { "aria-label": "Prediction" }, likely, why.el, found, described, summary);
+  const question = h("div.row", why.el, hidden);
+  const el = h("section.prediction", { "aria-label": "Prediction" }, likely, question, found, described, summary);
   return { el, draw, summary };
 }

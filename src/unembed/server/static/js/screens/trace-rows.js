@@ -6,14 +6,20 @@ import { edits, state } from "../state.js";
 
 export const METRICS = [
   ["probability", "Probability", "of the first token"],
-  ["rank", "Rank of the final prediction", "rank of the final prediction in the cell's reading"],
+  ["rank", "Rank", "rank of the final prediction in the cell's reading"],
   ["entropy", "Entropy", "entropy of the cell's distribution"],
-  ["divergence", "KL to the final layer", "KL divergence of the final distribution from the cell's"],
+  ["divergence", "KL divergence", "KL divergence of the final distribution from the cell's"],
   ["pinned", "Followed token", "probability of the first pinned token, or of the target"],
 ];
 
 /** A change of rank by at least this factor between two rows is marked. */
 const BIG = 8;
+
+/** A model of more layers than this is shown without its quiet ones: this many layers stay. */
+const MANY_LAYERS = 16;
+const SHOWN_LAYERS = 7;
+/** Ranks beyond this are all the same to a reader: early readings are of tokens by chance. */
+const FAR = 1000;
 const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
 
 /** The upper end of the scale in nats, where the metric has one and is known. */
@@ -35,13 +41,45 @@ function reached(list, n, p, post, last) {
   });
 }
 
+/** The factor by which the rank of the prompt's prediction changes across layer n, within the first 1,000. */
+function movement({ stages, embedding }, n) {
+  const { rank_of_prediction: ranks } = stages.at(-1);
+  const [was, now] = [ranks[n - 1] ?? embedding.rank_of_prediction[0], ranks[n]].map((all) =>
+    Math.min(all.at(-1), FAR),
+  );
+  return Math.max(was / now, now / was);
+}
+
+/**
+ * The runs of quiet layers, [first, last] each: those across which the rank of the prompt's prediction changes least.
+ * The last layer is never quiet, and a single quiet layer is shown.
+ */
+export function quietRuns(trace) {
+  const n = trace.stages.at(-1).ids.length;
+  if (n <= MANY_LAYERS || !trace.embedding) return []; // which comes with the whole trace
+  const moves = Array.from({ length: n - 1 }, (_, layer) => movement(trace, layer));
+  const least = [...moves].sort((a, b) => b - a)[SHOWN_LAYERS - 2];
+  const runs = [];
+  for (let from = 0; from < n - 1; from++) {
+    let to = from;
+    while (to < n - 1 && (moves[to] < least || moves[to] === 1)) to++;
+    if (to - from > 1) runs.push([from, to - 1]);
+    from = to;
+  }
+  return runs;
+}
+
+/** What a token of a conversation is from: a role's message or the "template"; empty for a token of a text. */
+export const roleOf = ({ roles }, p) => (roles ? (roles[p] ?? "template") : "");
+export const ROLES = { template: "chat template", user: "user's message", system: "system's message" };
+
 /**
  * Rows as the grid takes them, the last layer first unless flipped; the embedding is layer -1. Row i of `stage` is
  * what a row shows.
  * `t`: {model, data, plain, spread, followed}; `seen`: the trace shown, the edited one or the baseline; `only`:
- * [lowest, highest].
+ * [lowest, highest]; `runs`: the quiet layers, of which each run is one row, as after its last layer.
  */
-export function rowsOf(t, seen, only) {
+export function rowsOf(t, seen, only, runs = []) {
   const { data, plain } = t;
   const { stages, diff, flip } = state();
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
@@ -50,20 +88,23 @@ export function rowsOf(t, seen, only) {
   const all = { t, seen, to, most: greatest(t), kinds: kindsAt(seen), made: edits().filter((e) => e.on), was: null };
   const other = diff && plain && seen === data ? plain : null;
   const found = [];
-  for (let n = from; n <= to; n++)
-    for (const stage of n < 0 ? [seen.embedding] : shown) {
+  for (let n = from; n <= to; n++) {
+    const run = runs.find(([first, last]) => n >= first && n <= last);
+    if (run && n < run[1]) continue;
+    for (const stage of n < 0 ? [seen.embedding] : run ? [seen.stages.at(-1)] : shown) {
       if (!stage && !only)
         found.push({ label: "Embedding", n, cells: data.tokens.map(() => ({ text: "", q: 0, name: "" })) });
       const i = Math.max(0, n);
       if (!stage?.ids[i]) continue; // not received yet; the embedding's row is always there
       const before = n < 0 ? other?.embedding : other?.stages.find((x) => x.point === stage.point);
-      found.unshift(rowOf(all, { n, i, stage, below: found[0], before }));
+      found.unshift(rowOf(all, { n, i, stage, below: found[0], before, run }));
       all.was = stage.rank_of_prediction[i];
     }
+  }
   return flip ? found.reverse() : found;
 }
 
-/** The kinds of event at a row and position. */
+/** The kinds of event at a row and position; `run`: the layers that the row stands for. */
 function kindsAt({ events }) {
   const isJoint = state().stages !== "both";
   const key = (e) => {
@@ -71,23 +112,33 @@ function kindsAt({ events }) {
     return `${row} ${e.position} ${e.kind}`;
   };
   const known = new Set(events.map(key));
-  return (row, p) => ["saturation", "elimination"].filter((kind) => known.has(`${row} ${p} ${kind}`));
+  const at = (n, point, p, kind) => known.has(`${n} ${point} ${p} ${kind}`);
+  const inside = (run, p, kind) => layersOf(run).some((n) => at(n, POST, p, kind) || at(n, MID, p, kind));
+  return ({ n, point, run }, p) =>
+    ["saturation", "elimination"].filter((kind) => (run ? inside(run, p, kind) : at(n, point, p, kind)));
 }
 const [POST, MID] = ["resid_post", "resid_mid"];
+const layersOf = ([first, last]) => Array.from({ length: last - first + 1 }, (_, i) => first + i);
 
-/** The row of layer n at a stage: `below`, the row before it; `before`, the same stage without the edits. */
-function rowOf(all, { n, i, stage, below, before }) {
+/**
+ * The row of layer n at a stage: `below`, the row before it; `before`, the same stage without the edits; `run`: the
+ * quiet layers, of which n is the last.
+ */
+function rowOf(all, { n, i, stage, below, before, run }) {
   const { model, data } = all.t;
   const { point } = stage;
-  const label = n < 0 ? "Embedding" : `Layer ${n}`;
+  const first = run ? run[0] : n;
+  const label = run ? `Layers ${first}–${n}` : n < 0 ? "Embedding" : `Layer ${n}`;
   const sub = point === POST || n < 0 ? "" : `after ${model.mixers[n]}`;
-  const title = label + (point === POST ? ` after ${lastUpdate(model, n)}` : sub && ` ${sub}`);
-  const row = { n, i, title, point, stage, below, before };
+  const named = run ? `Layers ${first} to ${n}, quiet: layer ${n}` : label;
+  const title = named + (point === POST ? ` after ${lastUpdate(model, n)}` : sub && ` ${sub}`);
+  const row = { n, i, title, point, stage, below, before, run };
   const cells = data.tokens.map((word, p) => cellOf(all, row, word.token, p));
-  return { label: sub ? "" : label, sub, cls: sub && "mid", n, i, title, point, stage, cells };
+  const cls = run ? "folded" : sub && "mid";
+  return { label: sub ? "" : label, sub, cls, n, first, isFolded: !!run, i, title, point, stage, cells };
 }
 
-function cellOf(all, { n, i, title, point, stage, below, before }, word, p) {
+function cellOf(all, { n, i, title, point, stage, below, before, run }, word, p) {
   const { t, seen, to, most, was, made } = all;
   const { metric } = state();
   const id = stage.ids[i][p][0];
@@ -99,7 +150,7 @@ function cellOf(all, { n, i, title, point, stage, below, before }, word, p) {
   const unknown = n < 0 && (most !== null || metric === "pinned");
   const byRank = () => 1 - Math.log2(rank) / Math.log2(t.model.d_vocab);
   const known = () => (nats !== null ? nats / most : metric === "rank" ? byRank() : Math.sqrt(followed ?? prob));
-  const kinds = all.kinds(`${n} ${point}`, p);
+  const kinds = all.kinds({ n, point, run }, p);
   if (!kinds.length && was)
     kinds.push(...(was[p] >= BIG * rank ? ["a big rise"] : rank >= BIG * was[p] ? ["a big fall"] : []));
   const glyph = kinds.map((kind) => SIGNS[kind]).join("");
@@ -112,7 +163,8 @@ function cellOf(all, { n, i, title, point, stage, below, before }, word, p) {
   const text = seen.texts[id];
   const same = !!below && below.cells[p].id === id && !glyph && n < to;
   const cell = { id, prob, rank, nats, followed, text, q, cls, glyph, same };
-  const where = `${title}, position ${p} ${visible(word)}`;
+  const role = roleOf(seen, p);
+  const where = `${title}, position ${p} ${visible(word)}${role && ` (${ROLES[role] ?? role})`}`;
   return {
     ...cell,
     get name() {

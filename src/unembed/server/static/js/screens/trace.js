@@ -3,7 +3,7 @@ import { architecture } from "../architecture.js";
 import { afterPaint, boxes, button, fill, h, within } from "../dom.js";
 import { about, card, failure, pane, waiting } from "../parts.js";
 import { QUESTION, questionQuery } from "../question.js";
-import { asksAnew, differ, go, state, turn } from "../state.js";
+import { asksAnew, differ, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
 import * as tour from "../tour.js";
 import * as tray from "../tray.js";
@@ -21,12 +21,12 @@ import { METRICS } from "./trace-rows.js";
 /** Entropies are fetched in advance when they cost fewer logits than this. */
 const CHEAP = 2e7;
 /** Changes that redraw the grid without a request. */
-const DRAWN = ["stages", "metric", "diff", "flip", "fit", "columns", "events", "only", "alone"];
+const DRAWN = ["stages", "metric", "diff", "flip", "fit", "columns", "events", "only", "rows", "alone"];
 
 export function render(root, page) {
   const t = begun(page);
   const trajectories = (ids) => (live(t) ? null : followed(t, ids, "trajectories", { position: t.view.position }));
-  t.promptBox = promptPane(page, (text) => enter(t, text));
+  t.promptBox = promptPane(page, () => t.data && load(t));
   t.predicted = predictionPane(t);
   t.lens = gridPane(t, { pin, onchosen: t.aside.show });
   t.attribution = attributionPane(t, { api: page.api, live: () => live(t) });
@@ -37,9 +37,9 @@ export function render(root, page) {
       t.promptBox.el,
       t.failed,
       t.predicted.el,
-      card("Where in the model", null, t.where, about("architecture")),
+      card("Where in the model", about("architecture"), t.where),
       t.lens.el,
-      h("div.two", t.race.el, t.attribution.el),
+      h("div.two", t.attribution.el, t.race.el),
       t.flow.el,
     ]),
     t.aside.el,
@@ -79,12 +79,6 @@ function begun(page) {
   const panes = { where, inspector, failed, whole: null, aside: framed(inspector), promptBox: null, predicted: null };
   const drawing = { draw: () => draw(t), position: () => position(t), spreads: () => spreads(t), soon: 0 };
   return Object.assign(t, panes, drawing, { lens: null, attribution: null, race: null, flow: null });
-}
-
-function enter(t, text) {
-  const repeated = text === state().prompt && text === t.data?.prompt;
-  go({ prompt: text, position: "", token: "", layer: "" });
-  if (repeated) load(t);
 }
 
 function draw(t) {

@@ -1,0 +1,183 @@
+"""The page on a model of a real one's shape: 30 layers, and a tokenizer with a chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Page, expect
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import unembed
+from tests.browser.conftest import Served, address
+from tests.sweeps.recorder import lettered
+
+TEXT = "the cat sat"
+AT = f"#/trace?prompt={TEXT.replace(' ', '+')}"
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}|{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def deep() -> Iterator[Served]:
+    """An explorer of a Llama of 30 layers with random weights, which knows letters and conversations."""
+    tokenizer: Any = lettered("llama", bos=True).tokenizer
+    tokenizer.chat_template = TEMPLATE
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=30,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    served = Served(unembed.load(model, tokenizer=tokenizer))
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def page(opened, deep) -> Page:
+    """The traced text."""
+    found = opened(AT, at=deep.address)
+    expect(found.get_by_role("region", name="Logit attribution").get_by_text("Sum ")).to_be_visible()
+    return found
+
+
+def rows(page: Page) -> list[str]:
+    """The labels of the grid's rows."""
+    return page.get_by_role("grid").get_by_role("rowheader").all_inner_texts()
+
+
+def test_the_answer_is_within_one_screen_with_all_layers(page):
+    diagram = page.get_by_role("group", name="Where in the model")
+    expect(diagram.get_by_role("button")).to_have_count(60)
+    assert diagram.evaluate("el => el.scrollWidth <= el.clientWidth")
+    for part in (page.get_by_role("region", name="Prediction"), diagram, page.get_by_role("grid")):
+        box = part.bounding_box()
+        assert box is not None and box["y"] + box["height"] < 870, part  # where the status line begins
+    assert page.get_by_role("grid").evaluate("el => el.scrollHeight <= el.clientHeight")
+
+
+def test_the_grid_is_fewer_than_30_tab_stops_away(page):
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(29):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('role')") == "grid":
+            return
+    pytest.fail("29 Tab stops do not reach the grid")
+
+
+def test_arrow_keys_move_within_groups_that_share_a_tab_stop(page):
+    diagram = page.get_by_role("group", name="Where in the model")
+    diagram.get_by_role("button", name=re.compile("^Layer 29 FFN")).focus()
+    page.keyboard.press("ArrowLeft")
+    expect(diagram.get_by_role("button", name=re.compile("^Layer 28 FFN"))).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(diagram.get_by_role("button", name=re.compile("^Layer 28 Attention"))).to_be_focused()
+    page.keyboard.press("Enter")
+    chosen = diagram.get_by_role("button", name=re.compile("^Layer 28 Attention"))
+    expect(chosen).to_have_attribute("aria-current", "true")
+    expect(chosen).to_be_focused()
+    page.keyboard.press("Home")
+    expect(diagram.get_by_role("button").first).to_be_focused()
+
+
+def test_quiet_layers_are_one_row_until_they_are_unfolded(page, deep):
+    lm = deep.session.lm
+    labels = rows(page)
+    folded = [label for label in labels if label.startswith("Layers ")]
+    assert folded and len(labels) < 17
+    shown: list[int] = []
+    for label in labels[:-1]:
+        ends = [int(n) for n in re.findall(r"\d+", label)]
+        shown += range(ends[0], ends[-1] + 1)
+    assert sorted(shown) == list(range(30))
+
+    first, last = (int(n) for n in re.findall(r"\d+", folded[0]))
+    p = lm.encode(TEXT).shape[1] - 1
+    name = re.compile(f"^Layers {first} to {last}, quiet: layer {last} after FFN, position {p} ")
+    cell = page.get_by_role("gridcell", name=name)
+    reading = lm.trace(TEXT).readings("resid_post")
+    token = reading.tokens[last][p][0].replace(" ", "·")
+    expect(cell).to_have_attribute("aria-label", re.compile(f"first {re.escape(token)} "))
+
+    cell.click()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("grid")).to_have_attribute("aria-rowcount", "32")
+    assert "rows=all" in address(page)
+
+
+def test_the_folded_layers_are_those_across_which_the_predictions_rank_moves_least(page, deep):
+    ranks = deep.session.lm.trace(TEXT).readings("resid_post").rank_of_prediction[:, -1].clamp(max=1000).double()
+    before = deep.session.lm.trace(TEXT).readings("resid_pre").rank_of_prediction[:1, -1].clamp(max=1000).double()
+    moves = (ranks / torch.cat([before, ranks[:-1]])).log2().abs()
+    alone = [int(label.split()[1]) for label in rows(page) if label.startswith("Layer ")]
+    hidden = [n for n in range(29) if n not in alone]
+    largest = sorted(moves[:29].tolist(), reverse=True)[5]
+    assert len(hidden) > 14
+    assert max(moves[n] for n in hidden) < largest or not any(moves[n] for n in hidden)
+
+
+def test_attributions_are_listed_by_size_and_the_others_folded(page, deep):
+    card = page.get_by_role("region", name="Logit attribution")
+    found = deep.session.lm.trace(TEXT).question()
+    rows_ = deep.session.lm.trace(TEXT).attribution(found.token, -1, found.against).rows
+    sizes = sorted((abs(row.contribution) for row in rows_), reverse=True)
+    shown = [float(text.replace("−", "-")) for text in card.locator(".bar-number").all_inner_texts()[:10]]
+    assert [abs(x) for x in shown] == pytest.approx(sizes[:10], abs=6e-3)
+    card.get_by_text(f"All {len(rows_)}, in the order of the model").click()
+    expect(card.get_by_text("Attention 0", exact=True)).to_be_visible()
+
+
+def test_chat_gives_the_text_as_a_users_message(page, deep):
+    lm = deep.session.lm
+    prompt = page.get_by_role("region", name="Prompt")
+    expect(prompt).to_contain_text("was trained on conversations; this is given as it is")
+    prompt.get_by_role("checkbox", name="As a user's message").check()
+    ids = lm.chat(TEXT)[0].tolist()
+    grid = page.get_by_role("grid")
+    expect(grid).to_have_attribute("aria-colcount", str(len(ids) + 1))
+    expect(prompt).not_to_contain_text("given as it is")
+    expect(prompt.get_by_role("textbox", name="Prompt")).to_have_value(TEXT)
+    expect(prompt.get_by_role("status")).to_have_text(f"{len(ids)} tokens of {lm.n_ctx:,}")
+
+    roles = lm.vocabulary.roles(ids)
+    assert roles is not None and {None, "user"} == set(roles)
+    for p in (next(i for i, role in enumerate(roles) if role), len(ids) - 1):
+        said = "user's message" if roles[p] else "chat template"
+        name = re.compile(rf"^Layer 29 after FFN, position {p} .*\({said}\): first ")
+        expect(grid.get_by_role("gridcell", name=name)).to_be_attached()
+    expect(page.locator(".legend")).to_contain_text("from the user's message")
+    predicted = lm.token_strings([int(lm.trace(lm.chat(TEXT)).prediction[-1])])[0].replace(" ", "·")
+    expect(page.get_by_role("toolbar", name="Predictions of the next token").get_by_role("button").first).to_contain_text(
+        predicted
+    )
+
+    again = page.url if "chat=" in address(page) else ""
+    page.goto(again)
+    page.reload()
+    expect(prompt.get_by_role("checkbox", name="As a user's message")).to_be_checked()
+    prompt.get_by_role("checkbox", name="As a user's message").uncheck()
+    expect(grid).to_have_attribute("aria-colcount", str(lm.encode(TEXT).shape[1] + 1))
+    expect(prompt).to_contain_text("given as it is")
+
+
+def test_the_page_counts_the_tokens_that_no_list_shows(page, deep):
+    hidden = deep.session.lm.trace(TEXT).hidden
+    n = 0 if hidden is None else int(hidden.sum())
+    prediction = page.get_by_role("region", name="Prediction")
+    if n:
+        expect(prediction).to_contain_text(f"{n} token{'s' * (n > 1)} not listed")
+    else:
+        expect(prediction).not_to_contain_text("not listed")
