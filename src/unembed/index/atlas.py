@@ -118,7 +118,7 @@ def atlas_view(
     layers, numbers = found.memory.T
     top = _top_tokens(lm, index, found.memory)
     shown = top[:, :_SHOWN]
-    named = _naming(found, top)
+    named = _naming(found, top, _special(lm))
     ids = sorted({*shown.ravel().tolist(), *(token for one in named for token in one)})
     texts = dict(zip(ids, lm.token_strings(ids), strict=True))
     sizes = np.bincount(found.cluster, minlength=len(found.centre)).tolist()
@@ -181,15 +181,32 @@ def _top_tokens(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point
     return found
 
 
-def _naming(found: ValueMap, top: Int[np.ndarray, "point k"]) -> list[list[int]]:
-    """Return, for each island, the tokens that its values promote more often than others: count times log ratio."""
+def _special(lm: Decoder) -> set[int]:
+    """Return the ids of the tokens that no text contains, such as the end of one or `<filename>`."""
+    return set() if lm.tokenizer is None else set(lm.tokenizer.all_special_ids)
+
+
+def _naming(found: ValueMap, top: Int[np.ndarray, "point k"], special: set[int]) -> list[list[int]]:
+    """Return, for each island, the tokens that its values promote more often than others: count times log ratio.
+
+    The first token names one island only, the one with the highest score; special tokens name none.
+    """
     everywhere = Counter(top.ravel().tolist())
-    named = []
+    ranked: list[list[tuple[float, int]]] = []
     for number in range(len(found.centre)):
         rows = np.flatnonzero(found.cluster == number)
         counted, share = Counter(top[rows].ravel().tolist()), len(rows) / len(top)
         scores = {token: n * float(np.log(n / everywhere[token] / share)) for token, n in counted.items()}
-        named.append(sorted(scores, key=lambda token: (-scores[token], token))[:_NAMING])
+        ranked.append(sorted(((-score, token) for token, score in scores.items() if token not in special)))
+    taken: set[int] = set()
+    named: list[list[int]] = [[] for _ in ranked]
+    for number in sorted(range(len(ranked)), key=lambda n: ranked[n][:1]):
+        tokens = [token for _, token in ranked[number][: 8 * _NAMING]]
+        first = next((token for token in tokens if token not in taken), None)
+        if first is not None:
+            taken.add(first)
+            tokens = [first, *(token for token in tokens if token != first)]
+        named[number] = tokens[:_NAMING]
     return named
 
 

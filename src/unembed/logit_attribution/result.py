@@ -36,16 +36,19 @@ class EffectRow:
     index: int | None
     direct: float
     total: float | None
+    is_last: bool = False
+    """Whether it is in the last layer: only the rest of that layer and the final norm can react to it."""
 
     @property
     def note(self) -> str:
         """Say where direct and total effect disagree; empty if they agree within a factor of two."""
         if self.total is None:
             return "not ablated"
+        later = "what follows in this layer and the final norm" if self.is_last else "later layers"
         if abs(self.direct) < 1e-6 or self.direct * self.total < 0:
-            return "opposite sign: later layers reverse it" if abs(self.total) > 1e-6 else ""
+            return f"opposite sign: {later} reverse it" if abs(self.total) > 1e-6 else ""
         ratio = self.total / self.direct
-        return "later layers compensate" if ratio < 0.5 else "acts through later layers" if ratio > 2 else ""
+        return f"{later} compensate" if ratio < 0.5 else f"acts through {later}" if ratio > 2 else ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,9 +114,10 @@ class Attribution(Displayed):
             raise Unsupported("total effects of this attribution", why="it has no run", instead="Use trace.attribution")
         rows = self.top(top)
         totals = self.measure_effects(self, rows)
+        last = int(self.layer.max())
         pairs = zip(rows, totals, strict=True)
         return Effects(
-            tuple(EffectRow(r.label, r.layer, r.index, r.contribution, total) for r, total in pairs),
+            tuple(EffectRow(r.label, r.layer, r.index, r.contribution, total, r.layer == last) for r, total in pairs),
             f"Direct and total effects on a logit of {self.logit:+.4g}, by {self.by}, ablated to zero",
             self.provenance,
         )

@@ -25,6 +25,7 @@ from unembed.server.store import Presets, SavedAddresses
 if TYPE_CHECKING:
     from unembed.attention.circuits import Circuits
     from unembed.language_model import LanguageModel
+    from unembed.server.atlas_packing import PackedAtlas
     from unembed.stream.interventions import Edit
     from unembed.trace.trace import Trace
 
@@ -67,6 +68,8 @@ class ServerState:
         self.source = lm.name if source is None else source
         self.queue, self.cache = ModelQueue(), Cache()
         self.clusters = ClusterStore(lm, index)
+        self.atlas: tuple[int, PackedAtlas] | None = None
+        """The map of the values, with the time of the index's files that it was made of."""
         self.runs: OrderedDict[int, dict[str, Any]] = OrderedDict()
         """Comparisons since the server started, by number."""
         self.addresses = Cache(MAX_ADDRESS_BYTES)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from dataclasses import asdict
 
 from unembed.index.atlas import atlas_matches, atlas_view
+from unembed.server.atlas_packing import pack
 
 
 def lines(answer) -> list[dict]:
@@ -17,14 +18,21 @@ def test_the_map_comes_after_its_progress(client, wren):
     found = lines(client.post("/api/v1/atlas"))
     assert [line["kind"] for line in found] == ["progress"] * (len(found) - 2) + ["atlas", "done"]
     assert found[0]["of"] == 17
-    assert found[-2]["atlas"] == json.loads(json.dumps(asdict(atlas_view(wren))))
+    answer = client.get(f"/api/v1/atlas/maps/{found[-2]['version']}")
+    assert answer.headers["content-encoding"] == "gzip" and "immutable" in answer.headers["cache-control"]
+    assert answer.content == gzip.decompress(pack(atlas_view(wren)).body)
+    assert int(answer.headers["content-length"]) < 100_000
+
+
+def test_another_version_of_the_map_is_refused_in_words(client):
+    answer = client.get(f"/api/v1/atlas/maps/{'0' * 24}")
+    assert answer.status_code == 404 and answer.json()["fix"] == "Request the atlas again"
 
 
 def test_with_an_index_the_map_is_computed_once_and_has_densities(indexed, wren, index):
     first, again = lines(indexed.post("/api/v1/atlas")), lines(indexed.post("/api/v1/atlas"))
     assert [line["kind"] for line in again] == ["atlas", "done"]
-    assert again[0] == first[-2]
-    assert again[0]["atlas"]["density"] == atlas_view(wren, index).density
+    assert again[0] == first[-2] == {"kind": "atlas", "version": pack(atlas_view(wren, index)).version}
 
 
 def test_matches_are_the_searchs(client, wren):

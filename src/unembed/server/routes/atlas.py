@@ -5,32 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Path, Query, Response
 from fastapi.responses import StreamingResponse
 
+from unembed.errors import OutOfRange
 from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.server import requests as r
+from unembed.server.atlas_packing import pack
 from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
+from unembed.server.state import ServerState
 
 routes = Routes("atlas")
 
 
 @routes.post("/atlas", response_class=StreamingResponse)
 async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse:
-    """The map of the values (`unembed.index.atlas.AtlasView`), computed at the first request and stored with the index.
+    """Compute the map of the values at the first request; it is stored with the index, and kept by the server.
 
-    Lines of progress, then the map (`kind` atlas). A client that disconnects ends the work.
+    Lines of progress, then the map's `version` (`kind` atlas). A client that disconnects ends the work.
     """
 
     def work(report: Callable[[object], None]) -> None:
-        view = atlas_view(state.lm, state.index, lambda done, of: report({"kind": "progress", "done": done, "of": of}))
-        report({"kind": "atlas", "atlas": view})
+        made_of = _files(state)
+        if state.atlas is None or state.atlas[0] != made_of:
+            view = atlas_view(
+                state.lm, state.index, lambda done, of: report({"kind": "progress", "done": done, "of": of})
+            )
+            state.atlas = made_of, pack(view)
+        report({"kind": "atlas", "version": state.atlas[1].version})
 
     return ndjson_response(state.stream_progress(work, client=client, channel="atlas"))
+
+
+@routes.get("/atlas/maps/{version}", response_class=Response)
+async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f]{24}$")]) -> Response:
+    """A version of the map, as `unembed.server.atlas_packing` packs it. It never changes, so a browser keeps it."""
+    if state.atlas is None or state.atlas[1].version != version:
+        raise OutOfRange(f"map {version}", why="this server has another one", instead="Request the atlas again")
+    kept = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
+    return Response(state.atlas[1].body, media_type="application/octet-stream", headers=kept)
 
 
 @routes.answer("GET /atlas/matches", "searching memories", depends_on=lambda state: state.label_version)
 def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> AtlasMatches:
     """All memories that a query of the search finds."""
     return atlas_matches(state.lm, state.index, q)
+
+
+def _files(state: ServerState) -> int:
+    """Return when a file of the index was last added or replaced, such as the gallery; 0 without an index."""
+    return 0 if state.index is None else state.index.path.stat().st_mtime_ns

@@ -115,6 +115,18 @@ async function request(path, init, key, channel, what, fresh) {
   }
 }
 
+/** A response of bytes, which the browser itself caches. */
+export async function binary(path, { channel = path, what = "" } = {}) {
+  const { answer, end } = await begin(path, {}, channel, what);
+  try {
+    return await answer.arrayBuffer();
+  } catch (error) {
+    throw failed(error, "cut", "the server stopped in the middle");
+  } finally {
+    end();
+  }
+}
+
 /** A streamed response: `on(line)` is called with each line of JSON; resolves at the end of the stream. */
 export async function stream(path, body, on, { channel = path, what = "" } = {}) {
   const { answer, end } = await begin(path, posted(body), channel, what);

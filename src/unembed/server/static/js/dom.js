@@ -82,7 +82,7 @@ export const selectBox = (label, options, chosen, onchoose, props = {}) =>
 /** A control with its label. */
 export const worded = (text, ...control) => h("label.row.faint", text, control);
 
-/** One choice among few, as a row of radio-like buttons: options of `selectBox`, which may have a title. */
+/** One choice among few, as a row of radio-like buttons: options of `selectBox`, which may have a title; `show(value)`. */
 export function segmented(label, options, chosen, onchoose) {
   const choose = (value) => (draw(value), onchoose(value));
   const group = h("div.segmented", { role: "radiogroup", "aria-label": label, onkeydown: move }, [
@@ -107,7 +107,7 @@ export function segmented(label, options, chosen, onchoose) {
     next.focus();
   }
   draw(chosen);
-  return group;
+  return Object.assign(group, { show: draw });
 }
 
 /** Let some controls share one Tab stop: arrow keys move between them, in steps of `step` to the left and right. */

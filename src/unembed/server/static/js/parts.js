@@ -21,7 +21,7 @@ import {
 import * as bars from "./islands/bars.js";
 import { token } from "./islands/tokens.js";
 import { nameOf } from "./names.js";
-import { cardOf, go, idOf, state, turn } from "./state.js";
+import { cardOf, go, idOf, state, turn, watch } from "./state.js";
 
 /**
  * A list of candidates, best first. For changes of rank: `before`, the list one stage earlier, or `from`, the rank of
@@ -142,9 +142,22 @@ const saver = () =>
   });
 const save = (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true }));
 
-/** One choice among few that the address holds under a name. */
-export const choice = (label, name, options) =>
-  segmented(label, options, state()[name], (value) => turn({ [name]: value }));
+/** One choice among few that the address holds under a name; it follows the address. */
+export function choice(label, name, options) {
+  const group = segmented(label, options, state()[name], (value) => turn({ [name]: value }));
+  follows(group, (now) => group.show(now[name]));
+  return group;
+}
+
+/** Call `on(state)` at every change while an element is on the page. */
+export function follows(el, on) {
+  let wasShown = false;
+  const end = watch((now) => {
+    wasShown ||= el.isConnected;
+    if (wasShown && !el.isConnected) return end();
+    return on(now);
+  });
+}
 
 /** A cell of a table that holds a number, which is aligned at the right. */
 export const numberCell = (x) => h("td.n", x);

@@ -213,13 +213,25 @@ function text(node, out, at) {
   }
 }
 
+/** A text with those of its outer spaces that were laid out: at the ends of a line there are none. */
+function asShown(text, width, font) {
+  const on = measure(font);
+  const away = (one) => Math.abs(on.measureText(one).width - width);
+  const ways = [text.trim(), text.trimStart(), text.trimEnd(), text];
+  return ways.reduce((best, one) => (away(one) < away(best) - 0.5 ? one : best));
+}
+
 function lines(node, keepsSpaces) {
   const range = document.createRange();
   const clean = (line) => (keepsSpaces ? line.replace(/\n$/, "") : line.replace(/\s+/g, " "));
+  const font = fontOf(getComputedStyle(node.parentElement));
   range.selectNodeContents(node);
   const all = [...range.getClientRects()].filter((box) => box.width);
   if (all.length < 2)
-    return all.map((box) => ({ line: keepsSpaces ? clean(node.data) : clean(node.data).trim(), box }));
+    return all.map((box) => ({
+      line: keepsSpaces ? clean(node.data) : asShown(clean(node.data), box.width, font),
+      box,
+    }));
   const found = [];
   let at = 0;
   for (const letter of node.data) {

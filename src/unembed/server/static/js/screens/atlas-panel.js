@@ -1,14 +1,17 @@
 /** The panes beside the map: the selected memory, several selected ones, and the best of the gallery. */
-import { button, fill, grouped, h, many, num, percent } from "../dom.js";
+import { button, fill, grouped, h, many, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import * as names from "../names.js";
 import { memoryLink, table, toks } from "../parts.js";
-import { go, idOf, parseId, state, turn } from "../state.js";
+import { go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 
 /** The most memories that the list of a selection shows, and that are switched off together. */
 const LISTED = 60;
 const SWITCHED = 200;
+
+/** A density of the packed map, which has one digit. */
+const rounded = (density) => (density ? `about ${Number((100 * density).toPrecision(1))} %` : "none");
 
 /** What is said of a point of the atlas. */
 export function pointsOf(atlas) {
@@ -17,7 +20,7 @@ export function pointsOf(atlas) {
     one,
     id: (i) => idOf(one(i)),
     top: (i, n = 4) => atlas.top[i].slice(0, n).map((id) => [token(atlas.tokens[id]), " "]),
-    density: (i) => (atlas.density ? `active on ${percent(atlas.density[i])} of tokens` : ""),
+    density: (i) => (atlas.density ? `active on ${rounded(atlas.density[i])} of tokens` : ""),
     best: (i) => atlas.best.find((b) => b.point === i),
   };
 }
@@ -58,7 +61,7 @@ function drawSeveral(t, list) {
   const common = [...shared].filter(([, n]) => n > 1).sort((a, b) => b[1] - a[1]);
   const row = (i) => [
     h("span", chooser(t, i), " ", names.at(points.id(i)) ?? ""),
-    atlas.density ? percent(atlas.density[i]) : "",
+    atlas.density ? rounded(atlas.density[i]) : "",
     points.top(i),
   ];
   fill(t.panel, [
@@ -92,11 +95,14 @@ function drawOne(t, i) {
   const described = points.best(i);
   const island = atlas.islands[atlas.cluster[i]];
   const linked = memoryLink(one);
+  const promoted = h("p", points.top(i));
+  const draw = (found) => fill(promoted, toks(found.promoted));
+  t.api.get(memoryPath(one), { top: 8 }, { channel: "atlas-one" }).then(draw, t.api.fail);
   fill(t.panel, [
     // The description has a line of its own.
     h("h3", described ? linked.slice(0, names.isLabelled(one) ? 2 : 1) : linked),
     described && h("p", described.description, h("span.faint", ` best memory ${described.rank}`)),
-    h("p", points.top(i)),
+    promoted,
     h("p.faint", [`layer ${one.layer}`, atlas.kinds[atlas.kind[i]], points.density(i)].filter(Boolean).join(" · ")),
     h("div.row", [
       button("Open its card", () => go({ screen: "memory", compared: "" }), "btn main small"),

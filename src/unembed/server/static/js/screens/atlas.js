@@ -6,6 +6,7 @@ import { visible } from "../islands/tokens.js";
 import { about, card, columns, noMemories, pane } from "../parts.js";
 import { sheet } from "../sheet.js";
 import { differ, go, idOf, state, turn } from "../state.js";
+import { loadMap } from "./atlas-map.js";
 import { drawBest, drawPanel, hover, pointsOf } from "./atlas-panel.js";
 import { COLOURS, colour, paint } from "./atlas-shades.js";
 
@@ -116,12 +117,13 @@ function clear(t) {
 const load = (t) =>
   pane(t.canvas, async () => {
     fill(t.counted, "Reading the map …");
+    let version = "";
     const progress = (line) => {
-      if (line.kind === "atlas") t.atlas = line.atlas;
+      if (line.kind === "atlas") version = line.version;
       else fill(t.counted, `Computing the map, once: step ${line.done} of ${line.of}`);
     };
     await t.api.stream("/atlas", {}, progress, { channel: "atlas", what: "Computing the map of all values" });
-    const { atlas } = t;
+    const atlas = (t.atlas = await loadMap(t.api, version));
     t.points = pointsOf(atlas);
     t.at = new Map(atlas.layer.map((_, i) => [t.points.id(i), i]));
     const [shown, all] = [atlas.x.length, atlas.n_values].map(grouped);

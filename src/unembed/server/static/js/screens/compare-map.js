@@ -14,6 +14,9 @@ export const POINTS = [
 ];
 export const pointOf = (found) => POINTS.find(([point]) => point === found.point) ?? POINTS[0];
 
+/** A fraction recovered that the map shows as none. */
+const STILL = 0.0005;
+
 const percent = (x) => `${fixed(100 * x, 1)} %`;
 
 /** The prompt that is patched. */
@@ -61,7 +64,17 @@ export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
     [h("b.whole", percent(recovered[n][c])), " of the way to the other prompt."],
   ];
   const hint = "Each cell is a run with one patched activation; choose one to see its heads and memories.";
-  fill(cellSentence, at ? patched(at) : hint);
+  const unpatched = view[into()].tokens.filter((_, p) => !there.has(p)).map((one) => token(one.token));
+  const isStill = recovered.every((row) => row.every((x) => Math.abs(x) < STILL));
+  fill(cellSentence, [
+    at ? patched(at) : hint,
+    unpatched.length > 0 && [
+      " Not patched, because the other prompt has no token in their place: ",
+      unpatched.map((one, i) => [i > 0 && ", ", one]),
+      isStill && ". No cell moves the logit difference",
+      ".",
+    ],
+  ]);
   const head = ["layer", "position", "token", "logit difference", "fraction recovered"];
   fill(mapTable, [asTable(head, () => patchingRows(found, visible))]);
 }

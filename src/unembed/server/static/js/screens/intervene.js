@@ -28,6 +28,7 @@ export function render(root, page) {
   const controls = [worded("new tokens", newTokens), worded("seed", seed), both.start, both.stop];
   fill(root, [
     h("div.stack.bounded", [
+      h("h1.hidden", "Intervene"),
       h("section.prompt", box),
       h("div.two", card("Continuations", controls, both.el), edited.el),
       h("div.two", card("Next token", null, next), runs.el),

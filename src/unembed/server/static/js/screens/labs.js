@@ -10,12 +10,13 @@ const MODULES = { toxicity: () => import("./labs-toxicity.js"), "early-exit": ()
 export function render(root, page) {
   const host = h("div.stack");
   /** @type {any} */ let shown = null;
-  const which = () => state().path[0] || "steer";
+  const which = () => (state().path[0] in LABS ? state().path[0] : "steer");
   const tabs = segmented("Laboratory", LABS, which(), (v) => go({ path: [v] }));
   fill(root, h("div.stack.bounded", h("div.row", h("h1", "Labs"), tabs), host));
 
   function draw() {
     const name = which();
+    tabs.show(name);
     const missing = (text) => fill(host, h("p.note", text));
     shown = null;
     if (!page.model.can.memories)
@@ -25,7 +26,7 @@ export function render(root, page) {
     if (name === "steer") shown = steer(host, page.api);
     else
       pane(host, async () => {
-        const module = await (MODULES[name] ?? MODULES.toxicity)();
+        const module = await MODULES[name]();
         shown = module.render(host, page);
       });
   }

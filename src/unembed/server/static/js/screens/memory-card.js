@@ -2,7 +2,7 @@
 import { lengths } from "../contexts.js";
 import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
-import { token } from "../islands/tokens.js";
+import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { card, loading, pane } from "../parts.js";
 import { memoryPath } from "../state.js";
@@ -37,7 +37,7 @@ export function drawCard(t, names) {
   );
   const tested = (largest) => {
     t.tried = largest;
-    if (t.usual) distribution(usual, t.usual, largest);
+    drawUsual(t);
   };
   return [
     figures(model, view, { here, effect, density, cluster: clustered }),
@@ -73,7 +73,8 @@ export const loadHere = (t) =>
     drawHere(t);
   });
 
-function drawHere({ here, usual, boxes, steer }) {
+function drawHere(t) {
+  const { here, usual, boxes, steer } = t;
   if (!here) return;
   const m = here.here.coefficient;
   const share = percentile(usual, m);
@@ -83,6 +84,18 @@ function drawHere({ here, usual, boxes, steer }) {
   fill(boxes.here, num(m), h("small", { title }, size, where));
   fill(boxes.effect, effectOf(here), here.here.always_on && h("span.tag", "always on"));
   steer.draw(here, usual);
+  drawUsual(t);
+}
+
+/** The histogram, with the coefficient at the chosen position and the largest one on the tested text. */
+function drawUsual({ usual, here, tried, boxes }) {
+  if (!usual) return;
+  const where = here && `${visible(here.tokens[here.position])} (${here.position})`;
+  const marks = [
+    here && { value: here.here.coefficient, name: `at ${where}`, what: `At ${where}` },
+    tried !== null && { value: tried, name: "tested", what: "Largest on the tested text" },
+  ];
+  distribution(boxes.usual, usual, marks.filter(Boolean));
 }
 
 function loadUsual(t) {
@@ -94,7 +107,7 @@ function loadUsual(t) {
     const found = await api.get(`${memoryPath(view)}/coefficients`, {}, { channel: "sample" });
     if (!isShown(t, view)) return;
     t.usual = found;
-    distribution(boxes.usual, found, t.tried);
+    drawUsual(t);
     quantiles(boxes.bands, found);
     const spark = h("span.spark");
     histogram.sparkline(spark, found.counts);

@@ -53,16 +53,15 @@ export function quantiles(box, usual) {
   fill(box, h("h3.apart", title), usual.bands.map(band));
 }
 
-/** The histogram of the sample, with one coefficient marked and the number of smaller ones. */
-export function distribution(el, usual, marked) {
+/** The histogram of the sample, with some coefficients marked, and for each the number of smaller ones. */
+export function distribution(el, usual, marks) {
   const { counts, edges, sampled, tokens } = usual;
   const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
-  const below = sumOf(counts, (n, i) => (edges[i + 1] <= marked ? n : 0));
+  const below = ({ value }) => sumOf(counts, (n, i) => (edges[i + 1] <= value ? n : 0));
   const label = `Coefficients of ${grouped(sampled)} sampled tokens, heights logarithmic`;
-  const marks = marked === null ? [] : [{ value: marked, name: `here ${num(marked)}` }];
   fill(el, [
     drawn(histogram.mount, { ...usual, marks, label }),
-    marked !== null && h("p", "Here ", h("b", num(marked)), `, above ${grouped(below)} of them.`),
+    marks.map((one) => h("p", `${one.what} `, h("b", num(one.value)), `, above ${grouped(below(one))} of them.`)),
     h("p.faint", [
       `${label}. Over all ${grouped(tokens)} tokens of the index: mean ${num(mean)}, standard deviation ` +
         `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,

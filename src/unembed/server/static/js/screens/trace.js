@@ -34,6 +34,7 @@ export function render(root, page) {
   t.flow = flowCard(page, { position: () => t.view?.position ?? -1, live: () => live(t) });
   t.whole = h("div.trace", [
     h("div.stack", [
+      h("h1.hidden", "Trace"),
       t.promptBox.el,
       t.failed,
       t.predicted.el,
