@@ -30,6 +30,11 @@ def test_a_search_names_the_tokens_that_it_looked_for() -> None:
     assert found.forms["unfathomably"] == [] and len(found.notes) == 1
 
 
+def test_an_expression_that_would_take_forever_is_refused() -> None:
+    found = search(unembed.load(), None, r"/(\w|\w|\w|\w)*[!?]$/", 5)
+    assert "it takes more than 0.5 s on the vocabulary" in found.notes[0] and not found.hits
+
+
 def test_suppressing_values_have_the_lowest_scores_of_any_form() -> None:
     wren = unembed.load()
     ids = word_forms(wren, "paris")

@@ -117,3 +117,26 @@ test("a map of patches names the layers that have the point, which are not all l
   goTo("#/compare?layer=0&position=2");
   assert.equal(cell(found), null);
 });
+
+const { quietRuns } = await module("screens/trace-rows.js");
+
+/** A trace of which the prediction has these ranks after each layer. */
+const traceOf = (ranks) => ({
+  embedding: { rank_of_prediction: [[5000, ranks[0]]] },
+  stages: [{ ids: ranks, rank_of_prediction: ranks.map((rank) => [1, rank]) }],
+});
+
+test("quiet layers are those across which the prediction's rank moves least within the first 1,000", () => {
+  const early = Array.from({ length: 20 }, (_, n) => 2000 + 900 * n);
+  assert.deepEqual(quietRuns(traceOf([...early, 500, 80, 81, 40, 3, 2, 1])), [[0, 19]]);
+  assert.deepEqual(quietRuns(traceOf(early.slice(0, 16))), [], "a model of few layers is shown whole");
+  const { embedding, ...part } = traceOf([...early, 1]);
+  assert.deepEqual(quietRuns(part), [], "nor are layers folded that have not been received");
+});
+
+test("however much moves, the rows fit a screen", () => {
+  const runs = quietRuns(traceOf(Array.from({ length: 40 }, (_, n) => 1 + ((n * 37) % 101))));
+  const hidden = runs.reduce((sum, [first, last]) => sum + last - first, 0);
+  assert.ok(40 - hidden <= 9);
+  assert.ok(runs.every(([first, last]) => first < last && last < 39));
+});

@@ -12,11 +12,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+import regex
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.memories.token_ranking import values_scoring, word_forms
@@ -34,6 +37,8 @@ MAX_SCORED = 1000
 """Values listed where each value has a score for the token, so that the list has no natural end."""
 MAX_MATCHED_TOKENS = 200
 """Tokens of the vocabulary that a wildcard or a regular expression may match."""
+PATIENCE = 0.5
+"""Seconds for a regular expression over the vocabulary; with one repetition inside another, some never end."""
 _PART = re.compile(r'(?P<kind>ctx:|name:|layer:|-)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
 _MEMORY = re.compile(r"[Ll](\d{1,6})[Mm.](\d{1,7})")
 _LAYERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
@@ -292,12 +297,22 @@ def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
 
 
 def _matching(lm: Decoder, pattern: str) -> list[int]:
-    """Return the tokens that a regular expression matches."""
+    """Return the tokens that a regular expression matches, of which the search ends after `PATIENCE` seconds."""
+    ids: list[int] = []
     try:
-        expression = re.compile(pattern)
-    except re.error as error:
+        expression = regex.compile(pattern)
+        end = time.monotonic() + PATIENCE
+        for i, text in enumerate(lm.token_strings(list(range(lm.d_vocab)))):
+            if expression.search(text, timeout=max(1e-3, end - time.monotonic())):
+                ids.append(i)
+    except regex.error as error:
         raise InvalidInput(f"/{pattern}/", why=f"it is not a regular expression: {error}") from error
-    ids = [i for i, text in enumerate(lm.token_strings(list(range(lm.d_vocab)))) if expression.search(text)]
+    except TimeoutError as error:
+        raise InvalidInput(
+            f"/{pattern}/",
+            why=f"it takes more than {PATIENCE:g} s on the vocabulary",
+            instead="Write it without a repetition inside another one",
+        ) from error
     if not ids or len(ids) > MAX_MATCHED_TOKENS:
         why = f"it matches {len(ids):,} tokens of the vocabulary"
         raise InvalidInput(f"/{pattern}/", why=why, instead=f"Match at least one and at most {MAX_MATCHED_TOKENS}")

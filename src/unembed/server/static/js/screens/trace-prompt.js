@@ -16,7 +16,7 @@ const TASKS = {
 /** Milliseconds without a key after which the text is tokenized. */
 const PAUSE = 60;
 
-const counted = (n, limit) => `${grouped(n)} token${n === 1 ? "" : "s"}${limit ? ` of ${limit}` : ""}`;
+const counted = (n, limit) => `${grouped(n)} token${n === 1 ? "" : "s"}${limit ? ` of ${grouped(limit)}` : ""}`;
 
 /** What the user entered: the message of a conversation, or the prompt itself. */
 const entered = () => state().chat || prompt();

@@ -15,9 +15,9 @@ export const METRICS = [
 /** A change of rank by at least this factor between two rows is marked. */
 const BIG = 8;
 
-/** A model of more layers than this is shown without its quiet ones: this many layers stay. */
+/** A model of more layers than this is shown without its quiet ones, in so many rows. */
 const MANY_LAYERS = 16;
-const SHOWN_LAYERS = 7;
+const SHOWN_ROWS = 9;
 /** Ranks beyond this are all the same to a reader: early readings are of tokens by chance. */
 const FAR = 1000;
 const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
@@ -58,11 +58,20 @@ export function quietRuns(trace) {
   const n = trace.stages.at(-1).ids.length;
   if (n <= MANY_LAYERS || !trace.embedding) return []; // which comes with the whole trace
   const moves = Array.from({ length: n - 1 }, (_, layer) => movement(trace, layer));
-  const least = [...moves].sort((a, b) => b - a)[SHOWN_LAYERS - 2];
+  for (const least of [...new Set(moves)].sort((a, b) => a - b)) {
+    const runs = runsBelow(moves, least);
+    const hidden = runs.reduce((sum, [first, last]) => sum + last - first, 0);
+    if (n - hidden <= SHOWN_ROWS) return runs;
+  }
+  return [[0, n - 2]];
+}
+
+/** The runs of at least two layers that move no further than `least`. */
+function runsBelow(moves, least) {
   const runs = [];
-  for (let from = 0; from < n - 1; from++) {
+  for (let from = 0; from < moves.length; from++) {
     let to = from;
-    while (to < n - 1 && (moves[to] < least || moves[to] === 1)) to++;
+    while (to < moves.length && moves[to] <= least) to++;
     if (to - from > 1) runs.push([from, to - 1]);
     from = to;
   }
