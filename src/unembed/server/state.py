@@ -25,7 +25,7 @@ from unembed.server.store import Presets, SavedAddresses
 if TYPE_CHECKING:
     from unembed.attention.circuits import Circuits
     from unembed.language_model import LanguageModel
-    from unembed.server.atlas_packing import PackedAtlas
+    from unembed.server.packed_atlas import PackedAtlas
     from unembed.stream.interventions import Edit
     from unembed.trace.trace import Trace
 

@@ -6,7 +6,7 @@ import gzip
 import json
 
 from unembed.index.atlas import atlas_matches, atlas_view
-from unembed.server.atlas_packing import pack
+from unembed.server.packed_atlas import pack
 
 
 def lines(answer) -> list[dict]:

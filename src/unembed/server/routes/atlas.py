@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from unembed.errors import OutOfRange
 from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.server import requests as r
-from unembed.server.atlas_packing import pack
+from unembed.server.packed_atlas import pack
 from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
 from unembed.server.state import ServerState
@@ -21,7 +21,7 @@ routes = Routes("atlas")
 
 @routes.post("/atlas", response_class=StreamingResponse)
 async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse:
-    """Compute the map of the values at the first request; it is stored with the index, and kept by the server.
+    """Compute the map of the values at the first request; it is stored with the index and in the server.
 
     Lines of progress, then the map's `version` (`kind` atlas). A client that disconnects ends the work.
     """
@@ -40,11 +40,11 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
 
 @routes.get("/atlas/maps/{version}", response_class=Response)
 async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f]{24}$")]) -> Response:
-    """A version of the map, as `unembed.server.atlas_packing` packs it. It never changes, so a browser keeps it."""
+    """A version of the map, as `unembed.server.packed_atlas` packs it. It never changes, so a browser may cache it for good."""
     if state.atlas is None or state.atlas[1].version != version:
         raise OutOfRange(f"map {version}", why="this server has another one", instead="Request the atlas again")
-    kept = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
-    return Response(state.atlas[1].body, media_type="application/octet-stream", headers=kept)
+    headers = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
+    return Response(state.atlas[1].body, media_type="application/octet-stream", headers=headers)
 
 
 @routes.answer("GET /atlas/matches", "searching memories", depends_on=lambda state: state.label_version)

@@ -1,6 +1,6 @@
-/** The packed map of the values, as `unembed.server.atlas_packing` describes it. */
+/** The packed map of the values, as `unembed.server.packed_atlas` describes it. */
 
-/** Load a version of the map; the browser keeps it. */
+/** Load a version of the map; the browser caches it. */
 export async function loadMap(api, version) {
   const answer = await api.binary(`/atlas/maps/${version}`, { channel: "atlas-map", what: "Reading the map" });
   return unpack(answer);

@@ -52,12 +52,12 @@ export function headCard(t, own) {
       h("div.two", [
         h("div.stack", [
           h("label.row.faint", "text", h("span", { style: { flex: "1", display: "grid" } }, own)),
+          part("Contribution by source token", sources),
           part(
             ["Attention from ", token(found.tokens[at]), ` (${at})`],
             [looks(found, at, read), h("p.faint", note), terms],
           ),
           weights(found, shown),
-          part("Contribution by source token", sources),
         ]),
         h("div.stack", circuits(t, circuit)),
       ]),

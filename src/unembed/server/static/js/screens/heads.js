@@ -39,8 +39,10 @@ export function render(root, page) {
     h("div.stack.bounded", [
       h("div.row", h("h1", "Heads"), why.el),
       wrong,
-      h("div.two", card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),
-      card(one.title, one.named, one.el),
+      h("div.heads", [
+        h("div.stack", card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),
+        card(one.title, one.named, one.el),
+      ]),
       h("div.two", [h("div.stack", repeat.card), h("div.stack", examples.card, card("Labels", null, called))]),
     ]),
   ]);

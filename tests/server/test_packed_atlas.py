@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unembed.index.atlas import AtlasView, atlas_view
-from unembed.server.atlas_packing import LEAST_DENSITY, LEVELS_A_DECADE, STEPS, PackedAtlas, pack
+from unembed.server.packed_atlas import LEAST_DENSITY, LEVELS_A_DECADE, STEPS, PackedAtlas, pack
 
 
 def unpacked(found: PackedAtlas) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
