@@ -26,6 +26,24 @@ def exhibit(
     return Exhibit(name, Table(title, flat, provenance), note, **shown)
 
 
+def drawing(
+    kind: str, name: str, title: str, x: str, y: str | Mapping[str, str] | Sequence[str], table: str = "", **more: Any
+) -> Figure:
+    """Make a figure whose axes are labelled with the names of their columns unless `more` has a label.
+
+    Args:
+        y: the columns drawn, each with its name in the legend where that is another.
+        table: the name of the table; that of the figure when empty.
+        more: further attributes of `Figure`.
+    """
+    series = (y,) if isinstance(y, str) else tuple(y)
+    labels = tuple(y.values()) if isinstance(y, Mapping) else ()
+    if kind != "text":
+        axes = {"x_label": x, "y_label": more.get("rows", series[0])}
+        more = {axis: column.replace("_", " ") for axis, column in axes.items()} | more
+    return Figure(name, title, kind, table or name, x, series, labels, **more)
+
+
 def by_layer(
     name: str,
     title: str,
@@ -40,11 +58,10 @@ def by_layer(
     """Make a figure with the layer as x axis; it shows shares unless `percent` says otherwise.
 
     Args:
-        series: the columns drawn, each with its name in the legend where that is another.
+        series: as `y` of `drawing`.
         more: further attributes of `Figure`.
     """
-    labels = tuple(series.values()) if isinstance(series, Mapping) else ()
-    return Figure(name, title, kind, table, "layer", tuple(series), labels, "layer", y_label, percent, **more)
+    return drawing(kind, name, title, "layer", series, table, y_label=y_label, percent=percent, **more)
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[float]]:

@@ -22,10 +22,11 @@ from unembed.attention.behaviour.repeated_pattern import Length, Sequences, repe
 from unembed.attention.weights.by_layer import by_layer, number_or_none
 from unembed.attention.weights.copying import copying, matching
 from unembed.attention.weights.folded_weights import require_heads
-from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words
+from unembed.attention.weights.missing_circuits import not_available
 from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS, NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Screen, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Screen, Section
 from unembed.document.numbers import as_written
 from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
@@ -311,8 +312,8 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     """
     places = scores.places()
     by_circuit, missing = _by_circuit(circuits, basis, places)
-    if without := effects_missing(circuits.lm):
-        missing["What heads add to logits"] = without
+    if no_effects := effects_missing(circuits.lm):
+        missing["What heads add to logits"] = no_effects
     columns: dict[str, list[Any]] = {
         "layer": [layer for layer, _ in places],
         "head": [head for _, head in places],
@@ -334,64 +335,46 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
         "heads that have one come first, those with the largest score of each role at the top."
     )
     if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
-        note += (
-            f" Layers without attention have no attention weights, so these scores do not exist there: "
-            f"{', '.join(others)}."
-        )
-    absent = tuple(
-        f"{what}: not available in {layers_in_words(of, circuits.lm)}, because {why}."
-        for what, reasons in missing.items()
-        for why, of in layers_by_reason(reasons).items()
-    )
+        without = "Layers without attention have no attention weights, so these scores do not exist there"
+        note += f" {without}: {', '.join(others)}."
+    absent = (line for what, reasons in missing.items() for line in not_available(what, reasons, circuits.lm))
     columns = _in_order(columns, _by_role(scores, places))
     copied, by_weights = _largest_first(copied, "copying"), _largest_first(by_weights, "copying_score")
-    table = Table("What heads attend to on repeated random tokens", columns, provenance)
-    logits = Table("What heads add to the logit of the token they attend to most, above the mean", copied, provenance)
-    weights = Table("What the circuits of heads copy and match, by weights", by_weights, provenance)
-    heat = tuple(
-        Figure(
-            f"heads_{kind}",
-            title,
-            "heat",
-            source,
-            "head",
-            (kind,),
-            x_label="head",
-            y_label="layer",
-            rows="layer",
-            y_range=ends,
-            published=NOT_IN_PAPER,
-        )
-        for source, kind, title, ends in (
+    heat = (
+        drawing("heat", f"heads_{y}", title, "head", y, table, rows="layer", y_range=ends, published=NOT_IN_PAPER)
+        for table, y, title, ends in (
             ("heads", "previous_token", "Attention to the previous token", (0, 1)),
             ("heads", "induction", "Attention to the token after the earlier occurrence", (0, 1)),
             ("heads_by_weights", "copying_score", "Copying score of the OV circuit", (-1, 1)),
         )
     )
-    percent = ("previous_token", "duplicate_token", "induction", "resting", "current_token")
-    scatter = Figure(
-        "heads_positive", "Positive eigenvalues of the QK and OV circuits", "scatter", "heads_by_weights",
-        "positive_eigenvalues", ("positive_matching",), x_label="OV, share positive", y_label="QK, share positive",
-        y_range=(0, 1), percent=True, published=NO_NUMBERS,
-    )  # fmt: skip
+    positive = {
+        "x_label": "OV, share positive",
+        "y_label": "QK, share positive",
+        "y_range": (0, 1),
+        "percent": True,
+        "published": NO_NUMBERS,
+    }
+    title, x, y = "Positive eigenvalues of the QK and OV circuits", "positive_eigenvalues", "positive_matching"
+    scatter = drawing("scatter", "heads_positive", title, x, y, "heads_by_weights", **positive)
     edges = [i / 5 for i in range(-5, 6)]
     known = [s for s in by_circuit["copying_score"] if s is not None]
     counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
-    histogram = Table(
-        "How many heads have which copying score",
-        {"copying_score": [as_written(f"{low:.1f} to {high:.1f}") for low, high in pairwise(edges)], "heads": counted},
-        provenance,
-    )
-    bars = Figure(
-        "copying_histogram", "Heads by copying score", "bar", "copying_histogram", "copying_score", ("heads",),
-        x_label="copying score", y_label="heads",
-        published=f"Published: {COPYING_HEADS} of the one-layer model copy; no other numbers are at hand.",
-    )  # fmt: skip
+    histogram = {
+        "copying_score": [as_written(f"{low:.1f} to {high:.1f}") for low, high in pairwise(edges)],
+        "heads": counted,
+    }
+    published = f"Published: {COPYING_HEADS} of the one-layer model copy; no other numbers are at hand."
+    name = "copying_histogram"
+    bars = drawing("bar", name, "Heads by copying score", "copying_score", "heads", published=published)
+    attended, copies = "What heads attend to on repeated random tokens", "How many heads have which copying score"
+    by_circuits = "What the circuits of heads copy and match, by weights"
+    added = "What heads add to the logit of the token they attend to most, above the mean"
     exhibits = (
-        Exhibit("heads", table, percent=percent),
-        Exhibit("heads_by_weights", weights, percent=("positive_eigenvalues", "positive_matching")),
-        Exhibit("heads_copying", logits, folded=True),
-        Exhibit("copying_histogram", histogram, folded=True),
+        exhibit("heads", attended, columns, provenance, percent=tuple(kind for kind in KINDS if kind != "copying")),
+        exhibit("heads_by_weights", by_circuits, by_weights, provenance, percent=(x, y)),
+        exhibit("heads_copying", added, copied, provenance, folded=True),
+        exhibit(name, copies, histogram, provenance, folded=True),
     )
     return Section("Heads", (note, *absent), exhibits, (*heat, scatter, bars))
 

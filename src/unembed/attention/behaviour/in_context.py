@@ -21,9 +21,9 @@ from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
-from unembed.document.intervals import columns as columns_of
+from unembed.document.exhibits import drawing, exhibit
 from unembed.document.intervals import mean_of
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
@@ -273,29 +273,13 @@ def in_context_section(
             columns[f"loss_{name}"] = smoothed(found)
             labels.append(f"without {', '.join(head_name(a, h) for a, h in found.ablated)}")
     runs = [whole, *(found for found in (without, control) if found is not None)]
-    scores = Table(
-        "Loss late less loss early, nats a token",
-        {
-            "heads": labels,
-            **columns_of("score", [mean_of(found.differences.numpy()) for found in runs]),
-        },
-        provenance,
+    scores = {"heads": labels, "score": [mean_of(found.differences.numpy()) for found in runs]}
+    exhibits = (
+        exhibit("in_context_scores", "Loss late less loss early, nats a token", scores, provenance),
+        exhibit("in_context", "Loss by position", columns, provenance, folded=True),
     )
-    table = Table("Loss by position", columns, provenance)
-    y = tuple(name for name in columns if name != "position")
-    figure = Figure(
-        "in_context",
-        "Loss by position",
-        "line",
-        "in_context",
-        "position",
-        y,
-        tuple(labels),
-        "position",
-        "nats a token",
-        published=NOT_IN_PAPER,
-    )
-    exhibits = (Exhibit("in_context_scores", scores), Exhibit("in_context", table, folded=True))
+    y, shown = dict(zip(list(columns)[1:], labels, strict=True)), {"y_label": "nats a token", "published": NOT_IN_PAPER}
+    figure = drawing("line", "in_context", "Loss by position", "position", y, **shown)
     return Section("In-context learning", (text,), exhibits, (figure,))
 
 

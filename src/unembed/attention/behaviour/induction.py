@@ -28,12 +28,13 @@ from unembed.attention.weights.low_rank import by_modulus
 from unembed.attention.weights.missing_circuits import missing_circuits
 from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Seed, Top
-from unembed.results import Provenance, Records, Table
+from unembed.results import Provenance, Records
 
 
 @torch.no_grad()
@@ -224,18 +225,13 @@ def induction_section(
             f"In the corpus: attention to what followed earlier occurrences of the same token, over "
             f"{on_text.n_positions:,} positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
         )
-    table = Table(f"Induction heads of {circuits.lm.name}", columns, provenance)
-    figures = (
-        Figure(
-            "induction", "Weights against behaviour", "scatter", "induction", "by_weights", ("induction",),
-            x_label="by weights", y_label="attention to what followed", published=NOT_IN_PAPER,
-        ),
-    )  # fmt: skip
-    exhibit = Exhibit(
-        "induction", table, percent=("induction", "partner_previous_token", *(("in_corpus",) if on_text else ()))
-    )
-    known = any(e.by_weights is not None for e in shown)
-    return Section("Induction", text, (exhibit,), figures if known else ())
+    title, shares = f"Induction heads of {circuits.lm.name}", ("induction", "partner_previous_token", "in_corpus")
+    table = exhibit("induction", title, columns, provenance, percent=tuple(name for name in shares if name in columns))
+    if all(e.by_weights is None for e in shown):
+        return Section("Induction", text, (table,))
+    drawn, axis = "Weights against behaviour", "attention to what followed"
+    figure = drawing("scatter", "induction", drawn, "by_weights", "induction", y_label=axis, published=NOT_IN_PAPER)
+    return Section("Induction", text, (table,), (figure,))
 
 
 def induction_answer(

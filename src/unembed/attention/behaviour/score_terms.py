@@ -21,7 +21,8 @@ from unembed.attention.weights.composed_weights import is_composed, read_in_run
 from unembed.attention.weights.folded_weights import QKNorm
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import AttentionSite
@@ -94,12 +95,8 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     seen = run(lm, tokens, points, logits=False)
     if seen.tokens.shape[0] != 1:
         raise InvalidInput(f"{seen.tokens.shape[0]} prompts", why="scores are split into terms for one prompt")
-    parts = _read(
-        lm,
-        layer,
-        seen.at("resid_pre", layer)[0],
-        seen["position_embedding"][0][0] if "position_embedding" in seen else None,
-    )
+    positions = seen["position_embedding"][0][0] if "position_embedding" in seen else None
+    parts = _read(lm, layer, seen.at("resid_pre", layer)[0], positions)
     q, k = (_turned(lm, layer, site, parts, which) for which in "qk")
     kv = head // site.queries_per_kv
     terms = {f"{a} x {b}": site.scores.scale * q[a][head] @ k[b][kv].mT for a in q for b in k}
@@ -225,9 +222,10 @@ def score_terms_section(
         "all sources changes no attention weight. The softmax of the sums misses the model's own pattern by at most "
         f"{found.error:.0e}.",
     )
-    table = Table(f"Scores of head {name} at position {position}", columns, provenance)
-    figures = (Figure("scores", "Attention", "text", "scores", "token", ("attention",), percent=True),)
-    return Section("Attention scores", text, (Exhibit("scores", table, percent=("attention",)),), figures)
+    title = f"Scores of head {name} at position {position}"
+    table = exhibit("scores", title, columns, provenance, percent=("attention",))
+    figure = drawing("text", "scores", "Attention", "token", "attention", percent=True)
+    return Section("Attention scores", text, (table,), (figure,))
 
 
 def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, position: Position = -1) -> Answer:

@@ -15,7 +15,8 @@ from unembed.analyses import Cost
 from unembed.attention.paths.linearized import frozen_run
 from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Screen, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Screen, Section
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
 from unembed.options import Head, Position, Prompt, Token
@@ -110,7 +111,6 @@ def effects_section(
     name: str,
     provenance: Provenance,
     table: str = "look",
-    title: str = "One position",
     text: tuple[str, ...] = (),
 ) -> Section:
     """Show one head at one position as two copies of the prompt, one shaded by attention and one by effect.
@@ -136,31 +136,12 @@ def effects_section(
         f"At position {n - 1}, `{visible(names[-1])}`. Attention: how much the head reads each source. Effect: what "
         f"reading it adds to the logit of `{token}`, above the mean of all tokens; patterns and norms as in the run.",
     )
-    figures = (
-        Figure(
-            f"{table}_attention",
-            "Where it attends",
-            "text",
-            table,
-            "token",
-            ("attention",),
-            percent=True,
-            published=NO_NUMBERS,
-        ),
-        Figure(
-            f"{table}_effect",
-            f"What that adds to the logit of {token}",
-            "text",
-            table,
-            "token",
-            ("effect",),
-            published=NO_NUMBERS,
-        ),
+    figures = tuple(
+        drawing("text", f"{table}_{y}", drawn, "token", y, table, percent=y == "attention", published=NO_NUMBERS)
+        for y, drawn in (("attention", "Where it attends"), ("effect", f"What that adds to the logit of {token}"))
     )
-    exhibit = Exhibit(
-        table, Table(f"Head {name} at position {n - 1}", columns, provenance), percent=("attention",), folded=True
-    )
-    return Section(title, text, (exhibit,), figures)
+    shown = exhibit(table, f"Head {name} at position {n - 1}", columns, provenance, percent=("attention",), folded=True)
+    return Section("One position", text, (shown,), figures)
 
 
 def look_answer(

@@ -21,7 +21,8 @@ from torch import Tensor
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput, OutOfMemory
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
@@ -216,51 +217,35 @@ def _closed(
 
 
 def expansion_section(
-    circuits: HeadMatrices, found: Expansion, token: int, top: int, provenance: Provenance, name: str = "expansion"
+    circuits: HeadMatrices, found: Expansion, token: int, top: int, provenance: Provenance
 ) -> Section:
     """Show a token's logit by path: the largest terms, and the sum of each order."""
     name_of_token = visible(circuits.lm.token_strings([token])[0])
     contribution = found.contribution(token).double()
     order = contribution.abs().argsort(descending=True)[:top].tolist()
-    terms = Table(
-        f"The largest of {len(found):,} terms",
-        {
-            "path": [found.labels[i] for i in order],
-            "order": [found.orders[i] for i in order],
-            "contribution": [float(contribution[i]) for i in order],
-        },
-        provenance,
-    )
-    by_order = found.by_order(token).double().tolist()
-    counts = [found.orders.count(k) for k in range(found.order + 1)]
-    sums = Table(
-        "By order",
-        {
-            "order": [*(str(k) for k in range(found.order + 1)), f"above {found.order}"],
-            "terms": [*counts, None],
-            "contribution": by_order,
-        },
-        provenance,
-    )
+    terms = {
+        "path": [found.labels[i] for i in order],
+        "order": [found.orders[i] for i in order],
+        "contribution": [float(contribution[i]) for i in order],
+    }
+    sums = {
+        "order": [*(str(k) for k in range(found.order + 1)), f"above {found.order}"],
+        "terms": [*(found.orders.count(k) for k in range(found.order + 1)), None],
+        "contribution": found.by_order(token).double().tolist(),
+    }
     kind = "exact" if found.exact else f"{_fixed_parts(found)} fixed at their values in the run"
     text = (
         f"The logit of `{name_of_token}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum "
         f"over paths ({kind}) all logits are reproduced with a relative error of {found.error:.0e}.",
     )
-    figures = (
-        Figure(
-            name,
-            "Contribution to the logit by order of path",
-            "bar",
-            f"{name}_orders",
-            "order",
-            ("contribution",),
-            x_label="order of path",
-            y_label="logits",
-            published=NOT_IN_PAPER,
-        ),
+    exhibits = (
+        exhibit("expansion_orders", "By order", sums, provenance),
+        exhibit("expansion_terms", f"The largest of {len(found):,} terms", terms, provenance),
     )
-    return Section("Path expansion", text, (Exhibit(f"{name}_orders", sums), Exhibit(f"{name}_terms", terms)), figures)
+    title, axes = "Contribution to the logit by order of path", {"x_label": "order of path", "y_label": "logits"}
+    shown = {"table": "expansion_orders", "published": NOT_IN_PAPER, **axes}
+    figure = drawing("bar", "expansion", title, "order", "contribution", **shown)
+    return Section("Path expansion", text, exhibits, (figure,))
 
 
 def _fixed_parts(found: Expansion) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,10 +9,11 @@ from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, MemoryMa
 from unembed.attention.paths.geometry import Subspaces, VirtualWeights, subspaces, virtual_weights
 from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.names import head_name
 from unembed.options import CircuitBasis, Corpus, Option, Top
-from unembed.results import Provenance, Table
+from unembed.results import Provenance
 
 
 def stream_section(
@@ -25,81 +25,53 @@ def stream_section(
     top: int = 20,
 ) -> Section:
     """Describe which parts read which through the stream, how many dimensions each uses, and which erase."""
-    ratio = weights.ratio.cpu()
-    pairs = [
-        (weights.writers[i], weights.readers[j], float(ratio[i, j]))
-        for i in range(len(weights.writers))
-        for j in range(len(weights.readers))
-        if not math.isnan(float(ratio[i, j]))
-    ]
-    best = sorted(pairs, key=lambda p: -p[2])[:top]
-    virtual = Table(
-        f"Virtual weights: the strongest of {len(pairs):,} pairs (random directions: {weights.chance:.4f})",
-        {
-            "writer": [p[0] for p in best],
-            "reader": [p[1] for p in best],
-            "ratio": [p[2] for p in best],
-            "times_random": [p[2] / weights.chance for p in best],
-        },
-        provenance,
-    )
-    n = spaces.n_writers
-    ranks = Table(
-        "Directions in use",
-        {
-            "side": list(spaces.labels),
-            "writes": [i < n for i in range(len(spaces.labels))],
-            "effective_rank": spaces.effective_rank.tolist(),
-            "share_of_stream": (spaces.effective_rank / circuits.lm.d_model).tolist(),
-        },
-        provenance,
-    )
-    width = range(len(spaces.labels) - n)
-    overlap = Table(
-        "Overlap of what is written and what is read (squared cosines of principal angles)",
-        {
-            "writer": [spaces.labels[i] for i in range(n) for _ in width],
-            "reader": [spaces.labels[n + j] for _ in range(n) for j in width],
-            "overlap": [float(spaces.overlap[i, n + j]) for i in range(n) for j in width],
-            "chance": [float(spaces.chance[i, n + j]) for i in range(n) for j in width],
-        },
-        provenance,
+    every = weights.to_table()
+    best = every[:top].columns
+    virtual = {**{name: best[name] for name in ("writer", "reader", "ratio")}, "times_random": best["over_chance"]}
+    n, labels = spaces.n_writers, spaces.labels
+    ranks = {
+        "side": labels,
+        "writes": [i < n for i in range(len(labels))],
+        "effective_rank": spaces.effective_rank.tolist(),
+        "share_of_stream": (spaces.effective_rank / circuits.lm.d_model).tolist(),
+    }
+    overlap = {
+        "writer": [writer for writer in labels[:n] for _ in labels[n:]],
+        "reader": [*labels[n:]] * n,
+        "overlap": spaces.overlap[:n, n:].flatten().tolist(),
+        "chance": spaces.chance[:n, n:].flatten().tolist(),
+    }
+    erasing = {
+        "head": [head_name(e.layer, e.head) for e in memory.erasing_heads],
+        "negative_share": [e.negative_share for e in memory.erasing_heads],
+        **_on_text(memory.erasing_heads),
+    }
+    strongest = f"the strongest of {len(every):,} pairs (random directions: {weights.chance:.4f})"
+    angles = "Overlap of what is written and what is read (squared cosines of principal angles)"
+    negative, percent = (
+        "Heads whose OV circuit has the most negative eigenvalues on the stream",
+        ("negative_share", "opposes"),
     )
     exhibits = [
-        Exhibit("virtual_weights", virtual),
-        Exhibit("directions", ranks, percent=("share_of_stream",), folded=True),
-        Exhibit("overlap", overlap, folded=True),
+        exhibit("virtual_weights", f"Virtual weights: {strongest}", virtual, provenance),
+        exhibit("directions", "Directions in use", ranks, provenance, percent=("share_of_stream",), folded=True),
+        exhibit("overlap", angles, overlap, provenance, folded=True),
+        exhibit("erasing_heads", negative, erasing, provenance, percent=percent),
     ]
-    erasing = Table(
-        "Heads whose OV circuit has the most negative eigenvalues on the stream",
-        {
-            "head": [head_name(e.layer, e.head) for e in memory.erasing_heads],
-            "negative_share": [e.negative_share for e in memory.erasing_heads],
-            **_on_text(memory.erasing_heads),
-        },
-        provenance,
-    )
-    percent = ("negative_share", "opposes")
-    exhibits.append(Exhibit("erasing_heads", erasing, percent=percent))
-    text = [
-        f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions.",
-    ]
+    text = [f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions."]
     if memory.erasing_heads:
         text.append(
             f"Negative share: of the eigenvalues of a head's OV circuit; random heads of this shape have "
             f"{memory.chance[0]:.2f}, five standard deviations above are {memory.head_threshold:.2f}."
         )
     if memory.memories:
-        table = Table(
-            "Memories (FFN neurons) that erase",
-            {
-                "memory": [circuits.lm.memory_name(e.layer, e.index) for e in memory.memories],
-                "cosine": [e.cosine for e in memory.memories],
-                **_on_text(memory.memories),
-            },
-            provenance,
-        )
-        exhibits.append(Exhibit("erasing_memories", table, percent=percent[1:], apart=(("cosine",),)))
+        cells = {
+            "memory": [circuits.lm.memory_name(e.layer, e.index) for e in memory.memories],
+            "cosine": [e.cosine for e in memory.memories],
+            **_on_text(memory.memories),
+        }
+        title, shown = "Memories (FFN neurons) that erase", {"percent": percent[1:], "apart": (("cosine",),)}
+        exhibits.append(exhibit("erasing_memories", title, cells, provenance, **shown))
         text.append(
             f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
             f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions)."
@@ -114,19 +86,8 @@ def stream_section(
             "there has the opposite sign of what is there. Erases: less is there afterwards, and it opposes more often "
             "than a coin, with its interval."
         )
-    figure = Figure(
-        "overlap",
-        "Overlap of writers and readers",
-        "heat",
-        "overlap",
-        "reader",
-        ("overlap",),
-        rows="writer",
-        x_label="reader",
-        y_label="writer",
-        y_range=(0, 1),
-        published=NOT_IN_PAPER,
-    )
+    drawn = {"rows": "writer", "y_range": (0, 1), "published": NOT_IN_PAPER}
+    figure = drawing("heat", "overlap", "Overlap of writers and readers", "reader", "overlap", **drawn)
     return Section("The residual stream", tuple(text), tuple(exhibits), (figure,))
 
 

@@ -23,7 +23,8 @@ from unembed.attention.weights.paper import NO_NUMBERS, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus as CorpusName
@@ -228,27 +229,18 @@ def _cross_entropy(logits: Tensor, target: Tensor, keep: Tensor) -> Tensor:
 
 def importance_section(found: TermImportance, provenance: Provenance) -> Section:
     """Show how much of the loss each order of path and the heads of each layer remove."""
-    orders = len(found.losses)
-    table = Table(
-        "Loss by the highest order of path",
-        {
-            "order": list(range(orders)),
-            "terms": [int(n) for n in found.n_terms],
-            "loss": found.losses.tolist(),
-            "reduction": [found.direct_reduction, *found.reductions.tolist()],
-            "reduction_per_term": [found.direct_reduction, *found.reductions_per_term.tolist()],
-        },
-        provenance,
-    )
-    layers = Table(
-        "What the heads of one layer take off the loss",
-        {
-            "layer": list(range(len(found.by_layer))),
-            "alone": [number_or_none(v) for v in found.layer_reductions.tolist()],
-            "given_the_other_layers": [number_or_none(v) for v in found.layer_reductions_given_others.tolist()],
-        },
-        provenance,
-    )
+    orders = {
+        "order": range(len(found.losses)),
+        "terms": [int(n) for n in found.n_terms],
+        "loss": found.losses.tolist(),
+        "reduction": [found.direct_reduction, *found.reductions.tolist()],
+        "reduction_per_term": [found.direct_reduction, *found.reductions_per_term.tolist()],
+    }
+    layers = {
+        "layer": range(len(found.by_layer)),
+        "alone": [number_or_none(v) for v in found.layer_reductions.tolist()],
+        "given_the_other_layers": [number_or_none(v) for v in found.layer_reductions_given_others.tolist()],
+    }
     without = [str(n) for n, v in enumerate(found.by_layer.tolist()) if math.isnan(v)]
     note = f" Layers without attention have no heads to take away: {', '.join(without)}." if without else ""
     proof = "" if found.error is None else f" With all orders the loss is met within {found.error:.0e}."
@@ -258,23 +250,18 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
         "Alone: added to the direct path. Given the other layers: added to the direct path and the single heads of all "
         f"other layers.{note}",
     )
-    figures = (
-        Figure(
-            "term_importance", "Loss by the highest order of path", "bar", "term_importance", "order", ("loss",),
-            x_label="highest order of path", y_label="nats a token", published=NO_NUMBERS,
-        ),
-        Figure(
-            "layer_importance", "What each layer's heads take off the loss", "bar", "layer_importance", "layer",
-            ("alone", "given_the_other_layers"), ("alone", "given the other layers"), x_label="layer",
-            y_label="nats a token", published=NO_NUMBERS,
-        ),
-    )  # fmt: skip
-    return Section(
-        "How much each order of path matters",
-        text,
-        (Exhibit("term_importance", table), Exhibit("layer_importance", layers)),
-        figures,
+    by_order, off = "Loss by the highest order of path", "What each layer's heads take off the loss"
+    exhibits = (
+        exhibit("term_importance", by_order, orders, provenance),
+        exhibit("layer_importance", "What the heads of one layer take off the loss", layers, provenance),
     )
+    nats = {"y_label": "nats a token", "published": NO_NUMBERS}
+    y = {"alone": "alone", "given_the_other_layers": "given the other layers"}
+    figures = (
+        drawing("bar", "term_importance", by_order, "order", "loss", x_label="highest order of path", **nats),
+        drawing("bar", "layer_importance", off, "layer", y, **nats),
+    )
+    return Section("How much each order of path matters", text, exhibits, figures)
 
 
 def term_importance_answer(

@@ -19,13 +19,14 @@ from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.one_head import shown_entries
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices, full_ov
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Option, Position, Seed, Top
 from unembed.options import Head as HeadName
-from unembed.results import Provenance, Table
+from unembed.results import Provenance
 from unembed.stream.run import Tokens, position_of, run
 from unembed.validation import as_pair
 
@@ -124,29 +125,23 @@ def virtual_head_section(
     """Describe two heads that act as one: what they copy, and the largest entries of their OV circuit."""
     spectrum, own = head.copying(basis), head.own_token(basis, seed=seed)
     entries = shown_entries(circuits.lm, head.ov_full(basis), top)
-    table = Table(
-        f"Largest entries of the OV circuit of {head.label}",
-        {
-            "source_token": circuits.lm.token_strings(entries.rows),
-            "output_token": circuits.lm.token_strings(entries.columns),
-            "score": entries.values.tolist(),
-        },
-        provenance,
-    )
-    values = Table(
-        f"Eigenvalues of {head.label}",
-        {"real": spectrum.eigenvalues.real.tolist(), "imaginary": spectrum.eigenvalues.imag.tolist()},
-        provenance,
-    )
+    largest = {
+        "source_token": circuits.lm.token_strings(entries.rows),
+        "output_token": circuits.lm.token_strings(entries.columns),
+        "score": entries.values.tolist(),
+    }
+    values = {"real": spectrum.eigenvalues.real.tolist(), "imaginary": spectrum.eigenvalues.imag.tolist()}
     text = (
         f"The later head reads what the earlier one wrote, so the two move information as one head would. Copying "
         f"score {float(spectrum.score):+.2f}, {float(spectrum.positive_fraction):.0%} of eigenvalues positive. A "
         f"token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's top "
         f"{own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens.",
     )
-    return Section(
-        "Virtual head", text, (Exhibit("virtual_head", table), Exhibit("virtual_eigenvalues", values, folded=True))
+    exhibits = (
+        exhibit("virtual_head", f"Largest entries of the OV circuit of {head.label}", largest, provenance),
+        exhibit("virtual_eigenvalues", f"Eigenvalues of {head.label}", values, provenance, folded=True),
     )
+    return Section("Virtual head", text, exhibits)
 
 
 def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: int, provenance: Provenance) -> Section:
@@ -164,27 +159,21 @@ def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: i
     position = position_of(seen, position)
     tokens, pattern = seen.tokens[0], head.pattern(seen.tokens)[0]
     effect, n = head.effect(seen.tokens, position), position + 1
-    sources = Table(
-        f"From where it moves information to position {position}",
-        {
-            "position": list(range(n)),
-            "token": lm.token_strings(tokens[:n]),
-            "attention": pattern[position, :n].tolist(),
-        },
-        provenance,
-    )
+    sources = {
+        "position": range(n),
+        "token": lm.token_strings(tokens[:n]),
+        "attention": pattern[position, :n].tolist(),
+    }
     centred = effect.double() - effect.double().mean()
     best = centred.abs().masked_fill(lm.unlisted.to(centred.device), -torch.inf).topk(min(top, len(centred))).indices
-    logits = Table(
-        "The logits it changes most, above the mean of all tokens",
-        {"token": lm.token_strings(best), "effect": centred[best].tolist()},
-        provenance,
+    logits = {"token": lm.token_strings(best), "effect": centred[best].tolist()}
+    moved, changed = f"From where it moves information to position {position}", "The logits it changes most"
+    exhibits = (
+        exhibit("virtual_pattern", moved, sources, provenance, percent=("attention",)),
+        exhibit("virtual_effect", f"{changed}, above the mean of all tokens", logits, provenance),
     )
-    figures = (
-        Figure("virtual_pattern", "Attention", "text", "virtual_pattern", "token", ("attention",), percent=True),
-    )
-    exhibits = (Exhibit("virtual_pattern", sources, percent=("attention",)), Exhibit("virtual_effect", logits))
-    return Section("On a prompt", (), exhibits, figures)
+    figure = drawing("text", "virtual_pattern", "Attention", "token", "attention", percent=True)
+    return Section("On a prompt", (), exhibits, (figure,))
 
 
 def virtual_head_answer(

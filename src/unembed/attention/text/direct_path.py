@@ -5,7 +5,6 @@ Source: Elhage et al. 2021, "Zero-layer transformers".
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +20,8 @@ from unembed.attention.weights.paper import SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
-from unembed.document.model import Answer, Exhibit, Section
+from unembed.document.exhibits import exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
 from unembed.models.decoder import Decoder
@@ -66,7 +66,7 @@ class DirectPath(Displayed):
         """One row for each token compared; an undefined correlation is empty."""
         columns: dict[str, list[Any]] = {"token": list(self.texts), "occurrences": self.occurrences.tolist()}
         for name in ("spearman", "partial", "frequency", "ceiling"):
-            columns[name] = [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
+            columns[name] = [number_or_none(value) for value in getattr(self, name).tolist()]
         return Table("The direct path and bigrams: rank correlations", columns, self.provenance)
 
     def mean(self, correlations: Float[Tensor, " token"]) -> float:
@@ -125,30 +125,22 @@ def direct_path(
     among = occurrences.masked_fill(~learned, 0)
     tokens = among.topk(min(n_tokens, int((among > 0).sum()))).indices
     frequencies = torch.zeros(lm.d_vocab, dtype=torch.float64).index_add_(0, every.second, every.count.double())
-    frequency_ranks = average_ranks(frequencies[learned])
+    frequency = average_ranks(frequencies[learned])
     rows = []
     for token in tokens.tolist():
-        counts, logits, early, late = (
-            average_ranks(values[learned])
-            for values in (
-                every.row(token), _log_probabilities(lm, torch.tensor([token]))[0].double(), first.row(token),
-                second.row(token),
-            )
-        )  # fmt: skip
-        rows.append(
-            (
-                _correlation(counts, logits), _partial_correlation(counts, logits, frequency_ranks),
-                _correlation(counts, frequency_ranks), _correlation(early, late),
-            )
-        )  # fmt: skip
-    unigram = Bigrams(torch.zeros_like(first.second), first.second, first.count, lm.d_vocab)
+        read = _log_probabilities(lm, torch.tensor([token]))[0].double()
+        known = (every.row(token), read, first.row(token), second.row(token))
+        counts, logits, early, late = (average_ranks(values[learned]) for values in known)
+        controlled = _partial_correlation(counts, logits, frequency)
+        plain = (_correlation(*pair) for pair in ((counts, logits), (counts, frequency), (early, late)))
+        rows.append((controlled, *plain))
     notes = {"max_tokens": max_tokens, "unlearned tokens left out": int((~learned).sum())}
-    spearman, partial, frequency, ceiling = torch.tensor(rows, dtype=torch.float64).T
-    return DirectPath(
-        tokens, occurrences[tokens], spearman, partial, frequency, ceiling, loss / int(second.count.sum()),
-        first.cross_entropy_of(second), _unigram_loss(unigram, second),
-        tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes=notes),
-    )  # fmt: skip
+    partial, spearman, by_frequency, ceiling = torch.tensor(rows, dtype=torch.float64).T
+    own = loss / int(second.count.sum())
+    losses = (own, first.cross_entropy_of(second), _unigram_loss(first, second))
+    texts, provenance = tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes=notes)
+    correlations = (spearman, partial, by_frequency, ceiling)
+    return DirectPath(tokens, occurrences[tokens], *correlations, *losses, texts, provenance)
 
 
 def _log_probabilities(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_vocab"]:
@@ -180,54 +172,34 @@ def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return (ends - (count.double() + 1) / 2)[inverse]
 
 
-def direct_path_section(lm: Decoder, found: DirectPath, provenance: Provenance) -> Section:
+def direct_path_section(found: DirectPath, provenance: Provenance) -> Section:
     """The direct path compared with the corpus' bigrams."""
-    losses = Table(
-        "Predicting the next token from the token alone",
-        {
-            "predictor": ["direct path", "bigrams of the other half of the corpus", "frequencies of tokens"],
-            "cross_entropy": [found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy],
-        },
-        provenance,
-    )
-    correlations = Table(
-        "Rank correlation with the counts of what follows a token",
-        {
-            "predictor": [
-                "direct path, controlling for token frequency",
-                "direct path",
-                "frequencies of tokens",
-                "counts of the other half of the corpus",
-            ],
-            "spearman": [found.mean(c) for c in (found.partial, found.spearman, found.frequency, found.ceiling)],
-        },
-        provenance,
-    )
-    tokens = Table(
-        "Rank correlation by token",
-        {
-            "token": lm.token_strings(found.tokens),
-            "occurrences": found.occurrences.tolist(),
-            "spearman": [number_or_none(v) for v in found.spearman.tolist()],
-            "partial": [number_or_none(v) for v in found.partial.tolist()],
-        },
-        provenance,
-    )
+    losses = {
+        "predictor": ["direct path", "bigrams of the other half of the corpus", "frequencies of tokens"],
+        "cross_entropy": [found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy],
+    }
+    means = {
+        "direct path, controlling for token frequency": found.partial,
+        "direct path": found.spearman,
+        "frequencies of tokens": found.frequency,
+        "counts of the other half of the corpus": found.ceiling,
+    }
+    correlations = {"predictor": list(means), "spearman": [found.mean(values) for values in means.values()]}
+    by_token = found.to_table()
+    tokens = {name: by_token[name] for name in ("token", "occurrences", "spearman", "partial")}
     text = (
         f"Correlations are over the vocabulary, means over the {len(found.tokens)} most frequent tokens weighted "
         "by occurrences. Frequent tokens follow everything often, so token frequency alone correlates with the counts, "
         "and no predictor can agree with them better than the other half of the text does. Cross-entropies are in nats "
         "a token, on the second half of the corpus.",
     )
-    return Section(
-        "Zero layers: bigrams",
-        text,
-        (
-            Exhibit("direct_path", losses),
-            Exhibit("direct_path_correlations", correlations),
-            Exhibit("direct_path_tokens", tokens, folded=True),
-        ),
+    what, alone = "Rank correlation with the counts of what follows a token", "the token alone"
+    exhibits = (
+        exhibit("direct_path", f"Predicting the next token from {alone}", losses, provenance),
+        exhibit("direct_path_correlations", what, correlations, provenance),
+        exhibit("direct_path_tokens", "Rank correlation by token", tokens, provenance, folded=True),
     )
+    return Section("Zero layers: bigrams", text, exhibits)
 
 
 def direct_path_answer(
@@ -243,7 +215,7 @@ def direct_path_answer(
     lm = circuits.lm
     found = direct_path(lm, corpus, n_tokens=compared, max_tokens=max_tokens)
     provenance = lm.provenance(corpus=corpus or SAMPLE)
-    return Answer(f"The direct path of {lm.name}", (direct_path_section(lm, found, provenance),), provenance)
+    return Answer(f"The direct path of {lm.name}", (direct_path_section(found, provenance),), provenance)
 
 
 ANALYSIS = of_circuits("direct-path", direct_path_answer, "direct-path --model attn-0l", Cost.MINUTES, model="attn-0l")

@@ -248,12 +248,11 @@ def relations_answer(
         ((of, place) for of in made for place in map(tuple, (of.share > 0).nonzero().tolist())),
         key=lambda row: float(row[0].shuffled[row[1]] - row[0].share[row[1]]),
     )
-    columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "p_value", "examples")}
+    shown = []
     for of, place in rows[:top]:
-        own = (of.relation, *place, float(of.share[place]), float(of.shuffled[place]), len(of.pairs))
         corrected = min(1.0, float(of.p_value[place]) * len(made))
-        for name, value in zip(columns, (*own, corrected, of.examples(*place)), strict=True):
-            columns[name].append(value)
+        shares = float(of.share[place]), float(of.shuffled[place])
+        shown.append((of.relation, *place, *shares, len(of.pairs), corrected, of.examples(*place)))
     n_heads = int((~made[0].share.isnan()).sum())
     mapping = {place for of, place in rows if float(of.p_value[place]) * len(made) < MAPPED}
     text = (
@@ -262,11 +261,10 @@ def relations_answer(
         "the weights alone: the source is its embedding, and a target counts if it is among the "
         f"{within} tokens raised most."
     )
-    table = Table("Heads that map words to words", columns, provenance)
+    names = ("relation", "layer", "head", "share", "shuffled", "pairs", "p_value", "examples")
+    table = Table.of_rows("Heads that map words to words", names, shown, provenance)
     exhibit = Exhibit("relations", table, percent=("share", "shuffled"))
     return Answer(f"Relations of heads of {lm.name}", (Section("Relations", (text, *skipped), (exhibit,)),), provenance)
 
-
-_COLUMNS = ("relation", "layer", "head", "share", "shuffled", "pairs")
 
 ANALYSIS = of_circuits("relations", relations_answer, "relations country_to_capital --model wren")

@@ -22,11 +22,12 @@ from unembed.attention.weights.folded_weights import mean_embedding, require_hea
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Head, Option
-from unembed.results import Provenance, Table
+from unembed.results import Provenance
 from unembed.validation import positive_int
 
 
@@ -135,6 +136,7 @@ def scores_by_offset(
 
 FARTHEST = 16
 """Offsets of the report's picture."""
+_DRAWN = {"x_label": "tokens back", "published": NOT_IN_PAPER}
 _MEANS = (
     "The score of a source so many tokens back, whichever token it is: with a table of positions the mean over "
     "destinations of the position terms, with rotary positions that of the mean embedding with itself, turned by the "
@@ -161,19 +163,9 @@ def offsets_section(
     if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
         share = float(by_weights[layer, head])
         text.append(f"By positions alone the head attends to the token before with {share:.0%} of its weight.")
-    table = Table(f"Scores of head {head_name(layer, head)} by offset", columns, provenance)
-    figure = Figure(
-        "offsets",
-        "Score by offset",
-        "line",
-        "offsets",
-        "offset",
-        ("score",),
-        x_label="tokens back",
-        y_label="score",
-        published=NOT_IN_PAPER,
-    )
-    return Section("Offsets", tuple(text), (Exhibit("offsets", table),), (figure,))
+    table = exhibit("offsets", f"Scores of head {head_name(layer, head)} by offset", columns, provenance)
+    figure = drawing("line", "offsets", "Score by offset", "offset", "score", **_DRAWN)
+    return Section("Offsets", tuple(text), (table,), (figure,))
 
 
 def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Provenance) -> Section | None:
@@ -201,30 +193,19 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
         ],
     }
     text = [_MEANS, "The picture shows scores less the head's mean, over the head's largest deviation."]
-    exhibits = [Exhibit("scores_by_offset", Table("Scores by offset", columns, provenance), "", ("of_range",), True)]
+    exhibits = [
+        exhibit("scores_by_offset", "Scores by offset", columns, provenance, percent=("of_range",), folded=True)
+    ]
     if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
         best = by_weights.nan_to_num(-torch.inf).flatten().topk(min(5, int((~by_weights.isnan()).sum())))
         places = [divmod(int(i), lm.n_heads) for i in best.indices]
-        table = Table(
-            "Attention to the token before, by positions alone",
-            {"head": [head_name(a, h) for a, h in places], "previous_token": best.values.tolist()},
-            provenance,
-        )
-        exhibits.insert(0, Exhibit("previous_token_by_weights", table, percent=("previous_token",)))
+        cells = {"head": [head_name(a, h) for a, h in places], "previous_token": best.values.tolist()}
+        title, shares = "Attention to the token before, by positions alone", ("previous_token",)
+        exhibits.insert(0, exhibit("previous_token_by_weights", title, cells, provenance, percent=shares))
         a, h = places[0]
         text.append(f"By positions alone head {head_name(a, h)} puts {float(best.values[0]):.0%} on the token before.")
-    figure = Figure(
-        "scores_by_offset",
-        "Scores by offset, head by head",
-        "heat",
-        "scores_by_offset",
-        "offset",
-        ("of_range",),
-        x_label="tokens back",
-        y_label="head",
-        rows="head",
-        published=NOT_IN_PAPER,
-    )
+    drawn = "Scores by offset, head by head"
+    figure = drawing("heat", "scores_by_offset", drawn, "offset", "of_range", rows="head", **_DRAWN)
     return Section("Positions", tuple(text), tuple(exhibits), (figure,))
 
 

@@ -20,15 +20,16 @@ from torch.nn.functional import pad
 
 from unembed.attention.weights.composed_weights import require_ov
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
-from unembed.attention.weights.missing_circuits import layers_by_reason, layers_in_words, missing_circuits
+from unembed.attention.weights.missing_circuits import missing_circuits, not_available
 from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode, head_name
 from unembed.options import CircuitBasis, Option, Seed, Top
-from unembed.results import Provenance, Records, Table
+from unembed.results import Provenance, Records
 from unembed.validation import valid_seed
 
 MODES = get_args(Mode)
@@ -308,10 +309,7 @@ def composition_section(
     absent: list[str] = []
     refused: list[Unsupported] = []
     for mode in modes:
-        absent += [
-            f"{names[mode]}: not available in {layers_in_words(of, lm)}, because {why}."
-            for why, of in layers_by_reason({**missing.ov, **missing.of(mode)}).items()
-        ]
+        absent += not_available(names[mode], {**missing.ov, **missing.of(mode)}, lm)
         try:
             found = composition(circuits, mode, basis=basis).nan_to_num(0.0)  # only pairs above 0 are listed
         except Unsupported as error:
@@ -328,25 +326,19 @@ def composition_section(
         }
         beside = f"random circuits: {chance:.4f} ± {deviation:.4f}"
         title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
-        exhibits.append(Exhibit(f"{mode}_composition", Table(title, columns, provenance), apart=(("z",),)))
+        exhibits.append(exhibit(f"{mode}_composition", title, columns, provenance, apart=(("z",),)))
         if lm.n_layers == len(lm.attention_layers) == 2:
-            pairs = Table(
-                f"{names[mode]} of every pair",
-                {
-                    "writer": [h for h in range(heads) for _ in range(heads)],
-                    "reader": [k for _ in range(heads) for k in range(heads)],
-                    "above_random": (found[0, :, 1] - chance).flatten().tolist(),
-                },
-                provenance,
-            )
-            exhibits.append(Exhibit(f"{mode}_composition_pairs", pairs, folded=True))
-            figures.append(
-                Figure(
-                    f"{mode}_composition", f"{names[mode]} above random", "heat", f"{mode}_composition_pairs",
-                    "reader", ("above_random",), x_label="head of layer 1", y_label="head of layer 0", rows="writer",
-                    published=NO_NUMBERS,
-                )
-            )  # fmt: skip
+            pairs = {
+                "writer": [h for h in range(heads) for _ in range(heads)],
+                "reader": [k for _ in range(heads) for k in range(heads)],
+                "above_random": (found[0, :, 1] - chance).flatten().tolist(),
+            }
+            table = f"{mode}_composition_pairs"
+            exhibits.append(exhibit(table, f"{names[mode]} of every pair", pairs, provenance, folded=True))
+            axes = {"rows": "writer", "x_label": "head of layer 1", "y_label": "head of layer 0"}
+            name, drawn = f"{mode}_composition", f"{names[mode]} above random"
+            shown = {"table": table, "published": NO_NUMBERS, **axes}
+            figures.append(drawing("heat", name, drawn, "reader", "above_random", **shown))
     if len(refused) == len(modes):
         raise refused[0]
     if others := [str(n) for n in range(lm.n_layers) if n not in lm.attention_layers]:

@@ -20,7 +20,8 @@ from unembed.attention.weights.folded_weights import reading_weights, require_he
 from unembed.attention.weights.low_rank import LowRank, by_modulus
 from unembed.attention.weights.paper import NO_NUMBERS
 from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
-from unembed.document.model import Exhibit, Figure, Section
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
@@ -228,13 +229,9 @@ def eigenvalue_section(
             "x": (radius * angle.cos()).tolist(),
             "y": (radius * angle.sin()).tolist(),
         }
-        exhibits.append(Exhibit(name, Table(title_of_head, columns, provenance), folded=True))
-        figures.append(
-            Figure(
-                name, f"Head {head_name(layer, head)}: copying score {score:+.2f}", "scatter", name, "x", ("y",),
-                x_label="real, log radius", y_label="imaginary, log radius", equal=True,
-                published=NO_NUMBERS,
-            )
-        )  # fmt: skip
+        exhibits.append(exhibit(name, title_of_head, columns, provenance, folded=True))
+        drawn = f"Head {head_name(layer, head)}: copying score {score:+.2f}"
+        axes = {"x_label": "real, log radius", "y_label": "imaginary, log radius"}
+        figures.append(drawing("scatter", name, drawn, "x", "y", equal=True, published=NO_NUMBERS, **axes))
     text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)
     return Section(title, text, tuple(exhibits), tuple(figures))

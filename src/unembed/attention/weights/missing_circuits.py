@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from unembed.attention.weights.composed_weights import require_ov
@@ -43,19 +43,15 @@ def missing_circuits(lm: Decoder, basis: HeadBasis = "raw") -> MissingCircuits:
     return lm.once(("missing circuits", basis), lambda: MissingCircuits(_refused(lm, ov), _refused(lm, qk)))
 
 
-def layers_by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
-    """Group the layers by reason."""
-    found: dict[str, list[int]] = {}
-    for layer, why in reasons.items():
-        found.setdefault(why, []).append(layer)
-    return found
-
-
-def layers_in_words(numbers: Sequence[int], lm: Decoder) -> str:
-    """Write a list of layers in words."""
-    if len(numbers) == len(lm.attention_layers):
-        return "any layer"
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+def not_available(what: str, reasons: Mapping[int, str], lm: Decoder) -> list[str]:
+    """Write a sentence for each reason, with the layers where it is the reason."""
+    sentences = []
+    for why in dict.fromkeys(reasons.values()):
+        layers = [str(layer) for layer, reason in reasons.items() if reason == why]
+        some = f"layer{'s' if len(layers) > 1 else ''} {', '.join(layers)}"
+        where = "any layer" if len(layers) == len(lm.attention_layers) else some
+        sentences.append(f"{what}: not available in {where}, because {why}.")
+    return sentences
 
 
 def _refused(lm: Decoder, read: Callable[[int], None]) -> dict[int, str]:

@@ -53,7 +53,7 @@ def judge_direct_path(n: Numbers) -> Judgement:
 
 PARTS: tuple[Part[Measurements], ...] = (
     Part(
-        lambda m: direct_path_section(m.lm, m.direct_path, m.provenance),
+        lambda m: direct_path_section(m.direct_path, m.provenance),
         (
             Quantity(
                 "bigram table",
