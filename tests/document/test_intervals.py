@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_missing_values_are_left_out_of_intervals() -> None:
 
 
 def test_columns_for_a_table() -> None:
-    made = columns("x", [share_of(1, 2, published=0.4), share_of(1, 2)])
+    made = columns("x", [replace(share_of(1, 2), published=0.4), share_of(1, 2)])
     assert list(made) == ["x", "x_low", "x_high", "x_n", "x_published"]
     assert made["x_published"] == [0.4, None]
     assert "x_published" not in columns("x", [share_of(1, 2)])

@@ -8,9 +8,7 @@ import torch
 
 from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.circuits import Circuits
-from unembed.attention.weights.low_rank_topk import Entries
 from unembed.errors import Unsupported
-from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import Scored, scored
 from unembed.results.lists import numbers, numbers_or_none
 
@@ -143,44 +141,21 @@ def head_view(
     lm = circuits.lm
     layer, head = lm.layer_and_head(layer, head)
     src, dst = lm.single_token(source), lm.single_token(destination)
-    notes: list[str] = []
-    raises, lowers, of_ov = [], [], ()
-    try:
-        ov = circuits.ov_full(layer, head)
-        raises, lowers = (
-            _scored(lm, ov.top_of_row(src, top, largest=largest, hidden=lm.unlisted)) for largest in (True, False)
-        )
-        of_ov = ov.notes
-    except Unsupported as error:
-        notes.append(str(error))
-    try:
-        qk = circuits.qk_full(layer, head)
-        looks_for, ignores = (
-            _scored(lm, qk.top_of_row(dst, top, largest=largest, hidden=lm.unlisted)) for largest in (True, False)
-        )
-        notes += list(qk.notes)
-    except Unsupported as error:
-        looks_for, ignores = [], []
-        notes.append(str(error))
-    notes += [note for note in of_ov if note not in notes]
-    texts = lm.token_strings([src, dst])
-    return HeadView(
-        SCHEMA_HEAD,
-        lm.name,
-        layer,
-        head,
-        texts[0],
-        texts[1],
-        raises,
-        lowers,
-        looks_for,
-        ignores,
-        notes,
-    )
-
-
-def _scored(lm: Decoder, entries: Entries) -> list[Scored]:
-    return scored(lm, entries.columns, entries.values)
+    lists: list[list[Scored]] = []
+    refused: list[str] = []
+    of_circuits: list[tuple[str, ...]] = []
+    for full_circuit, token in ((circuits.ov_full, src), (circuits.qk_full, dst)):
+        try:
+            full = full_circuit(layer, head)
+        except Unsupported as error:
+            refused.append(str(error))
+            lists += [[], []]
+            continue
+        ends = (full.top_of_row(token, top, largest=largest, hidden=lm.unlisted) for largest in (True, False))
+        lists += [scored(lm, entries.columns, entries.values) for entries in ends]
+        of_circuits.insert(0, full.notes)
+    notes = list(dict.fromkeys((*refused, *(note for of_one in of_circuits for note in of_one))))
+    return HeadView(SCHEMA_HEAD, lm.name, layer, head, *lm.token_strings([src, dst]), *lists, notes)
 
 
 def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> PartnersView:

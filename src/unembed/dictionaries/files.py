@@ -62,9 +62,11 @@ def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary
     except UnembedError:
         raise
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as fault:
-        raise InvalidInput(
-            f"dictionary {source}", why=f"its files are damaged: {first_sentence(fault)}", instead="Fetch it again"
-        ) from fault
+        raise _damaged(source, f"its files are damaged: {first_sentence(fault)}") from fault
+
+
+def _damaged(name: object, why: str) -> InvalidInput:
+    return InvalidInput(f"dictionary {name}", why=why, instead="Fetch it again")
 
 
 def _opened(source: str | Path, folder: str | None) -> Dictionary | tuple[Dictionary, ...]:
@@ -103,15 +105,9 @@ def _fields(path: Path, name: str) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as fault:
-        raise InvalidInput(
-            f"dictionary {name}",
-            why=f"its {path.name} cannot be read: {reading_fault(fault)}",
-            instead="Fetch it again",
-        ) from fault
+        raise _damaged(name, f"its {path.name} cannot be read: {reading_fault(fault)}") from fault
     if not isinstance(found, dict):
-        raise InvalidInput(
-            f"dictionary {name}", why=f"its {path.name} holds no fields by name", instead="Fetch it again"
-        )
+        raise _damaged(name, f"its {path.name} holds no fields by name")
     return found
 
 
@@ -123,7 +119,7 @@ class _Arrays(dict[str, Tensor]):
         self._file, self._name = file, name
 
     def __missing__(self, key: str) -> Tensor:
-        raise InvalidInput(f"dictionary {self._name}", why=f"its {self._file} holds no {key}", instead="Fetch it again")
+        raise _damaged(self._name, f"its {self._file} holds no {key}")
 
 
 def _arrays(path: Path, name: str) -> _Arrays:
@@ -138,8 +134,7 @@ def _arrays(path: Path, name: str) -> _Arrays:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return _Arrays({key: torch.from_numpy(stored[key]) for key in stored.files}, path.name, name)
     except Exception as fault:  # safetensors, zipfile and numpy raise kinds of their own
-        why = f"its {path.name} cannot be read: {reading_fault(fault)}"
-        raise InvalidInput(f"dictionary {name}", why=why, instead="Fetch it again") from fault
+        raise _damaged(name, f"its {path.name} cannot be read: {reading_fault(fault)}") from fault
 
 
 def _saelens(config: Mapping[str, Any], weights: Mapping[str, Tensor], name: str) -> Dictionary:

@@ -68,9 +68,9 @@ def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[
     return lambda i: canvas.left + (i + 0.5) * step
 
 
-def _vertical(canvas: Canvas, figure: Figure, values: Sequence[Any], *, zero: bool = True) -> Scale:
+def _vertical(canvas: Canvas, figure: Figure, values: Sequence[Any]) -> Scale:
     published = [v for r in figure.references for v in (*r.low, *r.high)]
-    low, high = figure.y_range or fitted([*values, *published], zero=zero, logarithmic=figure.logarithmic)
+    low, high = figure.y_range or fitted([*values, *published], logarithmic=figure.logarithmic)
     scale = Scale(low, high, canvas.height - canvas.bottom, canvas.top, figure.logarithmic)
     y_axis(canvas, scale, figure.y_label, _writer(figure))
     return scale

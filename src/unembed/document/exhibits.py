@@ -73,6 +73,12 @@ def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[
     }
 
 
+def plain_mean(values: np.ndarray) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
 def means(rows: Sequence[np.ndarray] | np.ndarray, seed: int, *, share: bool = True) -> list[Measured]:
     """Return the mean of each array with its interval; `share` as in `mean_of`."""
     return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

@@ -154,13 +154,13 @@ class Scale:
             share = (value - self.low) / (self.high - self.low or 1)
         return self.start + min(max(share, -0.02), 1.02) * (self.end - self.start)
 
-    def ticks(self, about: int = 5) -> list[Real]:
+    def ticks(self) -> list[Real]:
         """Return round numbers inside the axis."""
         if self.logarithmic:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            step = max(1, (last - first) // about)
+            step = max(1, (last - first) // 5)
             return [10.0**power for power in range(first, last + 1, step)]
-        step = round_step((self.high - self.low) / about)
+        step = round_step((self.high - self.low) / 5)
         first = math.ceil(self.low / step - 1e-9)
         found = [i * step for i in range(first, int(self.high / step + 1e-9) + 1)]
         return [0.0 if abs(t) < step / 1e6 else t for t in found]
@@ -174,17 +174,16 @@ def round_step(size: Real) -> Real:
     return next(power * m for m in (1, 2, 5, 10) if power * m >= size * (1 - 1e-9))
 
 
-def fitted(values: Sequence[Real | None], *, zero: bool = True, logarithmic: bool = False) -> tuple[Real, Real]:
+def fitted(values: Sequence[Real | None], *, logarithmic: bool = False) -> tuple[Real, Real]:
     """Return round numbers as the ends of an axis that contains all values."""
     found = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not logarithmic)]
     if not found:
         return (0.1, 1.0) if logarithmic else (0.0, 1.0)
-    low, high = min(found), max(found)
     if logarithmic:
+        low, high = min(found), max(found)
         low, high = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
         return (low, high * 10) if low == high else (low, high)
-    if zero:
-        low, high = min(low, 0.0), max(high, 0.0)
+    low, high = min(*found, 0.0), max(*found, 0.0)
     if low == high:
         high = low + 1
     step = round_step((high - low) / 5)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unembed.early_exit.generation import generate
 from unembed.early_exit.protocols import Exit
+from unembed.early_exit.thresholds import lowest_threshold
 from unembed.models.decoder import Decoder
 from unembed.stream.run import cache_argument
 
@@ -39,19 +41,16 @@ def generation_threshold(
 
     Source: Angelopoulos et al. 2022, Theorem 1.
     """
-    lm = rule.lm
-    worst = [0.0] * len(prompts)
-    chosen = float("inf")
-    for threshold in sorted(thresholds, reverse=True):
-        candidate = rule.at(threshold)
-        for i, prompt in enumerate(prompts):
-            generated = generate(candidate, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
-            right, _ = score_continuation(lm, generated.ids, generated.start)
-            worst[i] = max(worst[i], 1 - sum(right) / max(len(right), 1))
-        if (sum(worst) + 1) / (len(prompts) + 1) > disagreement:
-            break
-        chosen = float(threshold)
-    return chosen
+
+    def changed(candidate: Exit, prompt: str) -> float:
+        made = generate(candidate, prompt, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens)
+        right, _ = score_continuation(rule.lm, made.ids, made.start)
+        return 1 - sum(right) / max(len(right), 1)
+
+    def losses(threshold: float) -> np.ndarray:
+        return np.array([changed(rule.at(threshold), prompt) for prompt in prompts])
+
+    return lowest_threshold(sorted(thresholds, reverse=True), losses, disagreement)
 
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:

@@ -59,18 +59,11 @@ def generate(
         InvalidInput: beams, or a prompt that does not fit.
         Unsupported: the model has no ordinary KV cache.
     """
+    why = "the tokens of a batch would exit at different layers"
     if options.get("num_beams", 1) != 1 or options.get("num_return_sequences", 1) != 1:
-        raise InvalidInput(
-            "beams and early exit",
-            why="the tokens of a batch would exit at different layers",
-            instead="Generate greedily or sample",
-        )
+        raise InvalidInput("beams and early exit", why=why, instead="Generate greedily or sample")
     if not isinstance(prompt, str):
-        raise InvalidInput(
-            "several prompts",
-            why="the tokens of a batch would exit at different layers",
-            instead="Call it once for each prompt",
-        )
+        raise InvalidInput("several prompts", why=why, instead="Call it once for each prompt")
     with skip_layers(rule) as exits:
         began = time.perf_counter()
         ids, start = generate_ids(

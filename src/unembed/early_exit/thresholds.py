@@ -9,6 +9,7 @@ threshold is used.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -50,13 +51,26 @@ def risk_controlled_threshold(
     """
     if not 0 < level < 1:
         raise InvalidInput(f"a disagreement of {level}", why="it must lie between 0 and 1", instead="For example 0.05")
-    n = len(scores)
-    worst = np.zeros(n, dtype=bool)
-    chosen = math.inf
-    for threshold in candidate_thresholds(scores):
-        layer = exit_layers(scores, np.full(scores.shape[1], threshold))
-        worst |= ~agrees(top, layer)
-        if (worst.sum() + 1) / (n + 1) > level:
+
+    def disagreement(threshold: float) -> np.ndarray:
+        return ~agrees(top, exit_layers(scores, np.full(scores.shape[1], threshold)))
+
+    return lowest_threshold(candidate_thresholds(scores).tolist(), disagreement, level)
+
+
+def lowest_threshold(
+    thresholds: Sequence[float], disagreement: Callable[[float], Float[np.ndarray, " n"]], level: float
+) -> float:
+    """Return the lowest threshold whose expected disagreement is bounded by `level`; infinity where none has it.
+
+    Args:
+        thresholds: to try, highest first.
+        disagreement: the loss, 0 to 1, of each example or prompt at a threshold.
+    """
+    worst, chosen = 0.0, math.inf
+    for threshold in thresholds:
+        worst = np.maximum(worst, disagreement(threshold))
+        if (worst.sum() + 1) / (len(worst) + 1) > level:
             break
         chosen = float(threshold)
     return chosen

@@ -179,8 +179,8 @@ class Part(Generic[M]):
         note: below that title.
         name: the name of the stage that holds its sections, so that a stopped run does not make them again; empty for
             none.
-        absent: the heading of the section that gives the reason where the architecture lacks what is shown; when
-            empty, the whole study is refused.
+        absent: the heading of the section that gives the reason where the architecture lacks what is shown; the name
+            when empty. The whole study is refused where the part has neither.
         when: whether the study of this model has the part.
     """
 
@@ -204,9 +204,10 @@ class Part(Generic[M]):
         try:
             found = self.section(m)
         except Unsupported as refused:
-            if not self.absent:
+            heading = self.absent or f"{self.name[:1].upper()}{self.name[1:]}"
+            if not heading:
                 raise
-            found = Section(self.absent, (f"Not available: {refused}",))
+            found = Section(heading, (f"Not available: {refused}",))
         if found is None:
             return []
         section, *others = (found,) if isinstance(found, Section) else found

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ from unembed.stream.run import run
 from unembed.validation import one_of
 
 Fast = Literal["float32", "bfloat16"]
-MODES = ("float32", "bfloat16")
 CHUNK = 1 << 17
 """Elements of a chunk for each thread: 0.5 MB in float32, the fastest size with 1 MB of second-level cache."""
 
@@ -49,7 +48,7 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
         Unsupported: bfloat16 on a processor without instructions for it.
     """
     if fast is not None:
-        one_of("fast", fast, MODES)
+        one_of("fast", fast, get_args(Fast))
     if fast == "bfloat16" and lm.device.type == "cpu" and not processor_has_bfloat16():
         raise Unsupported(
             "fast='bfloat16'", why="this processor does not multiply in bfloat16", instead="Use fast='float32'"
@@ -85,8 +84,6 @@ def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
     """A context in which the model's forward pass uses the faster kernels.
 
     Memory: with "bfloat16", a copy of the float32 weights at half their size.
-
-    Memory: with "bfloat16", half the float32 weights once more.
     """
     check_fast(lm, fast)
     if fast is None:

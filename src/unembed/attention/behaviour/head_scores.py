@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.behaviour.repeated_pattern import Length, Sequences, repeated_tokens
-from unembed.attention.weights.by_layer import by_layer, number_or_none
+from unembed.attention.weights.by_layer import by_layer, head_columns, number_or_none, places_of
 from unembed.attention.weights.copying import copying, matching
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.attention.weights.missing_circuits import not_available
@@ -82,14 +82,11 @@ class HeadScores(Displayed):
 
     def places(self) -> list[tuple[int, int]]:
         """Return layer and head of every head that attends, in the order of the model."""
-        layers, heads = (~self.induction.isnan()).nonzero(as_tuple=True)
-        return list(zip(layers.tolist(), heads.tolist(), strict=True))
+        return places_of(self.induction)
 
     def to_table(self) -> Table:
         """One row for each head that attends, in the order of the model."""
-        places = self.places()
-        columns: dict[str, list[Any]] = {"layer": [n for n, _ in places], "head": [h for _, h in places]}
-        columns |= {kind: [number_or_none(self[kind][place]) for place in places] for kind in KINDS}
+        columns = head_columns(self.places(), **{kind: self[kind] for kind in KINDS})
         title = f"Head scores, means of {self.by_sequence.shape[1]} sequences of 2 x {self.length} tokens"
         return Table(title, columns, self.provenance)
 

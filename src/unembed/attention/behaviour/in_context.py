@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.analyses import Cost
-from unembed.attention.weights.by_layer import by_layer
+from unembed.attention.weights.by_layer import by_layer, head_columns, places_of
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.attention.weights.paper import NOT_IN_PAPER, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
@@ -197,11 +197,8 @@ class TextScores(Displayed):
 
     def to_table(self) -> Table:
         """One row for each head that attends."""
-        heads: list[list[int]] = (~self.induction.isnan()).nonzero().tolist()
-        columns: dict[str, list[float]] = {"layer": [n for n, _ in heads], "head": [h for _, h in heads]}
-        columns |= {
-            name: [float(getattr(self, name)[n, h]) for n, h in heads] for name in ("induction", "previous_token")
-        }
+        numbers = {"induction": self.induction, "previous_token": self.previous_token}
+        columns = head_columns(places_of(self.induction), **numbers)
         return Table(f"Attention on text; induction by chance {self.by_chance:.3g}", columns, self.provenance)
 
 

@@ -8,7 +8,8 @@ Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,8 +138,11 @@ def induction(
         raise Unsupported(
             f"induction in {lm.name}", why="no layer above the first has attention", instead="Use head_scores"
         )
-    copying = _or_none(lambda: copying_scores(circuits, basis))
-    reads = _or_none(lambda: composition_of(circuits, "k", True, basis, seed=seed))
+    copying = reads = None  # where no layer has the circuit
+    with suppress(Unsupported):
+        copying = copying_scores(circuits, basis)
+    with suppress(Unsupported):
+        reads = composition_of(circuits, "k", True, basis, seed=seed)
     product = circuits.product("qk", basis)
     back = range(1, scores.length + 1) if offset is None else offset
     matching: dict[tuple[int, int], Tensor] = {}
@@ -158,14 +162,6 @@ def induction(
         found.append(InductionEvidence(layer, head, copied, partner, composition, matched, behaviour, previous))
     found.sort(key=lambda e: (e.by_weights is None, -(e.by_weights or 0.0)))
     return Records.of_fields("Induction", InductionEvidence, found, lm.provenance(basis=basis, seed=seed))
-
-
-def _or_none(measure: Callable[[], Tensor]) -> Tensor | None:
-    """Return a measurement for all heads, or None where no layer has the circuit that it needs."""
-    try:
-        return measure()
-    except Unsupported:
-        return None
 
 
 def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:

@@ -164,13 +164,10 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
                 streams += [((*path, (n, head)), outs[:, head]) for head in range(outs.shape[1])]
     stacked = torch.stack(vectors)
     read = frozen.read(stacked[:, None, None].expand(-1, 1, pos, -1))[:, 0, position]
-    rest = frozen.read(_above(frozen, order))[0, position]
+    # All paths through more heads, summed without listing them.
+    above = stream_by_order(frozen, max(order, lm.n_layers))[order + 1 :].sum(dim=0)
+    rest = frozen.read(above)[0, position]
     return _closed(frozen, position, order, (labels, of_order, paths), read, rest)
-
-
-def _above(frozen: FrozenRun, order: int) -> Float[Tensor, "batch pos d_model"]:
-    """Return the sum of all paths through more heads than `order` in the last stream, without listing the paths."""
-    return stream_by_order(frozen, max(order, frozen.lm.n_layers))[order + 1 :].sum(dim=0)
 
 
 def _check_room(lm: Decoder, order: int, pos: int) -> None:
@@ -188,18 +185,9 @@ def _closed(
     frozen: FrozenRun, position: int, order: int, names: tuple[Any, Any, Any], read: Tensor, rest: Tensor
 ) -> Expansion:
     """Add the constant terms to the expansion, and its error against the model's own logits."""
-    lm, structure, weights = frozen.lm, frozen.lm.structure, frozen.lm.weights
-    constant = None
-    if structure.final_norm is not None and structure.final_norm.bias is not None:
-        constant = structure.final_norm.bias @ weights.W_U * structure.logit_scale
-    if weights.b_U is not None:
-        own = weights.b_U * structure.logit_scale
-        constant = own if constant is None else constant + own
+    lm, structure = frozen.lm, frozen.lm.structure
     logits = frozen.run.logits[0, position]
-    total = (read.sum(dim=0) + rest) @ weights.W_U.to(read.dtype)
-    total = total if constant is None else total + constant
-    cap = structure.logit_softcap
-    total = total if cap is None else cap * torch.tanh(total / cap)
+    total = frozen.logits_of_read(read.sum(dim=0) + rest)
     error = float((total - logits).norm() / logits.norm().clamp_min(1e-30))
     plain = (
         structure.final_norm is None
@@ -211,7 +199,7 @@ def _closed(
     )
     labels, of_order, paths = (tuple(part) for part in names)
     return Expansion(
-        lm, frozen.run.tokens[0], position, order, labels, of_order, paths, read, rest, constant, logits, error,
+        lm, frozen.run.tokens[0], position, order, labels, of_order, paths, read, rest, frozen.constant, logits, error,
         plain and order >= lm.n_layers,
     )  # fmt: skip
 

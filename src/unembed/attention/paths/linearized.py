@@ -170,16 +170,22 @@ class FrozenRun:
             x = norm.frozen(x, self.final).to(x.dtype)
         return x if self.lm.structure.logit_scale == 1.0 else x * self.lm.structure.logit_scale
 
+    @property
+    def constant(self) -> Float[Tensor, " d_vocab"] | None:
+        """The part of the logits that comes from the biases of the final norm and of the head; None without any."""
+        structure, weights = self.lm.structure, self.lm.weights
+        bias = None if structure.final_norm is None else structure.final_norm.bias
+        parts = [*([] if bias is None else [bias @ weights.W_U]), *([] if weights.b_U is None else [weights.b_U])]
+        return torch.stack(parts).sum(dim=0) * structure.logit_scale if parts else None
+
     def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
         """Compute logits from a last stream, with the final norm's scale of the run; bias and soft cap included."""
-        structure, W_U, b_U = self.lm.structure, self.lm.weights.W_U, self.lm.weights.b_U
-        x = self.read(last)
-        if structure.final_norm is not None and structure.final_norm.bias is not None:
-            x = x + structure.final_norm.bias * structure.logit_scale
-        logits = x @ W_U.to(x.dtype)
-        if b_U is not None:
-            logits = logits + b_U * structure.logit_scale
-        cap = structure.logit_softcap
+        return self.logits_of_read(self.read(last))
+
+    def logits_of_read(self, x: Float[Tensor, "*path d_model"]) -> Float[Tensor, "*path d_vocab"]:
+        """Compute logits from what `read` returned; bias and soft cap included."""
+        logits, cap = x @ self.lm.weights.W_U.to(x.dtype), self.lm.structure.logit_softcap
+        logits = logits if (constant := self.constant) is None else logits + constant
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 

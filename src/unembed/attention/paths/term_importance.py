@@ -18,7 +18,7 @@ from torch import Tensor
 from unembed.analyses import Cost
 from unembed.attention.paths.linearized import FrozenRun, frozen_run, stream_by_order
 from unembed.attention.weights.by_layer import number_or_none
-from unembed.attention.weights.folded_weights import require_heads
+from unembed.attention.weights.folded_weights import at_least_float32, require_heads
 from unembed.attention.weights.paper import NO_NUMBERS, SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.corpus import CorpusSource
@@ -144,16 +144,17 @@ def term_importance(
     for tokens, target, keep in rows:
         frozen = frozen_run(lm, tokens)
         target, keep = target.to(lm.device).long(), keep.to(lm.device)
-        alone, state = _order_one_by_layer(frozen), stream_by_order(frozen, highest)
+        alone = {n: layer.layer_sum(frozen.constants_before(n)) for n, layer in frozen.layers.items()}
+        state = stream_by_order(frozen, highest)
         singles = torch.stack(list(alone.values())).sum(dim=0)
         for k in range(highest + 1):
-            losses[k] += _loss(frozen, state[: k + 1].sum(dim=0), target, keep)
+            losses[k] += _loss(frozen.logits(state[: k + 1].sum(dim=0)), target, keep)
         for n, added in alone.items():
-            by_layer[n] += _loss(frozen, state[0] + added, target, keep)
-            without_layer[n] += _loss(frozen, state[0] + singles - added, target, keep)
+            by_layer[n] += _loss(frozen.logits(state[0] + added), target, keep)
+            without_layer[n] += _loss(frozen.logits(state[0] + singles - added), target, keep)
         first = alone[lm.attention_layers[0]]
         gains.append(_gains(frozen, state[0], first, tokens.to(lm.device), target, keep))
-        own += float(_cross_entropy(frozen.run.logits, target, keep))
+        own += _loss(frozen.run.logits, target, keep)
         count += int(keep.sum())
         if count >= max_tokens:
             break
@@ -193,10 +194,6 @@ def _rows(
     return text.fingerprint, full()
 
 
-def _order_one_by_layer(frozen: FrozenRun) -> dict[int, Float[Tensor, "batch pos d_model"]]:
-    return {n: layer.layer_sum(frozen.constants_before(n)) for n, layer in frozen.layers.items()}
-
-
 def _gains(
     frozen: FrozenRun, direct: Tensor, first_layer: Tensor, tokens: Tensor, target: Tensor, keep: Tensor
 ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
@@ -206,8 +203,7 @@ def _gains(
     """
 
     def losses(stream: Tensor) -> Float[Tensor, "row pos"]:
-        logits = frozen.logits(stream)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = at_least_float32(frozen.logits(stream))
         return torch.nn.functional.cross_entropy(logits.transpose(1, 2), target.clamp_min(0), reduction="none")
 
     gain = (losses(direct) - losses(direct + first_layer)).double().cpu()
@@ -218,13 +214,9 @@ def _gains(
     return repeated, new
 
 
-def _loss(frozen: FrozenRun, last: Tensor, target: Tensor, keep: Tensor) -> float:
-    return float(_cross_entropy(frozen.logits(last), target, keep))
-
-
-def _cross_entropy(logits: Tensor, target: Tensor, keep: Tensor) -> Tensor:
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.nn.functional.cross_entropy(logits[keep], target[keep], reduction="sum")
+def _loss(logits: Tensor, target: Tensor, keep: Tensor) -> float:
+    logits = at_least_float32(logits)
+    return float(torch.nn.functional.cross_entropy(logits[keep], target[keep], reduction="sum"))
 
 
 def importance_section(found: TermImportance, provenance: Provenance) -> Section:

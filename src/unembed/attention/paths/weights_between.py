@@ -29,14 +29,15 @@ from unembed.attention.weights.folded_weights import (
 )
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Section
+from unembed.document.exhibits import exhibit
+from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis, head_name, head_named, memory_name, parse_memory
 from unembed.options import CircuitBasis, Option, Top
-from unembed.results import Provenance, Records, Table
+from unembed.results import Provenance, Records
 from unembed.validation import as_str, positive_int
 
 Input = Literal["Q", "K", "V", "key", "up"]
@@ -119,19 +120,16 @@ def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> 
     return without_channel_mean(lm, rows) if centre else rows
 
 
-def read_by(lm: Decoder, part: Part, basis: HeadBasis) -> dict[Input, Float[Tensor, "d_model column"]]:
-    """Return what each input of a part reads: W_Q, W_K, W_V of a head; key and up-projection of a memory.
+def _inputs_of(
+    lm: Decoder, part: Part, basis: HeadBasis
+) -> tuple[dict[Input, Float[Tensor, "d_model column"]], dict[str, str]]:
+    """Return what each input of a part reads, and for the inputs without a fixed matrix the reason.
+
+    They are W_Q, W_K, W_V of a head; key and up-projection of a memory.
 
     Raises:
         Unsupported: no input of the head is a fixed matrix.
     """
-    return _inputs_of(lm, part, basis)[0]
-
-
-def _inputs_of(
-    lm: Decoder, part: Part, basis: HeadBasis
-) -> tuple[dict[Input, Float[Tensor, "d_model column"]], dict[str, str]]:
-    """Return the matrix of each input of a part, and for the inputs without a fixed matrix the reason."""
     if part.kind == "head":
         read, refused = _inputs_of_heads(lm, part.layer, basis)
         return {name: W[part.index] for name, W in read.items()}, refused
@@ -177,7 +175,7 @@ def virtual_weight(
     if a.location(lm) >= b.location(lm):
         raise InvalidInput(f"virtual weights of {a.name} and {b.name}", why="the reader does not come after the writer")
     rows = written_by(lm, a, basis, centre)
-    return {name: rows @ columns for name, columns in read_by(lm, b, basis).items()}
+    return {name: rows @ columns for name, columns in _inputs_of(lm, b, basis)[0].items()}
 
 
 @torch.no_grad()
@@ -348,10 +346,7 @@ def virtual_weights_section(
     lm, exhibits = circuits.lm, []
     missing: dict[str, str] = {}
     refused: list[Unsupported] = []
-    for name, side, weights_of in (
-        ("readers", "reader", readers_of),
-        ("writers", "writer", writers_of),
-    ):
+    for name, side, weights_of in (("readers", "reader", readers_of), ("writers", "writer", writers_of)):
         try:
             found = weights_of(lm, part, top, basis)
         except Unsupported as error:
@@ -366,9 +361,8 @@ def virtual_weights_section(
             "times_random": [weight.ratio * lm.d_model**0.5 for weight in found],
             "cosine": [weight.cosine for weight in found],
         }
-        title = f"What reads {part} most" if side == "reader" else f"What {part} reads most"
         if found:
-            exhibits.append(Exhibit(name, Table(title, columns, provenance)))
+            exhibits.append(exhibit(name, found.table.title, columns, provenance))
     text = (
         "Ratio: the norm of the product of what the one writes and the other reads, over the product of their norms; "
         f"random directions have {lm.d_model**-0.5:.4f}. Of two memories also the cosine of value and key.",

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.attention.text.word_relations import Relation, TokenPairs, open_relation, shipped_relations, token_pairs
+from unembed.attention.weights.by_layer import head_columns, places_of
 from unembed.attention.weights.folded_weights import require_heads, through_embedding, through_unembedding
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
@@ -71,11 +72,8 @@ class RelationOfHeads(Displayed):
 
     def to_table(self) -> Table:
         """One row for each head that has an OV circuit, the largest share above shuffled pairs first."""
-        known = [(int(layer), int(head)) for layer, head in (~self.share.isnan()).nonzero()]
-        known.sort(key=lambda place: float(self.shuffled[place] - self.share[place]))
-        columns: dict[str, list[Any]] = {"layer": [layer for layer, _ in known], "head": [head for _, head in known]}
-        for name in ("share", "shuffled", "p_value"):
-            columns[name] = [float(getattr(self, name)[place]) for place in known]
+        known = sorted(places_of(self.share), key=lambda place: float(self.shuffled[place] - self.share[place]))
+        columns = head_columns(known, share=self.share, shuffled=self.shuffled, p_value=self.p_value)
         columns["examples"] = [self.examples(*place) for place in known]
         title = f"{self.relation[:1].upper()}{self.relation[1:]}: heads by the share of {len(self.pairs)} pairs"
         return Table(title, columns, self.provenance)

@@ -197,11 +197,8 @@ def require_qk(lm: Decoder, layer: int) -> None:
     """
     site = lm.structure.blocks[layer].attention
     if not site.scores.understood:
-        raise Unsupported(
-            f"the QK circuit of layer {layer} of {lm.name}",
-            why=site.scores.missing,
-            instead=_without_qk(site),
-        )
+        what = f"the QK circuit of layer {layer} of {lm.name}"
+        raise Unsupported(what, why=site.scores.missing, instead=_without_qk(site))
 
 
 def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[str]:

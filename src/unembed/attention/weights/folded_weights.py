@@ -51,7 +51,7 @@ def check_basis(basis: HeadBasis) -> None:
 
 
 def require_heads(lm: Decoder, what: str) -> None:
-    """Return the default basis: "folded", or "raw" for a model without norms or with several streams.
+    """Refuse a model without attention heads.
 
     Raises:
         Unsupported: the model has no layers, or none with attention.
@@ -129,7 +129,8 @@ def reading_weights(
         matrix = _through_norm(site.pre_norm, at_least_float32(matrix))
         module = {"q": site.scores.q_norm, "k": site.scores.k_norm}.get(which)
         if module is not None:
-            matrix = qk_normed(module, matrix)
+            # The gain and centring are measured on the module.
+            matrix = QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix).linear(matrix)
         matrix = read_at_end(lm, matrix, layer, "attention")
     if which != "q" and not grouped and site.queries_per_kv > 1:
         matrix = matrix.repeat_interleave(site.queries_per_kv, dim=0)
@@ -269,7 +270,8 @@ def through_embedding(
         table = embedding(lm, basis, tokens, centre=centre)
         return table.to(matrix.dtype) @ matrix
 
-    if lm.dtype == matrix.dtype and (not centre or not ignores_channel_mean(lm)) and _is_table(lm, basis):
+    is_table = basis == "raw" or (lm.structure.embedding_scale == 1.0 and not changes_stream(lm))
+    if lm.dtype == matrix.dtype and (not centre or not ignores_channel_mean(lm)) and is_table:
         every = product(None) if ids is None else None  # a view of the weights: no block is copied
     else:
         every = torch.cat([product(block) for block in vocabulary_blocks(lm)]) if ids is None else None
@@ -321,11 +323,6 @@ def through_unembedding(
 def vocabulary_blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
     """Return the ids of the vocabulary in blocks small enough for one product."""
     return torch.arange(lm.d_vocab, device=lm.weights.W_E.device).split(_BLOCK)
-
-
-def _is_table(lm: Decoder, basis: HeadBasis) -> bool:
-    """True if `embedding` returns the weights themselves instead of a copy."""
-    return basis == "raw" or (lm.structure.embedding_scale == 1.0 and not changes_stream(lm))
 
 
 def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
@@ -419,8 +416,3 @@ class QKNorm:
         out = self.module(given).view(pos, heads, d_head).transpose(0, 1) - self.bias[:, None]
         linear = self.linear(x)
         return (linear * linear).sum(-1, keepdim=True) / (linear * out).sum(-1, keepdim=True)
-
-
-def qk_normed(module: nn.Module, matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_model d_head"]:
-    """Fold QK-norm's gain and centring, which are measured on the module, into a query or key matrix."""
-    return QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix).linear(matrix)

@@ -149,16 +149,12 @@ def _check_rotatable(lm: Decoder) -> None:
         why = "a norm's gain on a branch's output prefers the channels it has"
     elif any(b.feed_forward is not None and b.feed_forward.down_proj is None for b in structure.blocks):
         why = "its FFN is a mixture of experts"
-    elif tied and structure.final_norm is not None and not _is_level(structure.final_norm):
+    elif tied and (norm := structure.final_norm) is not None and bool(((norm.gain - 1).abs() > 1e-6).any()):
         why = "its unembedding is its embedding, and the final norm's gain cannot be folded into one of the two"
     elif lm.n_heads != lm.n_kv_heads and structure.blocks[0].attention.layout.kind == "per_group":
         why = "its queries are not a view on the weights"
     if why is not None:
         raise InvalidInput(f"the stream of {lm.name} cannot be rotated in place", why=why)
-
-
-def _is_level(norm: Norm) -> bool:
-    return bool(torch.allclose(norm.gain, torch.ones_like(norm.gain), atol=1e-6))
 
 
 def _level(norm: Norm, R: Tensor) -> None:

@@ -58,9 +58,5 @@ def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         for found in label_agreement(labels)
         for pair, kappa in found.pairs.items()
     ]
-    names = ("question", "pair", "items", "kappa")
-    kinds: tuple[Any, ...] = (np.str_, np.str_, np.int64, np.float64)
-    return {
-        name: np.array([row[i] for row in rows], dtype=kind)
-        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
-    }
+    kinds: dict[str, Any] = {"question": np.str_, "pair": np.str_, "items": np.int64, "kappa": np.float64}
+    return {name: np.array([row[i] for row in rows], dtype=kind) for i, (name, kind) in enumerate(kinds.items())}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -96,12 +96,8 @@ def _row(key: tuple[int, int], n: int, found: Sequence[patterns.Pattern], descri
     return (*key, n, *numbers, *dict(patterns.shares(found, n)).values(), " · ".join(described[:4]))
 
 
-def _columns(rows: Iterable[tuple[Any, ...]]) -> Arrays:
-    columns: list[list[Any]] = [[] for _ in COLUMNS]
-    for row in rows:
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
-    return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
+def _columns(rows: Sequence[tuple[Any, ...]]) -> Arrays:
+    return {name: np.array([row[i] for row in rows]) for i, name in enumerate(COLUMNS)}
 
 
 def _body(text: TokenStream, position: int) -> np.ndarray:

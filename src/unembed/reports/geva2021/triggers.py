@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,31 +11,22 @@ from torch import Tensor
 
 from unembed.corpus import Batch
 from unembed.index import Index
-from unembed.models.decoder import Decoder
+from unembed.models.structure.experts import RoutedCoefficients
 from unembed.names import Pole
-from unembed.sweeps import Need, Reducer, TopTriggers, Triggers
+from unembed.sweeps import Reducer, TopTriggers, Triggers
 
 
-class OncePerSentence(Reducer):
+class OncePerSentence(TopTriggers):
     """Triggers as the released code selects them: one prefix of each sentence, and never its last one.
 
-    The lists inside treat a sentence as a document, so that their limit of one trigger for each document applies to it.
-    The last position of every segment is left out, because nothing follows it.
+    A sentence is treated as a document, so that the limit of one trigger for each document applies to it. The last
+    position of every segment is left out, because nothing follows it.
     """
 
+    _changed: tuple[Batch, Batch] | None = None
+
     def __init__(self, top: int) -> None:
-        self.top = top
-
-    def start(self, lm: Decoder) -> None:
-        """Start with empty lists."""
-        self._lists = TopTriggers(self.top, per_document=1)
-        self._lists.start(lm)
-        self._changed: tuple[Batch, Batch] | None = None
-
-    @property
-    def needs(self) -> Collection[Need]:
-        """Return the coefficients of every layer."""
-        return self._lists.needs
+        super().__init__(top, per_document=1)
 
     def _as_documents(self, batch: Batch) -> Batch:
         if self._changed is None or self._changed[0] is not batch:
@@ -45,29 +35,17 @@ class OncePerSentence(Reducer):
         return self._changed[1]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Offer the coefficients to the lists."""
-        self._lists.see(point, layer, tensor, self._as_documents(batch))
+        """Offer the coefficients of a layer to its lists."""
+        super().see(point, layer, tensor, self._as_documents(batch))
+
+    def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
+        """Offer the coefficients of a layer of experts to its lists."""
+        super().see_routed(layer, routed, self._as_documents(batch))
 
     def update(self, batch: Batch) -> None:
-        """Add the counts of a batch."""
-        self._lists.update(self._as_documents(batch))
+        """Count the positions."""
+        super().update(self._as_documents(batch))
         self._changed = None
-
-    def merge(self, other: OncePerSentence) -> None:
-        """Merge two parts."""
-        self._lists.merge(other._lists)
-
-    def result(self) -> Any:
-        """Return all lists."""
-        return self._lists.result()
-
-    def state(self) -> dict[str, Any]:
-        """Return the lists."""
-        return self._lists.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved lists."""
-        self._lists.load_state(state)
 
 
 def reducer(how: str, top: int) -> Reducer:

@@ -36,6 +36,11 @@ CONTRIBUTION = 0.05
 EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 """Sec. 5.2: share of value vectors that the extreme clusters cover."""
 
+FEWEST = 20
+"""Events, or sub-updates, below which nothing is judged."""
+AT_LEAST = 0.1
+"""Score from which on a sub-update matters: in logits, so that it multiplies the odds of its token by 1.1 (Eq. 2)."""
+
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."
 

@@ -125,8 +125,6 @@ class RoutedTokens(RoutedShare):
 
     Memory: 4 bytes for each token of the vocabulary and each expert of the chosen layers. In a large model, choose a
     few layers.
-
-    Memory: 4 bytes for each token of the vocabulary and expert of the chosen layers; name layers of a large model.
     """
 
     counts_tokens = True

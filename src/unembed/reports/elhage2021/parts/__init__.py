@@ -15,12 +15,8 @@ from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream
 from unembed.reports.quantities import Part
 
 _WITH_LAYERS: tuple[Part[Measurements], ...] = (
-    Part(
-        lambda m: heads_section(m.circuits, m.scores, m.basis, m.provenance),
-        name="heads",
-        absent="Heads",
-    ),
-    Part(lambda m: positions_section(m.circuits, m.basis, m.provenance), name="positions", absent="Positions"),
+    Part(lambda m: heads_section(m.circuits, m.scores, m.basis, m.provenance), name="heads"),
+    Part(lambda m: positions_section(m.circuits, m.basis, m.provenance), name="positions"),
     *one_layer.PARTS,
     *paths.PARTS,
     *induction.PARTS,

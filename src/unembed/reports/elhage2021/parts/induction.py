@@ -233,7 +233,6 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="induction",
-        absent="Induction",
         when=lambda m: m.lm.n_layers > 1,
     ),
     Part(
@@ -253,7 +252,6 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="one position",
-        absent="One position",
         when=lambda m: m.lm.n_layers > 1,
     ),
     Part(
@@ -282,6 +280,5 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="in-context learning",
-        absent="In-context learning",
     ),
 )

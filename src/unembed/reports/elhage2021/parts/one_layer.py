@@ -292,7 +292,6 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="copying",
-        absent="Copying",
     ),
     Part(
         skip_trigram_sections,
@@ -312,7 +311,6 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="skip-trigrams",
-        absent="Skip-trigrams",
     ),
     Part(
         bug_section,
@@ -352,6 +350,5 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="primitive in-context learning",
-        absent="Primitive in-context learning",
     ),
 )

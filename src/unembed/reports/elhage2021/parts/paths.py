@@ -181,7 +181,6 @@ PARTS: tuple[Part[Measurements], ...] = (
             ),
         ),
         name="path expansion",
-        absent="Path expansion",
     ),
     Part(
         lambda m: importance_section(m.term_importance, m.provenance),
@@ -234,7 +233,6 @@ PARTS: tuple[Part[Measurements], ...] = (
             small("v", "values"),
         ),
         name="composition",
-        absent="Composition",
         when=lambda m: m.lm.n_layers > 1,
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from unembed.concepts.token_cleaning import clean
 from unembed.concepts.word_lists import STOP_WORDS
-from unembed.document.exhibits import boxes, by_layer, exhibit, means
+from unembed.document.exhibits import boxes, by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, mean_of, share_of
 from unembed.document.model import QUANTILES, Reference, Section
 from unembed.document.numbers import format_percent, percent
@@ -323,8 +323,8 @@ def composition_section(m: Measurements) -> Section:
         "differs_from_active": found.active,
         "released_code": found.released_code,
         "agreeing_memories": [float(row[row > 0].mean()) if (row > 0).any() else 0.0 for row in e["agreeing"]],
-        "stop_words": [_share(stop[tokens[agrees]]) for tokens, agrees in layers],
-        "short_prefixes": [_share(short[agrees]) for _, agrees in layers],
+        "stop_words": [plain_mean(stop[tokens[agrees]]) for tokens, agrees in layers],
+        "short_prefixes": [plain_mean(short[agrees]) for _, agrees in layers],
     }
     title = "Examples in which the layer's prediction is that of no memory"
     shares, drawn = (*series, "stop_words", "short_prefixes"), "Fig. 8: the layer predicts what no memory does"
@@ -347,10 +347,6 @@ def composition_section(m: Measurements) -> Section:
 def stop_words(lm: Decoder) -> np.ndarray:
     """Mark the tokens that are common stop words: booleans (d_vocab,)."""
     return np.array([token.word in STOP_WORDS for token in clean(lm.token_strings(range(lm.d_vocab)))])
-
-
-def _share(claims: np.ndarray) -> float:
-    return float(claims.mean()) if len(claims) else float("nan")
 
 
 PARTS = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unembed.document.exhibits import by_layer, exhibit, means
+from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import (
     Measured,
     difference_of,
@@ -151,7 +151,7 @@ def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict
     return {
         "layer": list(range(m.n_layers)),
         "covered": means([1 - found["none"][at] for at in rows], m.seed),
-        **{kind: [_mean(found[kind][at]) for at in rows] for kind in _PATTERNS},
+        **{kind: [plain_mean(found[kind][at]) for at in rows] for kind in _PATTERNS},
         "patterns": means([(found["n_shallow"] + found["n_semantic"])[at] for at in rows], m.seed, share=False),
     }
 
@@ -177,7 +177,7 @@ def _judged(m: Measurements) -> list[Exhibit]:
     found = m.judged
     if not len(found.get("layer", ())):
         return []
-    by_rule = [_mean(1 - m.patterns["none"][m.patterns["layer"] == n]) for n in range(m.n_layers)]
+    by_rule = [plain_mean(1 - m.patterns["none"][m.patterns["layer"] == n]) for n in range(m.n_layers)]
     cells = _patterns_by_layer(m, found)
     cells = {"layer": cells.pop("layer"), "covered": cells.pop("covered"), "covered_by_rules": by_rule, **cells}
     _, of_keys = _keys(m, found, np.arange(len(found["layer"])))
@@ -282,7 +282,7 @@ PERTURBATION: tuple[Quantity[Measurements], ...] = (
 
 def _changes_by_key(changes: np.ndarray) -> np.ndarray:
     """Average the change of each key over its triggers: (key, kind)."""
-    return np.array([[_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
+    return np.array([[plain_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
 
 
 def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.ndarray, note: str = "") -> Exhibit:
@@ -312,11 +312,6 @@ def perturbation_section(m: Measurements) -> Section:
         (perturbation_exhibit("perturbation", "Relative change of the coefficient by layer", m, m.changes),),
         (by_layer("fig3_perturbation", title, "perturbation", series, "change"),),
     )
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def _median(values: np.ndarray) -> float:

@@ -16,7 +16,7 @@ from unembed.memories.event_scores import Kind, counted_events, event_scores, sa
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
-from unembed.reports.geva2022.parts.thresholds import AT_LEAST, FEWEST
+from unembed.reports.geva2022.published import AT_LEAST, FEWEST
 from unembed.reports.published import PRINTED, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, once, within
 from unembed.results import Provenance

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unembed.document.exhibits import by_layer, exhibit, means
+from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
 from unembed.document.model import Exhibit, Reference, Section
 from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
@@ -15,7 +15,7 @@ from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
 from unembed.memories.values import values_of
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
-from unembed.reports.geva2022.parts.thresholds import AT_LEAST, FEWEST
+from unembed.reports.geva2022.published import AT_LEAST, FEWEST
 from unembed.reports.published import PRINTED, SUMMARY, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, least_of, once
 
@@ -365,13 +365,13 @@ def _group_table(m: Measurements) -> Exhibit:
             "memories": len(memories),
             "clusters": len(numbers),
             "values_share": float(sizes[numbers].sum() / len(m.clusters.labels)) if numbers else 0.0,
-            "mean_depth": _mean(depth),
-            "upper_third": _mean(depth >= 2 / 3),
+            "mean_depth": plain_mean(depth),
+            "upper_third": plain_mean(depth >= 2 / 3),
             "appearances": len(examples),
-            "short_prefix": _mean(short),
-            "easy_target": _mean(easy),
-            "either": _mean(short | easy),
-            "mean_prefix": _mean(m.text_lengths[examples]),
+            "short_prefix": plain_mean(short),
+            "easy_target": plain_mean(easy),
+            "either": plain_mean(short | easy),
+            "mean_prefix": plain_mean(m.text_lengths[examples]),
         }
 
     found = [of_group(*group) for group in chosen.values()]
@@ -379,10 +379,6 @@ def _group_table(m: Measurements) -> Exhibit:
     shares = ("values_share", "mean_depth", "short_prefix", "easy_target", "either", "upper_third")
     title = "Two groups of extreme sub-updates"
     return exhibit("extreme_groups", title, cells, m.provenance, percent=shares, apart=(("mean_prefix",),))
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
 
 
 def _cluster_table(m: Measurements) -> Exhibit:
