@@ -163,9 +163,9 @@ def test_chat_gives_the_text_as_a_users_message(page, deep):
         expect(grid.get_by_role("gridcell", name=name)).to_be_attached()
     expect(page.locator(".legend")).to_contain_text("from the user's message")
     predicted = lm.token_strings([int(lm.trace(lm.chat(TEXT)).prediction[-1])])[0].replace(" ", "·")
-    expect(page.get_by_role("toolbar", name="Predictions of the next token").get_by_role("button").first).to_contain_text(
-        predicted
-    )
+    expect(
+        page.get_by_role("toolbar", name="Predictions of the next token").get_by_role("button").first
+    ).to_contain_text(predicted)
 
     again = page.url if "chat=" in address(page) else ""
     page.goto(again)

@@ -63,6 +63,9 @@ def patch_answer(
     the logit of --token after the last token, minus that of --against where it is given. Without either it is the logit
     of the clean prompt's prediction minus that of the corrupted prompt's, or of the runner-up where both predict the
     same.
+
+    Caution: What both prompts share cannot show. A part that restores nothing alone may matter together with others,
+    and cells do not add up.
     """
     found = patch(
         lm,
@@ -150,6 +153,9 @@ def paths_answer(
     fraction of the difference between the two runs: 0 no effect, 1 all of it; the metric is that of `patch`. Between
     two heads the composition score of their weights is shown with it. A terminal lists --top paths; JSON, CSV and pages
     hold all.
+
+    Caution: A path that carries nothing between these two prompts may carry much between others; what paths recover
+    does not add up.
     """
     found = patch(
         lm,
@@ -208,6 +214,9 @@ def ablate_answer(
     logit of --token, minus that of --against where it is given. Over a corpus, without a prompt, it is the rise in
     loss, in nats a token, with a 95 % interval; with a prompt, the corpus gives the means. A terminal lists --top rows;
     JSON, CSV and pages hold all.
+
+    Caution: Zero is a value that a part may never take; compare with --to mean. Later parts can make up for what is
+    missing, so a small effect does not prove that a part is idle.
     """
     _check_ablation(prompt, corpus, what, to, by_token, token)
     metric = _metric(token, against)

@@ -121,6 +121,9 @@ def circuit_answer(
     norm scales as they are), and tested in the model itself, beside random nodes of the same layers. --out writes the
     graph, --json holds all of its nodes and edges; --group-by and --group change groups of nodes, and show what the
     prediction becomes.
+
+    Caution: Attention patterns and gates are those of the run, so what moves them is not in the graph. The test
+    decides: a circuit that random nodes match explains nothing.
     """
     for path in (out, viewer):
         if path is not None:

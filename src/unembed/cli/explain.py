@@ -50,6 +50,9 @@ def explain(
     The token's rank in each layer, then its logit minus the runner-up's (--against another token, or none), split by
     component, head, source token or memory (FFN neuron). Every attribution states the error of its
     sum. With --csv: the writers shown and their contributions.
+
+    Caution: The sum holds direct effects only: a part that works through later parts counts little, and one that later
+    parts undo counts much. `ablate` measures the whole effect.
     """
     from unembed.cli.stored_index import index_for
 

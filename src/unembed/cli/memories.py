@@ -48,6 +48,9 @@ def memories(
     --show-unlearned and --recompute rank anew. Different ones are listed first: best first, none with the concept, the
     trigger pattern or three of the top tokens of one above it; then the others. --by-score lists by score alone. All
     forms of output have the same list; a terminal of fewer than 110 columns leaves out the five ingredients.
+
+    Caution: The score ranks evidence, not importance, and a description is of the strongest contexts: most of where a
+    memory fires lies outside them.
     """
     anew = recompute or bool(layers) or show_unlearned or seed is not None or not opening.is_default
     gallery, lm, damaged = (None, None, False) if anew else _saved(opening, index, top)

@@ -51,6 +51,9 @@ def value(
     with either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A
     description is shown where a gallery has one (see `unembed memories`), but not where --truth finds that adding the
     value does not raise the tokens listed as promoted. --json, --csv and --html hold the tokens.
+
+    Caution: What a value promotes is a reading of its direction; --truth measures how far adding the value does that.
+    Triggers are the strongest of one corpus.
     """
     from unembed.cli.output import show
     from unembed.cli.stored_index import index_for, record_index, stored_index

@@ -46,6 +46,9 @@ def concepts_answer(
     """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens.
 
     Those of gated layers fire with either sign: they are read at both, unless one is named.
+
+    Caution: Classes are read from the tokens that a value promotes, not from what adding it does (`truth`); compare
+    with the random vectors in the table.
     """
     found = value_concepts(
         lm,

@@ -87,6 +87,8 @@ def fit_answer(
     Methods: sub_updates decides by the dominant sub-updates, in 200 clusters of values unless --clusters says
     otherwise; representation, update and both by a classifier on the stream; margin, entropy and agreement by the
     model's confidence.
+
+    Caution: The rule holds for text like that it was fitted on; `early-exit evaluate` measures it on other examples.
     """
     check_writable(out)
     own: dict[str, Any] = {"clusters": clusters or 200, "similarity": similarity} if method == "sub_updates" else {}
@@ -112,7 +114,10 @@ def evaluate_answer(
     seed: AnySeed = None,
     progress: Progress = None,
 ) -> Answer:
-    """Evaluate a rule's accuracy and saved layers on other examples."""
+    """Evaluate a rule's accuracy and saved layers on other examples.
+
+    Caution: Saved layers are not saved time: the rule itself costs something.
+    """
     fitted = load(rule, lm)
     found = draw_examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_of_examples(progress))
     table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
@@ -122,7 +127,10 @@ def evaluate_answer(
 def generate_answer(
     lm: Decoder, rule: Rule, prompt: Prompt, *, new_tokens: NewTokens = 20, seed: AnySeed = None
 ) -> Answer:
-    """Continue a prompt with early exit; greedy without --seed."""
+    """Continue a prompt with early exit; greedy without --seed.
+
+    Caution: After an early exit the text continues from what the exit predicted, so it can drift from the model's own.
+    """
     found = load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)
     columns = {
         "text": [found.text],

@@ -16,6 +16,7 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.index.atlas import AtlasMatches as AtlasMatches
+    from unembed.index.atlas import AtlasView as AtlasView
     from unembed.index.atlas import atlas_matches as atlas_matches
     from unembed.index.atlas import atlas_view as atlas_view
     from unembed.index.clusters import ClusterView as ClusterView
@@ -40,7 +41,7 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "atlas": "AtlasMatches atlas_matches atlas_view",
+            "atlas": "AtlasMatches AtlasView atlas_matches atlas_view",
             "clusters": "ClusterView cluster_view made_clusters stored_clusters",
             "coefficients": "CoefficientsView coefficients_view",
             "contexts": "ContextsView contexts_view",

@@ -24,7 +24,10 @@ def search(
     pole: AnySide = None,
     context: Context = None,
 ) -> Table:
-    """Find triggers by their text, the strongest first."""
+    """Find triggers by their text, the strongest first.
+
+    Caution: The index holds the strongest triggers only; other text is not found.
+    """
     return index.search(words, top, pole=pole, context=context)
 
 
@@ -32,6 +35,9 @@ def triggers(index: Index, memory: Memory, *, top: Top = 20, pole: AnySide = Non
     """Show the prefixes on which a key fires most, their last token marked, and what its value promotes there.
 
     -L5M278 is the memory (FFN neuron) at negative coefficients, as --pole negative is.
+
+    Caution: They are the strongest of one corpus, a small part of where the memory fires; a pattern in them need not
+    hold for the rest.
     """
     pole = pole or memory.pole
     found = index.triggers(*memory.address, top, pole=pole, context=context)
@@ -50,7 +56,10 @@ def promoting(
     top: Top = 20,
     sort: Annotated[PromotedBy, Option(_SORT, aliases=("--by",))] = "score",
 ) -> Table:
-    """Find the values that promote a token."""
+    """Find the values that promote a token.
+
+    Caution: A value's list is a reading of its direction; `value --truth` compares it with what adding the value does.
+    """
     return index.promoting(promoted, top, by=sort)
 
 
@@ -61,7 +70,10 @@ def firing(
     top: Top = 20,
     sort: Annotated[FiredBy, Option(_SORT, aliases=("--by",))] = "strength",
 ) -> Table:
-    """Find the keys that fire most on a text."""
+    """Find the keys that fire most on a text.
+
+    Caution: A key that fires most is not the one that matters most: `trace` and `ablate` measure the effect.
+    """
     return index.firing_on(text, top, by=sort)
 
 
@@ -72,7 +84,10 @@ def similar(
     top: Top = 20,
     among: Annotated[Among, Option("Compare values or keys.")] = "values",
 ) -> Table:
-    """Find the memories (FFN neurons) whose values, or keys, point the same way."""
+    """Find the memories (FFN neurons) whose values, or keys, point the same way.
+
+    Caution: A cosine of two directions says nothing of whether both fire on the same text.
+    """
     return index.similar(*memory.address, top, among=among, pole=memory.pole)
 
 
@@ -82,7 +97,10 @@ def sql(
     *,
     timeout: Annotated[float, Option("Seconds after which the query is stopped.", low=0.1)] = 60.0,
 ) -> Table:
-    """Run one SELECT statement, read-only and restricted to the index."""
+    """Run one SELECT statement, read-only and restricted to the index.
+
+    Caution: Triggers are the strongest of one corpus: a count of them says little of the rest of the text.
+    """
     return index.sql(query, timeout=timeout)
 
 

@@ -44,6 +44,8 @@ def fit_lens_answer(
     name that ends in .pt has the format of published lenses. Without --out the lens is kept in the cache folder, where
     all commands find it: it is the model's default from then on, and --lens none reads with the logit lens. After an
     interruption, the same command resumes the fit.
+
+    Caution: The check is on text of the same corpus; on text of another kind the lens may read worse.
     """
     if out is not None:
         check_writable(out)

@@ -290,6 +290,9 @@ def truth_answer(
     For a random sample of each layer's memories (FFN neurons), medians; with --memory, a row for each. Beside the
     correlation (r, over the vocabulary) and the overlap of the first 20 tokens stands the control: r with the effects
     of other values of the layer.
+
+    Caution: A median hides memories that are read well or badly; --memory measures one. Few contexts make wide
+    intervals.
     """
     found = reading_truth(
         lm,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from unembed.index.atlas import AtlasView
+from unembed.index import AtlasView
 
 SHOWN_TOKENS = 2
 """Promoted tokens of each value; the card of a value has more."""

@@ -57,6 +57,9 @@ def steer_answer(
 
     Edits come from options, from a file, or from a search for values by the words they promote. Both continuations use
     the same seed (greedy without --seed); the cost is perplexity on the shipped WikiText.
+
+    Caution: Two continuations are one sample of each. The perplexity is that of other text, and says nothing of this
+    one.
     """
     if not edits and not promote and not suppress:
         raise InvalidInput(

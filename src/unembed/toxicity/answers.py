@@ -71,6 +71,8 @@ def select_answer(
 
     Methods: scorer, random values whose top tokens score low; greedy, within a perplexity budget, which also tries
     twice and four times the coefficient and needs --comments; paper, the ten of gpt2-medium.
+
+    Caution: A scorer judges as the texts that it was fitted on were judged, which is not how every person would.
     """
     if method != "greedy" and comments is not None:
         raise InvalidInput(f"comments with method {method}", why="only greedy reads them", instead="Leave them out")
@@ -149,6 +151,8 @@ def evaluate_answer(
     """Evaluate toxicity and perplexity: the plain model, values turned on, and the baselines.
 
     Each file of --edits is one arm. Prompts may also be JSON lines as in RealToxicityPrompts.
+
+    Caution: A scorer judges as the texts that it was fitted on were judged, which is not how every person would.
     """
     if save_texts is not None:
         check_writable(save_texts)

@@ -48,3 +48,9 @@ def test_other_arguments_are_refused_with_those_that_there_are(arguments: dict[s
     with pytest.raises(InvalidInput, match=why) as refused:
         checked(tools()["trace"], arguments, MODELS)
     assert "Its arguments are prompt, " in str(refused.value)
+
+
+def test_every_tool_says_when_its_answer_is_not_to_be_trusted() -> None:
+    for tool in tools().values():
+        caution = tool.command.help.split("\n\nCaution: ")
+        assert len(caution) == 2 and caution[1].count(".") >= 1, tool.name

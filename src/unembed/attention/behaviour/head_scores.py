@@ -407,7 +407,11 @@ def heads_answer(
     length: Length = None,
     seed: Seed = 0,
 ) -> Answer:
-    """Score every head: previous token, earlier occurrence, induction, resting, copying, matching."""
+    """Score every head: previous token, earlier occurrence, induction, resting, copying, matching.
+
+    Caution: A role is what a head does on repeated random tokens, and copying and matching are read from the weights;
+    on other text the head may do something else, which `ablate` measures.
+    """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     provenance = lm.provenance(basis=chosen, seed=seed)
     scores = head_scores(lm, seed, n_sequences=sequences, length=length)

@@ -293,6 +293,8 @@ def in_context_answer(
     """Measure the loss by position, late minus early, with all heads and without some (Olsson et al. 2022).
 
     A window is as long as the context, at most 512 tokens, unless `--window` says otherwise.
+
+    Caution: A later token can be easier for other reasons than its context; compare with --without a head.
     """
     lm = circuits.lm
     measured = partial(in_context, lm, corpus, early=early, late=late, window=window, max_windows=max_windows)

@@ -239,7 +239,11 @@ def induction_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """Find induction heads from the weights alone, and by what they do."""
+    """Find induction heads from the weights alone, and by what they do.
+
+    Caution: By weights alone a head can look like an induction head and not be one; trust it where what it does on
+    repeated tokens agrees.
+    """
     chosen = circuits.known_basis(basis)
     found = induction(circuits, chosen, seed, n_sequences=sequences, length=length)
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)

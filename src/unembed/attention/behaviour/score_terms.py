@@ -229,7 +229,10 @@ def score_terms_section(
 
 
 def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, position: Position = -1) -> Answer:
-    """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi."""
+    """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi.
+
+    Caution: Softmax ignores what all sources share, so compare a term between sources, not its size.
+    """
     provenance = circuits.lm.provenance()
     made = score_terms_section(circuits, prompt, *head, position, provenance)
     return Answer(f"Attention scores of head {head} of {circuits.lm.name}", (made,), provenance)

@@ -147,7 +147,11 @@ def effects_section(
 def look_answer(
     circuits: HeadMatrices, head: Head, prompt: Prompt, *, token: Token = None, position: Position = -1
 ) -> Answer:
-    """Show where a head attends from one position, and what each source adds to a token's logit."""
+    """Show where a head attends from one position, and what each source adds to a token's logit.
+
+    Caution: Attention is not effect: a token that gets much attention may add nothing. What a source adds is its
+    direct share; later parts can change it.
+    """
     provenance = circuits.lm.provenance()
     made = look_section(circuits, prompt, *head, position, token, provenance)
     at = None if position == -1 else str(position % circuits.lm.encode(prompt).shape[-1])

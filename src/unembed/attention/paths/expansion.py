@@ -255,7 +255,11 @@ def expansion_answer(
     position: Position = -1,
     top: Top = 20,
 ) -> Answer:
-    """Write a token's logit as a sum over paths through heads, with the error of the sum."""
+    """Write a token's logit as a sum over paths through heads, with the error of the sum.
+
+    Caution: Patterns and norm scales are those of the run, and large paths of opposite signs cancel; a path's share is
+    not what removing it would do.
+    """
     lm = circuits.lm
     found = expand(lm, prompt, order, position)
     target = int(found.logits.argmax()) if token is None else lm.single_token(token)

@@ -115,7 +115,11 @@ def stream_answer(
     corpus: Corpus = None,
     top: Top = 20,
 ) -> Answer:
-    """Show which parts read which through the residual stream, how many directions each uses, and which erase."""
+    """Show which parts read which through the residual stream, how many directions each uses, and which erase.
+
+    Caution: Directions that two parts share are a property of weights; whether anything passes there on text is not
+    shown.
+    """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     provenance = lm.provenance(basis=chosen, corpus=(corpus or SAMPLE) if verify else None)
     memory = memory_management(lm, chosen, top=top, corpus=corpus, verify=verify)

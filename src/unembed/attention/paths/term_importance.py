@@ -266,6 +266,8 @@ def term_importance_answer(
     """Measure by how much each order of path through heads lowers the loss on text.
 
     Without `--order`, all orders are measured; in models of more than four layers those up to 3.
+
+    Caution: What an order takes off the loss depends on the orders below it, and patterns are those of the full model.
     """
     lm = circuits.lm
     found = term_importance(lm, corpus, order, max_tokens=max_tokens)

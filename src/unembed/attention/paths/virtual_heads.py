@@ -187,7 +187,10 @@ def virtual_head_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """Show two heads that act as one (a virtual head): what they copy, and what they move on a prompt."""
+    """Show two heads that act as one (a virtual head): what they copy, and what they move on a prompt.
+
+    Caution: The pair's weights say what it could move; the prompt's column says what it moves there.
+    """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     pair = virtual_head(circuits, first, second)
     provenance = lm.provenance(basis=chosen, seed=seed)

@@ -381,7 +381,11 @@ def virtual_weights_answer(
     basis: CircuitBasis = None,
     top: Top = 20,
 ) -> Answer:
-    """List the heads and memories (FFN neurons) that read most of what a part writes, and from which it reads most."""
+    """List the heads and memories (FFN neurons) that read most of what a part writes, and from which it reads most.
+
+    Caution: Weights that fit are no proof of use: a memory that never fires reads as much. `paths` and `circuit`
+    measure on a prompt.
+    """
     chosen = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen)
     made = virtual_weights_section(circuits, part, top, chosen, provenance)

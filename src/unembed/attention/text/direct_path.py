@@ -211,7 +211,10 @@ def direct_path_answer(
     ] = 200,
     max_tokens: MaxTokens = 400_000,
 ) -> Answer:
-    """Compare token embedding times unembedding with the bigrams of a corpus."""
+    """Compare token embedding times unembedding with the bigrams of a corpus.
+
+    Caution: The comparison is with one corpus; rare tokens have few bigrams.
+    """
     lm = circuits.lm
     found = direct_path(lm, corpus, n_tokens=compared, max_tokens=max_tokens)
     provenance = lm.provenance(corpus=corpus or SAMPLE)

@@ -223,7 +223,11 @@ def relations_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """Find the heads that map words to words, such as countries to capitals, by their weights."""
+    """Find the heads that map words to words, such as countries to capitals, by their weights.
+
+    Caution: Only words of one token are read, as their embeddings. That a head maps a relation does not prove that a
+    prompt uses it; `ablate` the head there.
+    """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     wanted: list[Relation] = []
     skipped: list[str] = []

@@ -407,7 +407,11 @@ def skip_trigrams_answer(
     basis: CircuitBasis = None,
     top: Top = 20,
 ) -> Answer:
-    """List the "source ... destination, then output" triples that a head raises most."""
+    """List the "source ... destination, then output" triples that a head raises most.
+
+    Caution: They are exact for heads of the first layer without a norm. Elsewhere they leave out what the layers below
+    and the norm make of a token.
+    """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     among = frequent_tokens(lm, corpus, min_count) if min_count > 0 else None
     found = skip_trigrams(circuits, *head, top, basis=chosen, source=source, among=among)

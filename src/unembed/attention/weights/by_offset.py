@@ -216,7 +216,10 @@ def offsets_answer(
     farthest: Annotated[int, Option("Largest offset (tokens back).", low=1, high=4096, aliases=("--to",))] = 24,
     basis: CircuitBasis = None,
 ) -> Answer:
-    """Show how a head's score depends on how far back a source lies, by its weights alone."""
+    """Show how a head's score depends on how far back a source lies, by its weights alone.
+
+    Caution: Only the part of a score that depends on distance is shown; the content of the tokens may outweigh it.
+    """
     chosen = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen)
     made = offsets_section(circuits, *head, farthest, chosen, provenance)

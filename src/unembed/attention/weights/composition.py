@@ -365,7 +365,11 @@ def composition_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """List the pairs of heads in which the later one reads most of what the earlier one writes."""
+    """List the pairs of heads in which the later one reads most of what the earlier one writes.
+
+    Caution: The scores compare weights: two heads with a high one may never act together on text. `paths` measures
+    whether they do.
+    """
     chosen = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     modes: tuple[Mode, ...] = MODES if kind == "all" else (kind,)

@@ -163,7 +163,11 @@ def head_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners."""
+    """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners.
+
+    Caution: The full circuits take a token's own embedding for what the head reads. In a deep layer the stream holds
+    more; `circuits look` shows the head on a prompt.
+    """
     chosen = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     made = head_sections(circuits, *head, top, chosen, seed, provenance, offset)

@@ -66,6 +66,9 @@ def trace(
     --index, each memory's top trigger is from that index. With --csv: every reading at --point. Several prompts follow
     one another; in JSON and CSV they are one object and one table. Each reading lists one token (--tokens) in the
     terminal, five elsewhere.
+
+    Caution: A finding says what this prompt's prediction loses without a part; other prompts may rest on other parts.
+    What a memory or the stream promotes is a reading through the basis in the last line, not an effect.
     """
     given = prompts_of(prompts, file, may_lack=conversation.messages is not None)
     if output.html is not None and (len(given) > 1 or cut.windows is not None):

@@ -31,7 +31,11 @@ def lens(
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
-    """Show the most probable tokens of the stream at every layer, for many prompts in one table (the logit lens)."""
+    """Show the most probable tokens of the stream at every layer, for many prompts in one table (the logit lens).
+
+    Caution: A reading is not all that the stream holds: the logit lens takes the later layers for the identity, and
+    shows little in the middle layers of most models. `fit-lens` makes a lens that reads them better.
+    """
     given = prompts_of(prompts, file, may_lack=conversation.messages is not None)
     lm = opening.open()
     texts = conversation.texts(lm, given)

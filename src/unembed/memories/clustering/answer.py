@@ -30,6 +30,8 @@ def clusters_answer(
 
     There are a tenth as many clusters as values unless --clusters says otherwise. With --memory, the clusters of those
     memories are shown. --out writes the cluster of every value as Parquet.
+
+    Caution: Random values fall into clusters too, and a cluster's tokens are a reading of its mean, not an effect.
     """
     if out is not None:
         check_writable(out)
