@@ -323,6 +323,28 @@ CHECKS: dict[str, dict[str, str]] = {
         "Two equal prompts are refused in words": "compare two_equal_prompts_are_refused_in_words",
         "A prompt of one's own waits for its second": "compare a_prompt_of_ones_own_waits_for_its_second",
     },
+    "flow": {
+        "The answer on top, the prompt below; what flows into each part adds up": (
+            "flow the_picture_shows_the_answer_the_parts_and_the_test; "
+            "circuit_graph/flow_view what_flows_into_each_part_of_a_picture_adds_up"
+        ),
+        "A part shows what was measured beside what is drawn; it is switched off, or set from another prompt": (
+            "flow a_part_shows_what_was_measured_beside_what_is_drawn; "
+            "circuit_graph/removal_of_each a_removal_is_an_edit_of_that_part_alone"
+        ),
+        "Arrow keys move through the picture; a table has all numbers": (
+            "flow the_picture_is_moved_through_by_keyboard_and_read_as_a_table; flow the_screen_is_accessible"
+        ),
+        "More parts, another question, another prompt to compare with": (
+            "flow fewer_parts_and_another_question_draw_another_picture; "
+            "flow a_prompt_of_another_length_is_refused_in_words"
+        ),
+        "A narrow window cuts nothing off": "flow a_narrow_window_cuts_nothing_off",
+        "The picture is saved with its test": "flow the_picture_is_saved_with_its_test",
+        "Steps are reported while it is found": (
+            "server/routes/flow the_picture_comes_after_its_progress_and_then_from_the_cache"
+        ),
+    },
     "heads": {
         "All heads by a score, with their rank, and the top n": (
             "memory_heads_labs heads_by_their_effect_on_the_target_against_the_runner_up; "

@@ -88,6 +88,11 @@ class Picture(NamedTuple):
 
 SCREENS = {
     "trace": Picture(f"#/trace?{PROMPT}"),
+    "flow": Picture(
+        "#/flow?prompt=Captain+Cook+sailed+north.+Captain&token=+Cook&against=+Scott"
+        "&other=Captain+Scott+sailed+north.+Captain",
+        lambda page: page.locator(".flow-svg").wait_for(timeout=240_000),
+    ),
     "layer": Picture(f"#/layer?{PROMPT}&layer=5"),
     "memory": Picture(f"#/memory?memory=L6M718&{PROMPT_OF_MEMORY}", _group),
     "intervene": Picture(f"#/intervene?{PROMPT}&edits=L5M955:set:0@all", _run),

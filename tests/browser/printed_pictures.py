@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,5 +89,20 @@ def report_page(folder: Path = REPORT) -> str:
     return _REPORT.format(style=style, figure=f"{figure[0]}</figure>", table=f"{shown}</tbody></table></div>")
 
 
-PAGES = {"terminal": terminal_page, "report": report_page}
+CIRCUIT = 'unembed circuit "The capital of France is" --token " Paris" --against " London" --model smollm2'
+_ALONE = (
+    "<style>header, section, footer { display: none; } body { width: 1240px; max-width: none; padding: 16px; }</style>"
+)
+"""Of a circuit's page, the picture alone."""
+
+
+def circuit_page() -> str:
+    """The picture of a circuit of SmolLM2, which must have been fetched."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "circuit.html"
+        subprocess.run([sys.executable, "-m", *shlex.split(CIRCUIT), "--html", str(path)], check=True)
+        return path.read_text("utf-8").replace("</head>", f"{_ALONE}</head>")
+
+
+PAGES = {"terminal": terminal_page, "report": report_page, "circuit": circuit_page}
 """How to make the page of each picture."""

@@ -11,6 +11,22 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.circuit_graph.build import circuit as circuit
+    from unembed.circuit_graph.cases import read_case as read_case
+    from unembed.circuit_graph.flow_view import FlowView as FlowView
     from unembed.circuit_graph.graph import CircuitGraph as CircuitGraph
+    from unembed.circuit_graph.removal_of_each import Removal as Removal
+    from unembed.circuit_graph.tested_picture import picture as picture
+    from unembed.circuit_graph.tested_picture import prompt_picture as prompt_picture
+    from unembed.circuit_graph.tested_picture import removal as removal
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__, {"build": "circuit", "graph": "CircuitGraph"})
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "build": "circuit",
+            "cases": "read_case",
+            "flow_view": "FlowView",
+            "graph": "CircuitGraph",
+            "tested_picture": "picture prompt_picture removal",
+            "removal_of_each": "Removal",
+        },
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,14 @@ from unembed.circuit_graph.graph import CircuitGraph, test_table
 from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
+from unembed.circuit_graph.tested_picture import picture
+from unembed.circuit_graph.viewer_graph import viewer_graph
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import CircuitNodes
 from unembed.options import Against, Option, Out, Seed, Token
-from unembed.results import Table, check_writable
+from unembed.results import Table, check_writable, write_whole
 from unembed.stream.run import run
 
 HELD_OUT = 4
@@ -45,6 +48,10 @@ def circuit_answer(
     ] = None,
     max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
     nodes: Annotated[int, Option("Nodes shown.", low=1)] = 6,
+    viewer: Annotated[
+        Path | None,
+        Option("Write the graph as JSON for the viewers of circuit-tracer and Neuronpedia.", metavar="FILE"),
+    ] = None,
     out: Out = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -54,9 +61,12 @@ def circuit_answer(
     norm scales as they are), and tested in the model itself, beside random nodes of the same layers. --out writes the
     graph, --json holds all of its nodes and edges.
     """
-    if out is not None:
-        check_writable(out)
+    for path in (out, viewer):
+        if path is not None:
+            check_writable(path)
     if pairs is not None:
+        if viewer is not None:
+            raise InvalidInput("--viewer with --pairs", why="a viewer shows one prompt", instead="Give a prompt")
         if prompt is not None or token is not None or against is not None:
             raise InvalidInput("a prompt and --pairs", why="a circuit is of one or of the other")
         return _of_pairs(lm, pairs, test_pairs, max_nodes, nodes, out, seed)
@@ -67,8 +77,10 @@ def circuit_answer(
     if against is not None and case.counterfactual is None and not alone:
         case = with_counterfactual(lm, case)
     graph = circuit_of(lm, (case,), max_nodes)
+    if viewer is not None:
+        write_whole(viewer, json.dumps(viewer_graph(graph), ensure_ascii=False, allow_nan=False))
     tested = graph.tested(sizes=(10, 30, 100), seed=seed)
-    return _answer(graph, nodes, (test_in_words(tested),), (("test", test_table(graph, tested)),), out)
+    return _answer(graph, nodes, (test_in_words(tested),), (("test", test_table(graph, tested)),), out, seed)
 
 
 def _of_pairs(
@@ -84,7 +96,7 @@ def _of_pairs(
     if skipped:
         texts.append(f"{skipped} pairs were left out: their prompts differ in length, or an answer is not one token.")
     tables = tuple((f"test_{k}", test_table(graph, one)) for k, one in zip(kinds, tests, strict=True))
-    return _answer(graph, nodes, tuple(texts), tables, out)
+    return _answer(graph, nodes, tuple(texts), tables, out, seed)
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -96,7 +108,12 @@ def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]
 
 
 def _answer(
-    graph: CircuitGraph, nodes: int, tests: tuple[str, ...], tables: tuple[tuple[str, Table], ...], out: Path | None
+    graph: CircuitGraph,
+    nodes: int,
+    tests: tuple[str, ...],
+    tables: tuple[tuple[str, Table], ...],
+    out: Path | None,
+    seed: int,
 ) -> Answer:
     if out is not None:
         graph.save(out)
@@ -105,7 +122,9 @@ def _answer(
     more = [Exhibit("nodes", graph.nodes, folded=True), Exhibit("edges", graph.edges, folded=True)]
     more += [Exhibit(name, table, folded=True) for name, table in tables]
     section = Section("The circuit", (words.first(), *tests, words.how()), (chain, *more))
-    return Answer(words.subject, (section,), graph.provenance, main="nodes")
+    return Answer(
+        words.subject, (section,), graph.provenance, main="nodes", drawing=lambda: picture(graph, seed=seed).to_dict()
+    )
 
 
 ANALYSIS = Analysis(

@@ -8,6 +8,7 @@ from typing import Any
 
 from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
 from unembed.circuit_graph.graph import METRIC, CircuitGraph
+from unembed.circuit_graph.labels import text_of
 from unembed.names import parse_head
 from unembed.results import Table, visible
 
@@ -58,7 +59,7 @@ class CircuitWords:
         return f"Why {self.answers[0]}{against} after {self._text(case.prompt)}: {graph.metric:+.2f} logits{with_other}"
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return f'"{visible(self.lm.decode(list(tokens)), prose=True)}"'
+        return f'"{visible(text_of(self.lm, tokens), prose=True)}"'
 
     def place(self, position: int) -> str:
         """A position in words: its token in one prompt, else how far from the end."""

@@ -24,6 +24,15 @@ def node_name(lm: Decoder, node: Node, position: int) -> str:
     return f"{named}@{position}"
 
 
+def text_of(lm: Decoder, tokens: Sequence[int]) -> str:
+    """The text whose tokens these are, without a begin token that the tokenizer adds."""
+    ids = list(tokens)
+    if lm.tokenizer is None:
+        return "".join(lm.token_strings(ids))
+    shorter = lm.decode(ids[1:]) if len(ids) > 1 else ""
+    return shorter if shorter and lm.encode(shorter)[0].tolist() == ids else lm.decode(ids)
+
+
 @torch.no_grad()
 def promoted(lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node]) -> list[list[str]]:
     """Return the tokens that each node promotes in a run, with the sign of its coefficient or a head's z.

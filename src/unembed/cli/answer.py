@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from unembed.analyses import Listing
     from unembed.cli.option_groups import Output
-    from unembed.document import Exhibit, Figure, Report
+    from unembed.document import Answer, Exhibit, Figure, Report
     from unembed.models.decoder import Decoder
 
 _PLOT_ROWS = 10
@@ -38,7 +38,7 @@ def deliver(listing: Listing, lm: Decoder | None, found: Any, output: Output) ->
         facts |= {"layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
     report = Report(group, found.title, "", listing.source, found.provenance, found.sections, facts)
     if output.html is not None:
-        write_page(output.html, page(report))
+        write_page(output.html, page(report, _drawing(found)))
     if output.as_json:
         view = found.to_dict(f"unembed.{group}/1")
         sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
@@ -47,6 +47,15 @@ def deliver(listing: Listing, lm: Decoder | None, found: Any, output: Output) ->
         sys.stdout.write((found.data if isinstance(found.data, Table) else exhibit.table).to_csv())
     elif output.html is None or output.plain:
         show(lambda width: _drawn(report, width, output.plain, with_maps=found.data is not None), plain=output.plain)
+
+
+def _drawing(found: Answer) -> str:
+    """The drawing of an answer as HTML, or an empty text."""
+    if found.drawing is None:
+        return ""
+    from unembed.notebook import Card
+
+    return Card(dict(found.drawing()), "").on_page()
 
 
 def _drawn(report: Report, width: int, plain: bool, *, with_maps: bool) -> RenderableType:

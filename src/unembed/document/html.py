@@ -1,4 +1,4 @@
-"""Write a report as one HTML file: without scripts or outside addresses, light and dark, readable on a phone."""
+"""Write a report as one HTML file: without outside addresses, light and dark, readable on a phone."""
 
 from __future__ import annotations
 
@@ -92,14 +92,18 @@ _LONG = 18
 """Number of letters above which a fact has its own line."""
 
 
-def page(report: Report) -> str:
-    """Return the whole page as text."""
+def page(report: Report, drawing: str = "") -> str:
+    """Return the whole page as text.
+
+    Args:
+        drawing: HTML that is shown first; with it, the page runs the scripts that this contains.
+    """
     sections = "".join(_section(i, section, report) for i, section in enumerate(report.sections))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(report.title)}</title><style>{_STYLE}{FIGURE_STYLE}</style></head><body>"
-        f"{_header(report)}<main>{sections}</main>"
+        f"{_header(report)}<main>{drawing}{sections}</main>"
         f"<footer><p>{_prose(report.provenance.line())}</p></footer></body></html>\n"
     )
 

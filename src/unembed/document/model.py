@@ -6,7 +6,7 @@ A figure holds no drawing, only which columns of which table it draws, so that i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -325,6 +325,7 @@ class Answer:
         main: the name of the table that `--csv` writes; the first when empty.
         data: what JSON holds instead of all texts and tables: a table, or values with a schema of their own.
         screen: the explorer's screen that shows the same, if there is one.
+        drawing: computes the values of the drawing that a page shows first, if there is one.
     """
 
     title: str
@@ -333,6 +334,7 @@ class Answer:
     main: str = ""
     data: Table | Mapping[str, Any] | None = None
     screen: Screen | None = None
+    drawing: Callable[[], Mapping[str, Any]] | None = None
 
     @classmethod
     def of_table(

@@ -7,7 +7,9 @@ import json
 import secrets
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from unembed.circuit_graph import CircuitGraph, FlowView, picture
 from unembed.notebook.islands import script, style
 from unembed.notebook.result_drawings import drawing
 from unembed.notebook.widgets import widget_of
@@ -17,6 +19,9 @@ from unembed.trace import Trace, emergence
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
+_LISTED = 20
+"""Nodes of a circuit in the table that its drawing replaces."""
+_PICTURES: WeakKeyDictionary[CircuitGraph, FlowView] = WeakKeyDictionary()
 MAX_DATA = 1_000_000
 """Characters of data in one output; a larger result is a table without a drawing."""
 
@@ -45,6 +50,19 @@ class Card:
             f"}})();</script>"
         )
 
+    def on_page(self) -> str:
+        """Return the drawing for a page with a style of its own, which does not reach it."""
+        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+        css = json.dumps(style()).replace("<", "\\u003c")
+        return (
+            '<div id="drawing"></div><script type="application/json" id="drawing-data">'
+            f"{text}</script><script>(() => {{\n{script()}\n"
+            'const root = document.getElementById("drawing").attachShadow({ mode: "open" });\n'
+            f'const look = document.createElement("style");\nlook.textContent = {css};\n'
+            'const host = document.createElement("div");\nhost.className = "unembed";\nroot.append(look, host);\n'
+            'draw(host, JSON.parse(document.getElementById("drawing-data").textContent));\n})();</script>'
+        )
+
     def widget(self) -> AnyWidget:
         """Return the drawing as a Jupyter widget (needs `unembed[notebook]`)."""
         return widget_of(self.data)
@@ -54,9 +72,24 @@ def card_of(result: Displayed) -> Card | None:
     """Return the drawing of a result; None for a class without one."""
     if isinstance(result, Trace):
         return _trace_card(result)
+    if isinstance(result, CircuitGraph):
+        return None if result.lm is None else circuit_card(result)
     table = result.to_table()
     data = drawing(result, table)
     return None if data is None else Card(data, table.fragment())
+
+
+def circuit_card(graph: CircuitGraph) -> Card:
+    """Draw a circuit: what flows from the prompt's tokens through heads and memories to the answer, with its test.
+
+    Raises:
+        Unsupported: the graph was opened from a file and has no model yet.
+
+    Cost: the test's, at the first time for each graph.
+    """
+    if graph not in _PICTURES:
+        _PICTURES[graph] = picture(graph)
+    return Card(_PICTURES[graph].to_dict(), graph.to_table()[:_LISTED].fragment())
 
 
 def _trace_card(trace: Trace) -> Card:

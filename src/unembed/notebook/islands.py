@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 
 _ENTRY = "js/islands/notebook.js"
-_STYLES = ("colours", "grid", "charts")
+_STYLES = ("colours", "grid", "charts", "flow")
 _IMPORT = re.compile(r'^import (?:\* as (?P<module>\w+)|(?P<names>\{[^}]*\})) from "(?P<path>[^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?P<kind>(?:async )?function|const|class) (?P<name>\w+)", re.MULTILINE)
 _LOADER = """\

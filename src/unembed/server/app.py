@@ -18,6 +18,7 @@ from unembed.server.routes import (
     analyses,
     atlas,
     comparison,
+    flow,
     heads,
     labels,
     labs,
@@ -59,7 +60,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     # Compression level 1: the server runs on the reader's own machine, where time matters more than bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")
-    for room in (about, traces, memories, atlas, heads, comparison, patching, labels, labs, presets, sessions):
+    for room in (about, traces, flow, memories, atlas, heads, comparison, patching, labels, labs, presets, sessions):
         api.include_router(room.routes)
     api.include_router(analyses.declared_routes())
     app.include_router(api)

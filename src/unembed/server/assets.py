@@ -15,8 +15,8 @@ from starlette.types import Scope
 from unembed import __version__
 
 STATIC = Path(__file__).parent / "static"
-STYLES = ("colours", "grid", "charts", "page", "parts", "shared", "screens")
-"""The style sheets in their order; the first three are those of notebooks and saved files, too."""
+STYLES = ("colours", "grid", "charts", "flow", "page", "parts", "shared", "screens")
+"""The style sheets in their order; the first four are those of notebooks and saved files, too."""
 _IMPORTED = re.compile(r'from "(\./[^"]+|\.\./[^"]+)";')
 _REVALIDATE = {"cache-control": "no-cache"}
 

@@ -133,6 +133,24 @@ class QuestionRequest(PromptRequest):
         return trace.question(token, against, self.position, alone=self.alone)
 
 
+class FlowRequest(QuestionRequest):
+    """A prediction whose circuit is drawn; edits of the request play no part."""
+
+    other: str | None = Field(None, max_length=4000, description="the same prompt without the behaviour; null: found")
+    unpaired: bool = Field(False, description="explain the prompt by itself")
+    max_nodes: int = Field(100, ge=1, le=1000)
+
+
+class WithoutRequest(QuestionRequest):
+    """A prediction, and one head or memory at a position that it is measured without."""
+
+    part: Literal["head", "memory"]
+    layer: int = Field(ge=0, le=LARGEST)
+    index: int = Field(ge=0, le=LARGEST)
+    at: int = Field(ge=0, le=LARGEST)
+    other: str | None = Field(None, max_length=4000, description="whose value takes its place; null: 0")
+
+
 class TwoPrompts(StrictModel):
     """A prompt with a behaviour and one without it, and the two tokens whose logits are compared."""
 

@@ -17,6 +17,7 @@ import { readable } from "./unread.js";
 /** @type {[string, string, () => Promise<any>][]} */
 const SCREENS = [
   ["trace", "Trace", () => import("./screens/trace.js")],
+  ["flow", "Flow", () => import("./screens/flow.js")],
   ["layer", "Layer", () => import("./screens/layer.js")],
   ["memory", "Memory", () => import("./screens/memory.js")],
   ["intervene", "Intervene", () => import("./screens/intervene.js")],

@@ -10,6 +10,7 @@ const NAMES =
   "position layer layers stage token against single memory compared head " + // the selection
   "metric stages pins diff flip fit columns only events scale by effects alone " + // display of the trace
   "part sort side coverage query text new_tokens seed point direction patched colour view " + // the other screens
+  "unpaired node boxes " + // the picture of a circuit
   "model index tour session"; // the page itself
 const GIVEN = {
   stage: "post",

@@ -1,6 +1,7 @@
 /** Drawings of results in notebooks: each takes an element, the data, and a callback for selections. */
 
 import * as bars from "./bars.js";
+import * as flow from "./flow.js";
 import * as grid from "./grid.js";
 import * as heads from "./heads.js";
 import { fill, h } from "./nodes.js";
@@ -12,7 +13,17 @@ import { token, visible } from "./tokens.js";
 export function draw(el, data, chosen = () => {}) {
   el.classList.add("unembed", "unembed-out");
   const [, kind] = data.schema.split(/[./]/);
-  const drawings = { emergence, bars: signedBars, heads: scores, heat, memory, pattern, ranks, readings };
+  const drawings = {
+    emergence,
+    bars: signedBars,
+    flow: circuit,
+    heads: scores,
+    heat,
+    memory,
+    pattern,
+    ranks,
+    readings,
+  };
   return drawings[kind](el, data, chosen);
 }
 
@@ -108,6 +119,13 @@ function pattern(el, data) {
 
 const scores = (el, data, chosen) =>
   heads.matrix(noted(el, data.note).host, data, { onpick: (layer, head) => chosen({ layer, head }) });
+
+/** A circuit; a selection is a part, by its name. */
+const circuit = (el, data, chosen) => {
+  const host = h("div");
+  fill(el, host);
+  return flow.mount(host, data, { onpick: (node) => chosen({ part: node?.name ?? "answer" }) });
+};
 
 /** Values from -1 to 1 as shaded cells. */
 function heat(el, { values, shown: numbers, rows, columns, note: label, unit }, chosen) {

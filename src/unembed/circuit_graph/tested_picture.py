@@ -1,0 +1,142 @@
+"""The picture of a circuit, complete: with its test, and with what the model does without each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from unembed.circuit_graph.build import circuit_of
+from unembed.circuit_graph.cases import Case, read_case
+from unembed.circuit_graph.flow_view import BOXES, FlowView, flow_view
+from unembed.circuit_graph.graph import CircuitGraph
+from unembed.circuit_graph.labels import node_name, text_of
+from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.one_token_change import with_counterfactual
+from unembed.circuit_graph.pass_tensors import PartKind
+from unembed.circuit_graph.removal_of_each import Removal, removal_of_each
+from unembed.errors import OutOfRange, Unsupported
+from unembed.models.decoder import Decoder
+from unembed.models.named_tokens import most_likely
+from unembed.names import SetTo
+from unembed.results import visible
+from unembed.stream.run import OnePrompt, run
+
+SIZES = (10, 30, 100)
+"""Nodes of the test of a picture; the first is how many a picture shows at first."""
+_LIKELY = 10
+_KINDS: tuple[PartKind, ...] = ("head", "memory")
+
+
+def picture(graph: CircuitGraph, sizes: Sequence[int] = SIZES, *, seed: int = 0) -> FlowView:
+    """Return the picture of a circuit with its test and, for one prompt, what the model does without each part.
+
+    Args:
+        graph: with its model.
+        sizes: how many nodes are tested, in the order of their relevance.
+        seed: of the random nodes of the test.
+
+    Raises:
+        Unsupported: the graph was opened from a file and has no model yet.
+
+    Cost: that of the test, and about one pass for each 512 tokens of the prompt times `BOXES`.
+    """
+    if graph.lm is None:
+        raise Unsupported("a picture of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+    tested = graph.tested(sizes=sizes, seed=seed)
+    if len(graph.cases) > 1:
+        return flow_view(graph, (tested,))
+    case, lm = graph.cases[0], graph.lm
+    nodes = graph.ranking.nodes(_KINDS)[:BOXES]
+    whole, *found = removal_of_each(lm, case, nodes, _usual(case))
+    names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
+    return flow_view(
+        graph,
+        (tested,),
+        removals=dict(zip(names, found, strict=True)),
+        without=_without(lm, case),
+        probabilities=whole.probabilities,
+        likely=most_likely(lm, run(lm, list(case.prompt)).logits[0, -1], _LIKELY),
+    )
+
+
+def prompt_picture(
+    lm: Decoder,
+    prompt: OnePrompt,
+    token: str | int,
+    against: str | int | None = None,
+    against_prompt: OnePrompt | None = None,
+    *,
+    alone: bool = False,
+    max_nodes: int = 100,
+    step: Callable[[str], None] = lambda _: None,
+) -> FlowView:
+    """Find the circuit of a prompt and return its picture, as `unembed circuit --html` draws it.
+
+    Args:
+        prompt: one prompt.
+        token: the token whose logit after the last position is explained.
+        against: the token whose logit is subtracted.
+        against_prompt: the same prompt without the behaviour, in as many tokens. Where there is none but `against`, one
+            token is changed, found by trying.
+        alone: explain the prompt by itself, without a counterfactual.
+        max_nodes: heads and memories kept at most.
+        step: called with what is done next.
+
+    Raises:
+        InvalidInput: a counterfactual of another length.
+        NotOneToken: a token is not a single one.
+        SumNotProved: the linear model of the run misses the metric.
+        Unsupported: the model has no layers, or several streams.
+    """
+    case = read_case(lm, prompt, None if alone else against_prompt, token, against)
+    if case.against is not None and case.counterfactual is None and not alone:
+        step("Looking for a prompt without the behaviour")
+        case = with_counterfactual(lm, case)
+    step("Finding heads and memories, and what flows between them")
+    graph = circuit_of(lm, (case,), max_nodes)
+    step("Testing the circuit in the model")
+    return picture(graph)
+
+
+def removal(
+    lm: Decoder,
+    case: Case,
+    kind: PartKind,
+    layer: int,
+    position: int,
+    index: int,
+    *,
+    other: OnePrompt | None = None,
+    to: SetTo = "zero",
+) -> Removal:
+    """Measure the prediction without one head or memory at one position.
+
+    Args:
+        case: one prompt.
+        kind: "head" or "memory".
+        layer: its layer.
+        position: from 0.
+        index: in its layer.
+        other: the prompt whose value takes its place, in as many tokens.
+        to: what it is set to where no other prompt is given.
+
+    Raises:
+        InvalidInput: the other prompt has another length.
+        OutOfRange: there is no such part.
+    """
+    n = lm.n_memories_of(layer) if kind == "memory" and layer in lm.memory_layers else lm.n_heads
+    if not (0 <= layer < lm.n_layers and 0 <= index < n and 0 <= position < len(case.prompt)):
+        raise OutOfRange(f"{kind} {index} of layer {layer} at position {position}", why="there is none")
+    if other is not None:
+        case, to = read_case(lm, list(case.prompt), other, case.token, case.against), "counterfactual"
+    return removal_of_each(lm, case, [Node(kind, layer, len(case.prompt) - 1 - position, index)], to)[1]
+
+
+def _usual(case: Case) -> SetTo:
+    return "corpus" if case.counterfactual is None else "counterfactual"
+
+
+def _without(lm: Decoder, case: Case) -> str:
+    """Say what stands in the place of a removed node."""
+    if case.counterfactual is None:
+        return "its mean over a text"
+    return f"its value after “{visible(text_of(lm, case.counterfactual), prose=True)}”"

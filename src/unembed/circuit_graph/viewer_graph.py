@@ -1,0 +1,147 @@
+"""A circuit as the JSON that the viewers of circuit-tracer and Neuronpedia open: an attribution graph.
+
+These viewers know features, errors, embeddings and logits. Memories and heads are written as features; what is added up
+(the rest of a layer, biases, changes of patterns) as errors, which they draw as diamonds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from unembed.circuit_graph.flow_view import fed_position
+from unembed.circuit_graph.graph import METRIC, CircuitGraph
+from unembed.circuit_graph.in_words import CircuitWords, quoted
+from unembed.circuit_graph.labels import text_of
+from unembed.errors import InvalidInput, Unsupported
+from unembed.stream.run import run
+from unembed.version import __version__
+
+FEATURE, ERROR, EMBEDDING, LOGIT = "cross layer transcoder", "mlp reconstruction error", "embedding", "logit"
+SHARE = 0.8
+"""The share of all relevance that a viewer shows at first."""
+_PINNED = 10
+
+
+def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
+    """Return the graph of one prompt as JSON values of circuit-tracer's and Neuronpedia's viewers.
+
+    Each node's `influence` is the share of |relevance| that it and all larger nodes have, by which the viewers hide
+    small nodes. Weights are those of the graph's edges, in logits.
+
+    Raises:
+        InvalidInput: the graph is of several prompts.
+        Unsupported: the graph was opened from a file and has no model yet.
+    """
+    if len(graph.cases) != 1:
+        raise InvalidInput(f"a viewer's graph of {len(graph.cases)} prompts", why="a viewer shows one prompt")
+    if graph.lm is None:
+        raise Unsupported("a viewer's graph of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+    lm, case, words = graph.lm, graph.cases[0], CircuitWords(graph)
+    rows = list(graph.nodes.rows())
+    shares = _shares(rows)
+    nodes = {row["name"]: _node(words, row, shares[row["name"]]) for row in rows}
+    answer = _answer(words)
+    names = {name: node["node_id"] for name, node in nodes.items()} | {METRIC: answer["node_id"]}
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{lm.name} {text_of(lm, case.prompt)}".lower()).strip("-")[:80]
+    writers = [row["name"] for row in rows if row["kind"] in ("head", "memory")]
+    return {
+        "metadata": {
+            "slug": slug,
+            "scan": lm.name,
+            "transcoder_list": [],
+            "prompt_tokens": list(graph.tokens),
+            "prompt": text_of(lm, case.prompt),
+            "node_threshold": SHARE,
+            "schema_version": 1,
+            "info": {"description": words.subject, "generator": {"name": "unembed", "version": __version__}},
+        },
+        "qParams": {
+            "pinnedIds": [answer["node_id"], *(names[name] for name in writers[:_PINNED])],
+            "supernodes": [],
+            "linkType": "both",
+            "clickedId": names[writers[0]] if writers else "",
+            "sg_pos": "",
+        },
+        "nodes": [*nodes.values(), answer],
+        "links": [
+            {"source": names[e["source"]], "target": names[e["target"]], "weight": e["weight"]}
+            for e in graph.edges.rows()
+        ],
+    }
+
+
+def _shares(rows: list[dict[str, Any]]) -> Mapping[str, float]:
+    """The share of |relevance| that each node has together with all larger ones."""
+    ordered = sorted(rows, key=lambda row: -abs(row["relevance"] or 0.0))
+    sums = list(itertools.accumulate(abs(row["relevance"] or 0.0) for row in ordered))
+    whole = (sums[-1] if sums else 0.0) or 1.0
+    return {row["name"]: total / whole for row, total in zip(ordered, sums, strict=True)}
+
+
+def _node(words: CircuitWords, row: dict[str, Any], share: float) -> dict[str, Any]:
+    kind, name, last = row["kind"], row["name"], len(words.graph.tokens) - 1
+    if kind == "token":
+        token, at = words.graph.cases[0].prompt[row["position"]], row["position"]
+        return _written(f"E_{token}_{at}", at, "E", at, EMBEDDING, "", share)
+    layer = row["layer"] or 0
+    if kind in ("head", "memory"):
+        # A head has the number after the last memory of its layer, so that no two nodes have one.
+        after = words.lm.n_memories_of(layer) if kind == "head" and layer in words.lm.memory_layers else 0
+        index = row["index"] + after
+        label = f"{name.split('@')[0]}: {row['label']}"
+        written = _written(
+            f"{layer}_{index}_{row['position']}",
+            _paired(layer, index),
+            str(layer),
+            row["position"],
+            FEATURE,
+            label,
+            share,
+        )
+        return {**written, "activation": row["relevance"]}
+    at = fed_position(words, name)
+    position = last if at is None else at
+    return _written(
+        f"{layer}_{name.replace(' ', '-')}_{position}", -1, str(layer), position, ERROR, row["label"], share
+    )
+
+
+def _written(
+    node_id: str, feature: int, layer: str, position: int, kind: str, label: str, share: float | None
+) -> dict[str, Any]:
+    return {
+        "node_id": node_id,
+        "feature": feature,
+        "layer": layer,
+        "ctx_idx": position,
+        "feature_type": kind,
+        "token_prob": 0.0,
+        "is_target_logit": False,
+        "run_idx": 0,
+        "reverse_ctx_idx": 0,
+        "jsNodeId": node_id,
+        "clerp": label,
+        "influence": share,
+        "activation": None,
+    }
+
+
+def _paired(layer: int, index: int) -> int:
+    """The number of a feature of a layer (Cantor's pairing), as the viewers look features up."""
+    return (layer + index) * (layer + index + 1) // 2 + index
+
+
+def _answer(words: CircuitWords) -> dict[str, Any]:
+    """The metric as the viewers' output node, whose probability they read from its label."""
+    lm, case, last = words.lm, words.graph.cases[0], len(words.graph.tokens) - 1
+    probability = float(run(lm, list(case.prompt)).logits[0, -1].float().softmax(-1)[case.token])
+    texts = [quoted(text) for text in lm.token_strings([t for t in (case.token, case.against) if t is not None])]
+    layer = str(lm.n_layers + 1)
+    node_id = f"{layer}_{case.token}_{last}"
+    written = _written(
+        node_id, case.token, layer, last, LOGIT, f"Output {' over '.join(texts)} (p={probability:.3f})", None
+    )
+    return {**written, "token_prob": probability, "is_target_logit": True}

@@ -1,0 +1,85 @@
+/**
+ * What a picture of a circuit draws of the whole graph: boxes for some nodes, ribbons between them, and what is left of
+ * each sum. All that flows into a box is drawn: as ribbons, and as one end for all other parts.
+ */
+
+/** Of the answer's largest ribbon: a ribbon with less is added to the others. */
+export const THIN = 0.03;
+/** Of the same: a sum of other parts, a token or a bias with at least so much has a box of its own. */
+const LARGE = 0.25;
+/** Of the same, for tokens of the prompt. */
+const SEEN = 0.08;
+export const ANSWER = -1;
+/** All that flows into the answer from parts that are not drawn. */
+export const OTHERS = -2;
+
+const size = Math.abs;
+const isWriter = ({ kind }) => kind === "head" || kind === "memory";
+
+/**
+ * `data`: `unembed.flow/1`; `n`: heads and memories with a box; `thin`: share of the largest ribbon. Returns `{boxes, ribbons, most}`: a box is a node with
+ * `others_in` and `others_out`, a ribbon `{source, target, weight}` between indices of boxes, or to `ANSWER`.
+ */
+export function fold(data, n, thin = THIN) {
+  const direct = data.edges.filter(([, target]) => target === ANSWER);
+  const most = Math.max(...direct.map(([, , weight]) => size(weight)), 1e-9);
+  const chosen = boxed(data, n, most);
+  const place = new Map(chosen.map((node, i) => [node.number, i]));
+  const ribbons = data.edges
+    .filter(([source, target, weight]) => has(place, source, target) && size(weight) >= thin * most)
+    .map(([source, target, weight]) => ({
+      source: place.get(source),
+      target: target === ANSWER ? ANSWER : place.get(target),
+      weight,
+    }));
+  const left = (i, end) => ribbons.reduce((sum, r) => (r[end] === i ? sum - r.weight : sum), 0);
+  const boxes = chosen.map((node, i) => ({
+    ...node,
+    others_in: isWriter(node) ? node.relevance + left(i, "target") : 0,
+    others_out: node.relevance + left(i, "source"),
+  }));
+  const others = data.explained + left(ANSWER, "target");
+  if (size(others) >= THIN * most) {
+    ribbons.push({ source: boxes.length, target: ANSWER, weight: others });
+    boxes.push(rest(others));
+  }
+  return { boxes, ribbons, most: Math.max(most, size(others) / 2) };
+}
+
+/** The box of all that flows into the answer and is not drawn. */
+const rest = (relevance) => ({
+  name: "others",
+  kind: "others",
+  number: OTHERS,
+  layer: null,
+  position: null,
+  reads: null,
+  promotes: [],
+  label: "all parts that are not drawn, directly",
+  relevance,
+  removed: null,
+  others_in: 0,
+  others_out: 0,
+});
+
+const has = (place, source, target) => place.has(source) && (target === ANSWER || place.has(target));
+
+/** The nodes with a box: the `n` largest heads and memories, and what else is too large for the others. */
+function boxed({ nodes, edges }, n, most) {
+  const numbered = nodes.map((node, number) => ({ ...node, number }));
+  const writers = new Set(
+    numbered
+      .filter(isWriter)
+      .slice(0, n)
+      .map(({ number }) => number),
+  );
+  const flow = (number) =>
+    edges.reduce(
+      (found, [source, target, weight]) =>
+        source === number && writers.has(target) ? Math.max(found, size(weight)) : found,
+      0,
+    );
+  const isLarge = ({ kind, number, relevance }) =>
+    kind === "token" ? size(relevance) >= SEEN * most : kind !== "changes" && flow(number) >= LARGE * most;
+  return numbered.filter((node) => writers.has(node.number) || (!isWriter(node) && isLarge(node)));
+}

@@ -1,0 +1,334 @@
+/**
+ * A circuit as a picture that adds up: the answer on top, the prompt's tokens below, heads and memories between them,
+ * ribbons as wide as the logits that they carry.
+ *
+ * mount(el, data, {boxes, chosen, onpick(node or null), more(node or null), named(node)}) -> {draw, destroy}
+ * `data`: `unembed.flow/1`; `boxes`: heads and memories with a box; `chosen`: the name of the chosen node; `more`:
+ * elements at the end of its card; `named`: its name by people.
+ */
+import { card } from "./flow-card.js";
+import { ANSWER, OTHERS } from "./flow-fold.js";
+import { layout, NARROW } from "./flow-layout.js";
+import { answerLines, at, boxLines, clipped, legend, logits, minus, short, wrapped } from "./flow-words.js";
+import { consume, fill, h, s } from "./nodes.js";
+import { visible } from "./tokens.js";
+
+export const BOXES = 10;
+const BOXES_NARROW = 6;
+
+export function mount(el, data, options = {}) {
+  const picture = h("div.flow-picture");
+  const side = h("div.flow-card", { role: "region", "aria-label": "The chosen part", "aria-live": "polite" });
+  const table = h("details.flow-all", h("summary", "As a table"), h("div.flow-scroll"));
+  const f = { el, data, options, picture, side, table, boxes: options.boxes, number: ANSWER, width: 0 };
+  const named = data.nodes.findIndex(({ name }) => name === options.chosen);
+  if (named >= 0) f.number = named;
+  fill(el, h("div.flow", h("div.flow-both", picture, side), table));
+  table.addEventListener("toggle", () => table.open && fillTable(f));
+  const redraw = () => picture.clientWidth && picture.clientWidth !== f.width && draw(f);
+  const watched = new ResizeObserver(redraw);
+  watched.observe(picture);
+  draw(f);
+  return {
+    /** Draw again, with other data or another number of boxes. */
+    draw(change = {}) {
+      Object.assign(f, change);
+      if (f.number >= f.data.nodes.length || f.number === OTHERS) f.number = ANSWER;
+      draw(f);
+    },
+    destroy() {
+      watched.disconnect();
+      fill(el);
+    },
+  };
+}
+
+function draw(f) {
+  f.width = f.picture.clientWidth || 900;
+  const isNarrow = f.width < NARROW;
+  const lines = (node) => (node ? boxLines(node, f.data, f.options.named) : answerLines(f.data, isNarrow));
+  const n = f.boxes ?? (isNarrow ? BOXES_NARROW : BOXES);
+  const place = layout(f.data, n, f.width, lines);
+  const direct = place.ribbons.filter((r) => r.target === ANSWER);
+  f.drawn = new Set(direct.map((r) => place.boxes[r.source].node.number));
+  const letter = 6.5;
+  const captions = [...f.data.test.map(minus), legend(f.data)].flatMap((text) => [
+    ...wrapped(text, Math.floor((place.width - 16) / letter)),
+    "",
+  ]);
+  const floor = place.floor + tokensTall(place.tokens);
+  const height = floor + 22 + captions.length * 15;
+  const props = {
+    viewBox: `0 0 ${place.width} ${height}`,
+    width: place.width,
+    height,
+    role: "group",
+    "aria-label": `${f.data.title}. ${place.boxes.length} parts; arrow keys move between them, and the table below has all numbers.`,
+    onkeydown: (event) => moved(f, event),
+  };
+  const focused = !!f.picture.querySelector(":focus");
+  f.svg = s(`svg.flow-svg${isNarrow ? ".narrow" : ""}`, props, [
+    rowLabels(place),
+    streams(place),
+    place.ribbons.map((ribbon) => ribbonOf(f, place, ribbon)),
+    place.ends.map((end) => endOf(f, end)),
+    tokens(place),
+    place.boxes.filter((box) => box.tall).map((box) => boxOf(f, place, box)),
+    place.boxes.filter((box) => !box.tall).map((box) => tokenNode(f, box)),
+    answerOf(f, place.answer),
+    place.ribbons.map(numberOf),
+    captions.map(
+      (line, i) => line && s("text", { class: "flow-caption", x: isNarrow ? 1 : 8, y: floor + 22 + i * 15 }, line),
+    ),
+  ]);
+  fill(f.picture, f.svg);
+  mark(f);
+  if (focused) current(f)?.focus();
+  if (f.table.open) fillTable(f);
+}
+
+const current = (f) => f.svg.querySelector(`[data-number="${f.number}"]`);
+
+/** Mark the chosen box and what is connected to it, and show its card. */
+function mark(f) {
+  const on = f.number !== ANSWER;
+  f.svg.classList.toggle("chosen", on);
+  for (const el of f.svg.querySelectorAll("[data-ends]")) {
+    const ends = el.dataset.ends.split(" ").map(Number);
+    el.classList.toggle("on", ends.includes(f.number));
+  }
+  let taken = false;
+  for (const el of f.svg.querySelectorAll("[data-number]")) {
+    const here = Number(el.dataset.number) === f.number;
+    el.classList.toggle("on", here);
+    el.setAttribute("aria-pressed", String(here));
+    el.setAttribute("tabindex", here ? "0" : "-1");
+    taken ||= here;
+  }
+  if (!taken) f.svg.querySelector("[data-number]")?.setAttribute("tabindex", "0");
+  const { named, more } = f.options;
+  fill(f.side, card(f.data, f.number, { drawn: f.drawn, onpick: (number) => pick(f, number), named, more }));
+}
+
+function pick(f, number) {
+  f.number = number;
+  mark(f);
+  f.options.onpick?.(f.data.nodes[number] ?? null);
+}
+
+/** What makes a part of the picture a button. */
+const pressed = (f, number, label) => ({
+  role: "button",
+  tabindex: -1,
+  "aria-label": label,
+  data: { number },
+  onclick: () => pick(f, f.number === number ? ANSWER : number),
+});
+
+/** Arrow keys move to the nearest box in a direction; Enter and Space choose it. */
+function moved(f, event) {
+  const all = [...f.svg.querySelectorAll("[data-number]")];
+  /** @type {any} */ const here = f.svg.getRootNode().activeElement;
+  if (!all.includes(here)) return;
+  if (event.key === "Enter" || event.key === " ") return (consume(event), pick(f, Number(here.dataset.number)));
+  const by = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[event.key];
+  if (!by) return;
+  consume(event);
+  const middle = (el) => {
+    const { left, top, width, height } = el.getBoundingClientRect();
+    return [left + width / 2, top + height / 2];
+  };
+  const [x, y] = middle(here);
+  /** @type {any} */ let best = null;
+  let least = Number.POSITIVE_INFINITY;
+  for (const el of all) {
+    const [dx, dy] = [middle(el)[0] - x, middle(el)[1] - y];
+    const ahead = dx * by[0] + dy * by[1];
+    const aside = Math.abs(dx * by[1] + dy * by[0]);
+    if (ahead < 8 || (by[1] === 0 && aside > 8)) continue;
+    const away = ahead * (by[1] ? 3 : 1) + aside;
+    if (away < least) [best, least] = [el, away];
+  }
+  if (!best) return;
+  for (const el of all) el.setAttribute("tabindex", el === best ? "0" : "-1");
+  best.focus();
+}
+
+const sign = (x) => (x < 0 ? "minus" : "plus");
+
+function ribbonOf(f, place, ribbon) {
+  const from = place.boxes[ribbon.source].node;
+  const to = ribbon.target === ANSWER ? null : place.boxes[ribbon.target].node;
+  const name = `${label(f, from)} to ${to ? label(f, to) : "the answer"}: ${logits(ribbon.weight)}`;
+  const props = {
+    d: ribbon.path,
+    class: `flow-ribbon ${sign(ribbon.weight)}`,
+    "stroke-width": ribbon.wide.toFixed(2),
+    data: { ends: `${from.number} ${to ? to.number : ANSWER}` },
+  };
+  return s("path", props, s("title", name));
+}
+
+const label = (f, node) =>
+  node.kind === "others"
+    ? "all parts that are not drawn"
+    : node.kind === "token"
+      ? `token ${at(f.data, node.position)}`
+      : node.kind === "rest"
+        ? `all else of layer ${node.layer}`
+        : `${short(node)} at ${at(f.data, node.position)}`;
+
+const END = 20;
+/** A pointed end: all parts that are not drawn. */
+function endOf(_f, { x, y, wide, weight, up, box }) {
+  const tip = up ? y - END : y + END;
+  const props = {
+    d: `M${x - wide / 2} ${y}L${x + wide / 2} ${y}L${x} ${tip}Z`,
+    class: `flow-end ${sign(weight)}`,
+    data: { ends: String(box.node ? box.node.number : ANSWER) },
+  };
+  const text = up
+    ? `to parts that are not drawn: ${logits(weight)}`
+    : `from parts that are not drawn: ${logits(weight)}`;
+  return s("path", props, s("title", text));
+}
+
+function boxOf(f, place, { node, x, y, width, tall, text }) {
+  const [name, value, does] = text;
+  const narrow = place.width < NARROW;
+  const inset = narrow ? 5 : 8;
+  const most = Math.floor((width - 2 * inset + 2) / (narrow ? 5.8 : 6.2));
+  const aria = `${label(f, node)}, ${does}: adds ${value}`;
+  return s("g.flow-box", pressed(f, node.number, aria), [
+    s("title", `${aria}${node.promotes.length ? `; promotes ${node.promotes.join(" ")}` : ""}`),
+    s("rect", { x: x - width / 2, y, width, height: tall, rx: 8 }),
+    s("text", { class: "flow-id", x: x - width / 2 + inset, y: y + 17 }, name),
+    s(
+      "text",
+      { class: `flow-value ${sign(node.relevance)}`, x: x + width / 2 - inset, y: y + 17, "text-anchor": "end" },
+      value,
+    ),
+    s("text", { class: "flow-does", x: x - width / 2 + inset, y: y + 33 }, clipped(does, most)),
+  ]);
+}
+
+function answerOf(f, { x, y, width, tall, text }) {
+  return s("g.flow-box.flow-answer", pressed(f, ANSWER, `The answer: ${text.join("; ")}`), [
+    s("rect", { x: x - width / 2, y, width, height: tall, rx: 8 }),
+    text.map((line, i) =>
+      s("text", { class: i ? "flow-does" : "flow-id", x, y: y + 20 + i * 18, "text-anchor": "middle" }, line),
+    ),
+  ]);
+}
+
+/** A token of the prompt from which something flows. */
+function tokenNode(f, { node, x, y }) {
+  const name = visible(f.data.tokens[node.position] ?? "");
+  const wide = Math.max(30, name.length * 8 + 14);
+  return s("g.flow-box.flow-source", pressed(f, node.number, `token ${name}: adds ${logits(node.relevance)}`), [
+    s("rect", { x: x - wide / 2, y: y + 2, width: wide, height: 24, rx: 6 }),
+    s("text", { class: "flow-token", x, y: y + 19, "text-anchor": "middle" }, name),
+  ]);
+}
+
+/** The text of every position; a run without boxes in several lines. */
+function tokens({ tokens: columns, boxes, floor }) {
+  const drawn = new Set(boxes.filter((box) => !box.tall).map((box) => box.node.position));
+  return columns.flatMap(({ open, from, text, middle, right, left }) => {
+    if (open)
+      return drawn.has(from)
+        ? []
+        : [s("text", { class: "flow-token", x: middle, y: floor + 19, "text-anchor": "middle" }, shownToken(text[0]))];
+    const most = Math.floor((right - left) / 6.4);
+    if (most < 4)
+      return [s("text", { class: "flow-token quiet", x: middle, y: floor + 19, "text-anchor": "middle" }, "…")];
+    return text.map((token, i) =>
+      s(
+        "text",
+        { class: "flow-token quiet", x: middle, y: floor + 19 + i * 15, "text-anchor": "middle" },
+        clipped(shownToken(token), most),
+      ),
+    );
+  });
+}
+
+const shownToken = (text) => (/^(… \d+ tokens …|last.*)$/.test(text) ? text : visible(text));
+const tokensTall = (columns) => 12 + 15 * Math.max(...columns.map(({ open, text }) => (open ? 1 : text.length)));
+
+/** The stream of each position with boxes. */
+const streams = ({ tokens: columns, boxes, floor }) =>
+  columns
+    .filter(({ open }) => open)
+    .map(({ middle }, c) => {
+      const open = columns.filter((column) => column.open)[c];
+      const tops = boxes.filter((box) => columns[box.column] === open && box.tall).map(({ y }) => y);
+      return s("line", { class: "flow-stream", x1: middle, x2: middle, y1: floor, y2: Math.min(floor - 12, ...tops) });
+    });
+
+function rowLabels({ rows, width }) {
+  const narrow = width < NARROW;
+  return rows.flatMap(({ y, layer, isFirst, quiet, floor }) => [
+    isFirst && s("text", { class: "flow-row", x: narrow ? 1 : 8, y: y + 25 }, narrow ? `L${layer}` : `Layer ${layer}`),
+    quiet &&
+      s(
+        "text",
+        { class: "flow-quiet", x: narrow ? 1 : 8, y: floor ? (y + floor + 42) / 2 + 8 : y + 64 },
+        quietText(quiet, narrow),
+      ),
+  ]);
+}
+
+const quietText = ([from, to], narrow) => `${from === to ? from : `${from}–${to}`}${narrow ? "" : " folded"}`;
+
+const numberOf = ({ number, weight }) =>
+  number && [
+    s("rect", {
+      class: "flow-back",
+      x: number.x - number.wide / 2,
+      y: number.y - 8,
+      width: number.wide,
+      height: 16,
+      rx: 4,
+    }),
+    s(
+      "text",
+      { class: `flow-number ${sign(weight)}`, x: number.x, y: number.y + 4, "text-anchor": "middle" },
+      logits(weight),
+    ),
+  ];
+
+/** All nodes in a table, for those who do not see the picture. */
+function fillTable(f) {
+  const { data } = f;
+  const direct = new Map(
+    data.edges.filter(([, target]) => target === ANSWER).map(([source, , weight]) => [source, weight]),
+  );
+  const head = ["part", "at", "what it does", "adds", "directly", "measured without it"];
+  const rows = data.nodes
+    .map((node, number) => ({ node, number }))
+    .filter(({ node }) => node.relevance)
+    .map(({ node, number }) => [
+      node.kind === "token" ? "token" : node.kind === "rest" ? boxLines(node, data)[0] : short(node),
+      node.position === null ? "" : at(data, node.position),
+      node.kind === "head" || node.kind === "memory" ? node.label : node.kind === "token" ? "embedding" : node.label,
+      logits(node.relevance),
+      logits(direct.get(number) ?? 0),
+      node.removed ? logits(data.metric - node.removed.metric) : "",
+    ]);
+  const cell = (text, i) => h(i > 2 ? "td.n" : "td", text);
+  fill(f.table.lastChild, [
+    h("table.flow-table", [
+      h(
+        "thead",
+        h(
+          "tr",
+          head.map((text, i) => h(i > 2 ? "th.n" : "th", { scope: "col" }, text)),
+        ),
+      ),
+      h(
+        "tbody",
+        rows.map((row) => h("tr", row.map(cell))),
+      ),
+    ]),
+  ]);
+}

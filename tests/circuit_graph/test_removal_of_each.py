@@ -1,0 +1,58 @@
+"""The prediction without each part, against runs of the model with that part alone edited."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.conftest import tiny
+
+from unembed.circuit_graph.cases import Case
+from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.removal_of_each import removal_of_each
+from unembed.models.decoder import Decoder
+from unembed.stream.interventions import Edit
+
+PROMPT, OTHER = (5, 17, 23, 42, 11, 8), (5, 17, 61, 42, 11, 8)
+NODES = [Node("head", 0, 3, 1), Node("head", 1, 0, 2), Node("memory", 0, 3, 7), Node("memory", 1, 0, 4)]
+
+
+def edited(lm: Decoder, node: Node, value: float | None) -> torch.Tensor:
+    """The logits with a head at 0, or a memory at a value, at one position."""
+    at = (len(PROMPT) - 1 - node.back,)
+    edit = (
+        Edit(target="head", action="scale", layer=node.layer, index=node.index, value=0.0, positions=at)
+        if node.kind == "head"
+        else Edit(target="coefficient", action="set", layer=node.layer, index=node.index, value=value, positions=at)
+    )
+    return lm.run(torch.tensor([PROMPT]), edits=[edit]).logits[0, -1].double()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "mixtral"])
+def test_a_removal_is_an_edit_of_that_part_alone(name: str) -> None:
+    lm = tiny(name)
+    whole, *found = removal_of_each(lm, Case(PROMPT, OTHER, 5, 9), NODES, "zero")
+    logits = lm.run(torch.tensor([PROMPT])).logits[0, -1].double()
+    assert whole.metric == pytest.approx(float(logits[5] - logits[9]), abs=1e-5)
+    assert whole.probabilities == pytest.approx(logits.softmax(-1)[[5, 9]].tolist(), abs=1e-6)
+    for node, removal in zip(NODES, found, strict=True):
+        changed = edited(lm, node, 0.0)
+        assert removal.metric == pytest.approx(float(changed[5] - changed[9]), abs=1e-5)
+        assert removal.probabilities == pytest.approx(changed.softmax(-1)[[5, 9]].tolist(), abs=1e-6)
+
+
+def test_a_counterfactual_value_is_that_of_the_other_prompt() -> None:
+    lm = tiny("llama")
+    node = NODES[2]
+    value = float(lm.run(torch.tensor([OTHER]), ("coefficients",)).at("coefficients", 0)[0, 2, 7])
+    _, found = removal_of_each(lm, Case(PROMPT, OTHER, 5, None), [node], "counterfactual")
+    assert found.metric == pytest.approx(float(edited(lm, node, value)[5]), abs=1e-5)
+    assert len(found.probabilities) == 1
+
+
+def test_more_nodes_than_fit_in_one_pass_give_the_same_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, case = tiny("gpt2"), Case(PROMPT, OTHER, 5, 9)
+    together = removal_of_each(lm, case, NODES, "counterfactual")
+    monkeypatch.setattr("unembed.circuit_graph.removal_of_each.BATCH_TOKENS", 2 * len(PROMPT))
+    apart = removal_of_each(lm, case, NODES, "counterfactual")
+    assert [one.metric for one in apart] == pytest.approx([one.metric for one in together], abs=1e-6)
+    assert len({round(one.metric, 6) for one in apart}) > 2
