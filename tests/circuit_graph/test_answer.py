@@ -113,3 +113,16 @@ def test_options_that_exclude_each_other_are_refused(wren: LanguageModel) -> Non
         circuit_answer(wren)
     with pytest.raises(InvalidInput, match="1 pairs, all refused"):
         usable_cases(wren, [("The dogs", "The dog", " are the", " is")])
+
+
+def test_a_page_shows_the_picture_and_a_file_is_for_other_viewers(tmp_path: Path) -> None:
+    page, viewer = tmp_path / "dogs.html", tmp_path / "dogs.json"
+    words = ["circuit", "The dogs", "--token", " are", "--against", " is", "--against-prompt", "The dog"]
+    more = ["--max-nodes", "10", "--html", str(page), "--viewer", str(viewer)]
+    done = CliRunner().invoke(app, [*words, *more])
+    assert done.exit_code == 0, done.output
+    text = page.read_text("utf-8")
+    assert '"schema": "unembed.flow/1"' in text and text.index("attachShadow") < text.index("The circuit</h2>")
+    assert json.loads(viewer.read_text("utf-8"))["metadata"]["prompt"] == "The dogs"
+    refused = CliRunner().invoke(app, ["circuit", "--pairs", str(viewer), "--viewer", str(viewer)])
+    assert refused.exit_code == 1 and "a viewer shows one prompt" in refused.output

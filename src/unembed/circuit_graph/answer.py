@@ -69,7 +69,7 @@ def circuit_answer(
             raise InvalidInput("--viewer with --pairs", why="a viewer shows one prompt", instead="Give a prompt")
         if prompt is not None or token is not None or against is not None:
             raise InvalidInput("a prompt and --pairs", why="a circuit is of one or of the other")
-        return _of_pairs(lm, pairs, test_pairs, max_nodes, nodes, out, seed)
+        return _of_pairs(lm, pairs, test_pairs, max_nodes, nodes, out)
     if prompt is None:
         raise InvalidInput("a circuit of nothing", why="it needs a prompt or --pairs")
     target = int(run(lm, prompt).logits[0, -1].argmax()) if token is None else token
@@ -80,7 +80,7 @@ def circuit_answer(
     if viewer is not None:
         write_whole(viewer, json.dumps(viewer_graph(graph), ensure_ascii=False, allow_nan=False))
     tested = graph.tested(sizes=(10, 30, 100), seed=seed)
-    return _answer(graph, nodes, (test_in_words(tested),), (("test", test_table(graph, tested)),), out, seed)
+    return _answer(graph, nodes, (test_in_words(tested),), (("test", test_table(graph, tested)),), out)
 
 
 def _of_pairs(
@@ -96,7 +96,7 @@ def _of_pairs(
     if skipped:
         texts.append(f"{skipped} pairs were left out: their prompts differ in length, or an answer is not one token.")
     tables = tuple((f"test_{k}", test_table(graph, one)) for k, one in zip(kinds, tests, strict=True))
-    return _answer(graph, nodes, tuple(texts), tables, out, seed)
+    return _answer(graph, nodes, tuple(texts), tables, out)
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -113,7 +113,6 @@ def _answer(
     tests: tuple[str, ...],
     tables: tuple[tuple[str, Table], ...],
     out: Path | None,
-    seed: int,
 ) -> Answer:
     if out is not None:
         graph.save(out)
@@ -123,7 +122,7 @@ def _answer(
     more += [Exhibit(name, table, folded=True) for name, table in tables]
     section = Section("The circuit", (words.first(), *tests, words.how()), (chain, *more))
     return Answer(
-        words.subject, (section,), graph.provenance, main="nodes", drawing=lambda: picture(graph, seed=seed).to_dict()
+        words.subject, (section,), graph.provenance, main="nodes", drawing=lambda: picture(graph, test=tests).to_dict()
     )
 
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unembed.circuit_graph.faithfulness import CircuitTest
 from unembed.circuit_graph.graph import METRIC, CircuitGraph
-from unembed.circuit_graph.in_words import CircuitWords, test_in_words
+from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.labels import text_of
 from unembed.circuit_graph.removal_of_each import Removal
 from unembed.models.named_tokens import Candidate
@@ -103,7 +102,7 @@ class FlowView:
 
 def flow_view(
     graph: CircuitGraph,
-    tests: Sequence[CircuitTest] = (),
+    test: Sequence[str] = (),
     *,
     removals: Mapping[str, Removal] | None = None,
     without: str = "",
@@ -114,7 +113,7 @@ def flow_view(
 
     Args:
         graph: with its model.
-        tests: what is said of it as tests.
+        test: the test of the circuit, in sentences.
         removals: what the model does without a node, by name.
         without: what stands in the place of a removed node.
         probabilities: of the token and of the other after the prompt.
@@ -147,7 +146,7 @@ def flow_view(
         without=without,
         nodes=nodes,
         edges=_edges(graph, {row["name"]: i for i, row in enumerate(shown)}, hidden),
-        test=tuple(test_in_words(one_test) for one_test in tests),
+        test=tuple(test),
         error=graph.error,
     )
 

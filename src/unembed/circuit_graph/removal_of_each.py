@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,8 @@ from unembed.circuit_graph.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
 from unembed.names import SetTo
 from unembed.stream.run import run
+
+_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def removal_of_each(lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo) -
             return changed
 
         hooks = {
-            point: partial(replaced, kind=kind)
-            for point, kind in (("z", "head"), ("coefficients", "memory"))
+            _POINTS[kind]: partial(replaced, kind=kind)
+            for kind in _POINTS
             if any(place[0] == kind for place in bench.sizes)
         }
         logits = run(lm, batch.tokens.expand(len(some), -1), hooks=hooks).logits[:, -1].double().cpu()

@@ -8,6 +8,7 @@ from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
 from unembed.circuit_graph.flow_view import BOXES, FlowView, flow_view
 from unembed.circuit_graph.graph import CircuitGraph
+from unembed.circuit_graph.in_words import test_in_words
 from unembed.circuit_graph.labels import node_name, text_of
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.one_token_change import with_counterfactual
@@ -26,12 +27,15 @@ _LIKELY = 10
 _KINDS: tuple[PartKind, ...] = ("head", "memory")
 
 
-def picture(graph: CircuitGraph, sizes: Sequence[int] = SIZES, *, seed: int = 0) -> FlowView:
+def picture(
+    graph: CircuitGraph, sizes: Sequence[int] = SIZES, *, test: Sequence[str] | None = None, seed: int = 0
+) -> FlowView:
     """Return the picture of a circuit with its test and, for one prompt, what the model does without each part.
 
     Args:
         graph: with its model.
         sizes: how many nodes are tested, in the order of their relevance.
+        test: the sentences of a test that was made before; by default the graph is tested on its own prompts.
         seed: of the random nodes of the test.
 
     Raises:
@@ -41,16 +45,16 @@ def picture(graph: CircuitGraph, sizes: Sequence[int] = SIZES, *, seed: int = 0)
     """
     if graph.lm is None:
         raise Unsupported("a picture of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
-    tested = graph.tested(sizes=sizes, seed=seed)
-    if len(graph.cases) > 1:
-        return flow_view(graph, (tested,))
-    case, lm = graph.cases[0], graph.lm
+    words = [test_in_words(graph.tested(sizes=sizes, seed=seed))] if test is None else test
+    (case, *more), lm = graph.cases, graph.lm
+    if more:
+        return flow_view(graph, words)
     nodes = graph.ranking.nodes(_KINDS)[:BOXES]
     whole, *found = removal_of_each(lm, case, nodes, _usual(case))
     names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
     return flow_view(
         graph,
-        (tested,),
+        words,
         removals=dict(zip(names, found, strict=True)),
         without=_without(lm, case),
         probabilities=whole.probabilities,

@@ -11,7 +11,7 @@ import pytest
 
 import unembed
 from unembed.errors import InvalidInput
-from unembed.notebook import heads_card, islands, memory_card, pattern_card
+from unembed.notebook import Card, circuit_card, heads_card, islands, memory_card, pattern_card
 
 PROMPT = "The first </script> of the year is"
 
@@ -102,3 +102,21 @@ def test_a_memory_a_pattern_and_scores_have_cards(trace):
         assert page.startswith("<div") and "<table>" in page and "http" not in page.replace("http://www.w3.org/", "")
     with pytest.raises(InvalidInput, match="not one of previous_token"):
         heads_card(found, "beauty")
+
+
+def test_a_circuit_is_drawn_with_its_test_once_it_has_its_model(trace, tmp_path):
+    graph = trace.lm.circuit("The dogs", " are", " is", "The dog", max_nodes=10)
+    page = graph._repr_html_()
+    data = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    drawn = json.loads(data[1])
+    assert drawn["schema"] == "unembed.flow/1" and drawn["test"][0].startswith("Test: ")
+    assert drawn["nodes"][0]["name"] == graph.nodes["name"][0] and drawn["nodes"][0]["removed"]
+    assert page.index("<table") < page.index("<style>") and circuit_card(graph).data == drawn
+    graph.save(tmp_path / "dogs.safetensors")
+    assert "<script" not in unembed.open_result(tmp_path / "dogs.safetensors")._repr_html_()
+
+
+def test_a_drawing_on_a_page_is_apart_from_the_pages_style(trace):
+    page = Card({"schema": "unembed.flow/1", "text": "</script><b>"}, "").on_page()
+    assert page.count("</script>") == 2 and "attachShadow" in page and "http://www.w3.org/2000/svg" in page

@@ -64,7 +64,7 @@ function aboutNode(data, node, named) {
     name && h("p.flow-name", name),
     h("p", `${parts.join("; ")}.`),
     node.relevance !== null &&
-      h("p", "Drawn: ", h("b", logits(node.relevance)), ` on all ways, ${logits(direct)} directly.`),
+      h("p", "Drawn: ", h("b", logits(node.relevance)), ` along all paths, ${logits(direct)} directly.`),
     node.removed && removed(data, node),
   ];
 }

@@ -10,6 +10,7 @@ import * as tray from "../tray.js";
 import { framed } from "./trace-aside.js";
 import { attributionPane } from "./trace-attribution.js";
 import { drawCell, drawSpan } from "./trace-cell.js";
+import { flowCard } from "./trace-flow.js";
 import { gridPane, span } from "./trace-grid.js";
 import { load } from "./trace-load.js";
 import { predictionPane } from "./trace-prediction.js";
@@ -30,6 +31,7 @@ export function render(root, page) {
   t.lens = gridPane(t, { pin, onchosen: t.aside.show });
   t.attribution = attributionPane(t, { api: page.api, live: () => live(t) });
   t.race = raceOf(t, { layer: t.lens.layer, trajectories });
+  t.flow = flowCard(page, { position: () => t.view?.position ?? -1, live: () => live(t) });
   t.whole = h("div.trace", [
     h("div.stack", [
       t.promptBox.el,
@@ -38,6 +40,7 @@ export function render(root, page) {
       card("Where in the model", null, t.where, about("architecture")),
       t.lens.el,
       h("div.two", t.race.el, t.attribution.el),
+      t.flow.el,
     ]),
     t.aside.el,
   ]);
@@ -50,6 +53,7 @@ export function render(root, page) {
     exported: () => t.data && { name: "trace", json: { ...t.data, chosen: t.view }, rows: rowsOf(t) },
     destroy() {
       t.aside.leave();
+      t.flow.destroy();
       t.lens.destroy();
     },
   };
@@ -74,7 +78,7 @@ function begun(page) {
   };
   const panes = { where, inspector, failed, whole: null, aside: framed(inspector), promptBox: null, predicted: null };
   const drawing = { draw: () => draw(t), position: () => position(t), spreads: () => spreads(t), soon: 0 };
-  return Object.assign(t, panes, drawing, { lens: null, attribution: null, race: null });
+  return Object.assign(t, panes, drawing, { lens: null, attribution: null, race: null, flow: null });
 }
 
 function enter(t, text) {
@@ -196,6 +200,7 @@ function pin(id) {
 async function update(t, now, before) {
   const { lens, race, attribution } = t;
   const differs = (...names) => differ(now, before, ...names);
+  if (asksAnew(now, before) || differs("position", ...QUESTION)) t.flow.reset();
   if (asksAnew(now, before)) {
     lens.pop.hide();
     return load(t, { anew: true });
