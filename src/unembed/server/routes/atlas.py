@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 from unembed.errors import OutOfRange
 from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.server import requests as r
-from unembed.server.packed_atlas import pack
 from unembed.server.handlers import Routes
+from unembed.server.packed_atlas import pack
 from unembed.server.responses import ndjson_response
 from unembed.server.state import ServerState
 
