@@ -6,23 +6,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, get_args
+from typing import Annotated, NamedTuple
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
-from unembed.circuit_graph.faithfulness import CircuitTest
 from unembed.circuit_graph.graph import CircuitGraph
 from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
-from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
+from unembed.circuit_graph.outcome_tables import outcome_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 from unembed.circuit_graph.tested_picture import picture
 from unembed.circuit_graph.viewer_graph import viewer_graph
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import CircuitNodes, GroupChange, GroupRule, RankedBy, SetTo
+from unembed.names import CircuitNodes, GroupChange, GroupRule, SetTo
 from unembed.options import Against, Option, Out, Seed, Token
 from unembed.results import check_writable, write_whole
 from unembed.results.result_files import open_result
@@ -102,11 +101,12 @@ def circuit_answer(
         Option("A group by hand, such as France=L23H4,L7M52@3; repeatable.", metavar="NAME=NODES", parse=read_group),
     ] = None,
     change: Annotated[
-        GroupChange,
+        GroupChange | None,
         Option(
-            "What is done to one group at a time: set to 0, multiplied by --factor, or set to the counterfactual's."
+            "What is done to one group at a time: set to 0, multiplied by --factor, or set to its values in the "
+            "counterfactual; default: patch, without a counterfactual silence."
         ),
-    ] = "silence",
+    ] = None,
     factor: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,
     viewer: Annotated[
         Path | None,
@@ -131,7 +131,7 @@ def circuit_answer(
     if viewer is not None and prompt is None:
         raise InvalidInput("--viewer without a prompt", why="a viewer shows one prompt", instead="Give a prompt")
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
-    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out)
+    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out, viewer)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
     if graph is not None:
@@ -172,19 +172,13 @@ class _Test:
         found: list[tuple[str, Exhibit]] = []
         for one in kinds:
             name = "test" if len(kinds) == 1 else f"test_{one}"
-            tested = self._tested(graph, cases, one, "relevance")
+            tested = graph.tested_on(cases, self.sizes, kinds=one, to=self.set_to, seed=self.seed)
             table = outcome_table(graph.provenance, tested)
             found.append((test_in_words(tested, held_out=held_out), Exhibit(name, table, folded=True)))
             if self.rankings:
-                others = {by: self._tested(graph, cases, one, by) for by in get_args(RankedBy) if by != "relevance"}
-                table = rankings_table(graph.provenance, {"relevance": tested, **others})
+                table = graph.rankings_on(cases, self.sizes, kinds=one, to=self.set_to, seed=self.seed)
                 found.append(("", Exhibit(name.replace("test", "rankings"), table)))
         return found
-
-    def _tested(
-        self, graph: CircuitGraph, cases: tuple[Case, ...], kinds: CircuitNodes | None, by: RankedBy
-    ) -> CircuitTest:
-        return graph.tested_on(cases, self.sizes, kinds=kinds, to=self.set_to, ranked_by=by, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -194,9 +188,10 @@ class _Form:
     nodes: int
     group_by: GroupRule | None
     groups: tuple[NamedGroup, ...]
-    change: GroupChange
+    change: GroupChange | None
     factor: float
     out: Path | None
+    viewer: Path | None
 
     def answer(self, graph: CircuitGraph, tests: Sequence[tuple[str, Exhibit]], texts: tuple[str, ...] = ()) -> Answer:
         """Return the graph in words, its tests, and what the prediction becomes when its groups are changed."""
@@ -205,10 +200,13 @@ class _Form:
         graph = graph if self.group_by is None else graph.grouped(self.group_by)
         if self.out is not None:
             graph.save(self.out)
+        if self.viewer is not None:
+            write_whole(self.viewer, json.dumps(viewer_graph(graph), ensure_ascii=False, allow_nan=False))
         words = CircuitWords(graph)
         exhibits = [Exhibit("chain", words.chain(self.nodes))]
         if graph.groups:
-            exhibits.append(Exhibit("groups", graph.intervene(self.change, factor=self.factor)))
+            change = self.change or ("patch" if graph.is_paired else "silence")
+            exhibits.append(Exhibit("groups", graph.intervene(change, factor=self.factor)))
         exhibits += [Exhibit("nodes", graph.nodes, folded=True), Exhibit("edges", graph.edges, folded=True)]
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]

@@ -227,12 +227,13 @@ def faithfulness(
     kinds: Sequence[PartKind] = ("memory",),
     seed: int = 0,
     dictionary: AttachedDictionary | None = None,
+    draws: int = DRAWS,
 ) -> CircuitTest:
     """Test the first nodes of a ranking, for each size.
 
     Returns:
         Shares with bootstrap intervals over prompts. Each size takes two passes over the prompts, and two for each of
-        `DRAWS` random circuits.
+        the random circuits, of which there are `draws`.
     """
     bench, draw = Bench(lm, cases, baseline, tuple(kinds), dictionary), np.random.default_rng(seed)
     usable = [node for node in ranking if node.back < bench.longest and node.kind in bench.kinds]
@@ -241,7 +242,7 @@ def faithfulness(
     for size in sizes:
         nodes = usable[:size]
         kept, left = bench.metric(nodes), bench.metric(nodes, without=True)
-        controls = [bench.random_nodes(nodes, draw) for _ in range(DRAWS)]
+        controls = [bench.random_nodes(nodes, draw) for _ in range(draws)]
         random = [_share(bench.metric(control), none, model) for control in controls]
         without = [_share(bench.metric(control, without=True), none, model) for control in controls]
         rows.append(

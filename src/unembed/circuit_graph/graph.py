@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, GivenPair, read_cases
-from unembed.circuit_graph.faithfulness import CircuitTest, faithfulness
+from unembed.circuit_graph.faithfulness import DRAWS, CircuitTest, faithfulness
 from unembed.circuit_graph.group_effects import group_effects
 from unembed.circuit_graph.groups import by_description, by_role, by_values
 from unembed.circuit_graph.node_scores import Node
@@ -274,8 +274,26 @@ class CircuitGraph(Displayed):
         Returns:
             A row for each order and size, random nodes last: ranked_by, nodes, faithfulness and complement with bounds.
         """
+        cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
+        return self.rankings_on(cases, sizes, kinds=kinds, to=to, seed=seed)
+
+    def rankings_on(
+        self,
+        cases: Sequence[Case],
+        sizes: Sequence[int],
+        *,
+        kinds: CircuitNodes | None = None,
+        to: SetTo | None = None,
+        seed: int = 0,
+    ) -> Table:
+        """Compare the orders on cases; see `rankings`."""
         orders: tuple[RankedBy, ...] = get_args(RankedBy)
-        tests = {by: self.tested(pairs, sizes, kinds=kinds, to=to, ranked_by=by, seed=seed) for by in orders}
+        tests = {
+            by: self.tested_on(
+                cases, sizes, kinds=kinds, to=to, ranked_by=by, seed=seed, draws=DRAWS if by == "relevance" else 1
+            )
+            for by in orders
+        }
         return rankings_table(self.provenance, tests)
 
     def tested(
@@ -301,6 +319,7 @@ class CircuitGraph(Displayed):
         to: SetTo | None = None,
         ranked_by: RankedBy = "relevance",
         seed: int = 0,
+        draws: int = DRAWS,
     ) -> CircuitTest:
         """The test on cases; see `test`."""
         lm = self._model("a test")
@@ -322,4 +341,4 @@ class CircuitGraph(Displayed):
             if self.dictionary is not None:
                 raise Unsupported(f"features ranked by {ranked_by}", why="only memories and heads are")
             order = other_ranking(lm, self.cases, ranked_by, chosen, max(sizes))
-        return faithfulness(lm, cases, order, sizes, to, chosen, seed, self.dictionary)
+        return faithfulness(lm, cases, order, sizes, to, chosen, seed, self.dictionary, draws)

@@ -19,7 +19,6 @@ from unembed.concepts.value_concepts import vector_concepts
 from unembed.dictionaries import AttachedDictionary
 from unembed.memories.clustering.value_clusters import dendrogram
 from unembed.models.decoder import Decoder
-from unembed.results import visible
 
 SIMILAR = 0.5
 """Cosine at which two groups of values are still joined."""
@@ -99,6 +98,6 @@ def by_description(
     found: Groups = {}
     for name, some in zip(rows, concepts, strict=True):
         if some:
-            title = visible(some[0].name)
+            title = some[0].name
             found[title] = (*found.get(title, ()), name)
     return found
