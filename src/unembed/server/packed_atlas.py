@@ -1,7 +1,7 @@
 """The atlas as the page receives it: small, so that a map of 50,000 values is read in a moment and cached.
 
-A body is gzip of: the length of a header (4 bytes, little-endian); the header, as JSON; then each column that the header
-names, one unsigned number for each value, in four planes: the lowest byte of all values, then the next one.
+A body is gzip of: the length of a header (4 bytes, little-endian); the header, as JSON; then each column that the
+header names, one unsigned number for each value, in four planes: the lowest byte of all values, then the next one.
 Positions are steps from the middle of a value's island, a fifth of the distance between neighbours.
 """
 

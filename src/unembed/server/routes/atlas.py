@@ -40,7 +40,7 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
 
 @routes.get("/atlas/maps/{version}", response_class=Response)
 async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f]{24}$")]) -> Response:
-    """A version of the map, as `unembed.server.packed_atlas` packs it. It never changes, so a browser may cache it for good."""
+    """A version of the map, as `unembed.server.packed_atlas` packs it. It never changes, so browsers may cache it."""
     if state.atlas is None or state.atlas[1].version != version:
         raise OutOfRange(f"map {version}", why="this server has another one", instead="Request the atlas again")
     headers = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
