@@ -155,7 +155,9 @@ def head_view(
         lists += [scored(lm, entries.columns, entries.values) for entries in ends]
         of_circuits.insert(0, full.notes)
     notes = list(dict.fromkeys((*refused, *(note for of_one in of_circuits for note in of_one))))
-    return HeadView(SCHEMA_HEAD, lm.name, layer, head, *lm.token_strings([src, dst]), *lists, notes)
+    source, destination = lm.token_strings([src, dst])
+    raises, lowers, looks_for, ignores = lists
+    return HeadView(SCHEMA_HEAD, lm.name, layer, head, source, destination, raises, lowers, looks_for, ignores, notes)
 
 
 def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> PartnersView:
