@@ -25,7 +25,7 @@ def sample() -> Report:
     """Three sections: numbers by layer, tokens with hostile text, and a matrix."""
     layers = list(range(6))
     agree = [
-        share_of(h, 200, published=p)
+        replace(share_of(h, 200), published=p)
         for h, p in zip((0, 1, 4, 9, 30, 70), (None, 0.0, 0.0, 0.01, 0.03, 0.4), strict=True)
     ]
     shares = Table(
