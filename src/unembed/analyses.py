@@ -65,7 +65,7 @@ MODULES = (
     "unembed.causality.answers",
     "unembed.circuit_graph.answer",
     "unembed.attention.behaviour.head_scores",
-    "unembed.attention.weights.one_head",
+    "unembed.attention.text.head_card",
     "unembed.attention.weights.composition",
     "unembed.attention.text.skip_trigrams",
     "unembed.attention.paths.expansion",
@@ -86,6 +86,7 @@ MODULES = (
     "unembed.index.analyses",
     "unembed.jacobian.fit_answer",
     "unembed.memories.truth_of_values",
+    "unembed.memories.confidence",
     "unembed.toxicity.answers",
     "unembed.early_exit.answers",
 )

@@ -149,6 +149,7 @@ Context = Annotated[int | None, Option("Tokens shown of each prefix; default: as
 IndexFolder = Annotated[Path | None, Option("An index of the model; default: one in the cache folder.", metavar="DIR")]
 OUT = Option("The file or folder to write.", "o")
 Out = Annotated[Path | None, OUT]
+Places = Annotated[int, Option("Places of the text at which each value is added.", low=1)]
 PerLayer = Annotated[int, Option("Memories drawn from each layer.", low=1)]
 Samples = Annotated[int, Option("Continuations of each prompt; more than one needs --seed.", low=1)]
 Clusters = Annotated[int | None, Option("Number of clusters of values.", low=1, name="clusters")]

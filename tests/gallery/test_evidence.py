@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
-from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, describe, describe_pattern, score
+from unembed.gallery import Gallery, MemoryDescriptions
+from unembed.gallery.descriptions import has_theme
+from unembed.gallery.evidence import INGREDIENTS, Evidence, MemoryEvidence, Truth, describe, describe_pattern, score
 from unembed.gallery.trigger_patterns import Slot, TriggerPattern
+from unembed.results import Provenance
 
 PATTERN = TriggerPattern((Slot(-1, " on", True, 0.9, 0.01, 1e-9), Slot(0, "numbers", False, 0.9, 0.05, 1e-9)), None)
 MONTHS = (" March", " August", " May", " July")
@@ -51,3 +54,16 @@ def test_a_memory_of_an_expert_carries_its_expert_in_its_name_and_comes_back_fro
     row = MemoryEvidence(5, 37, "negative", "", MONTHS, (1, 2, 3, 4), None, (), None, dict(FULL), (4, 16))
     assert row.name == "-L5E2M5"
     assert MemoryEvidence.from_dict(json.loads(json.dumps(row.to_dict()))) == row
+
+
+def test_a_description_that_its_effect_does_not_bear_out_is_none() -> None:
+    row = MemoryEvidence(5, 278, "negative", "months", MONTHS, (1, 2, 3, 4), None, (), None, dict(FULL))
+    true, untrue = (row.with_truth(Truth(r, 0.3)) for r in (0.8, 0.05))
+    assert true.description == "months" and has_theme(true)
+    assert untrue.description.startswith("adding it does not raise what it lists (r 0.05)")
+    assert (
+        not has_theme(untrue)
+        and len(MemoryDescriptions(Gallery((true, untrue), Provenance("m", None, "float32")))) == 1
+    )
+    for one in (row, true, untrue):
+        assert MemoryEvidence.from_dict(one.to_dict()) == one

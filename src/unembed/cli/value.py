@@ -62,7 +62,9 @@ def value(
 
     needs_model = show_unlearned or truth or distinctive
     measured: ReadingTruth | None = None
-    stored = stored_index(opening, index) if basis in (None, "raw") and not needs_model else None
+    stored = stored_index(opening, index) if basis != "final" and not needs_model else None
+    if stored is not None and basis not in (None, stored[0].provenance.basis):
+        stored = None  # its tokens were read in another basis
     if stored is not None and basis is None and opening.lens is None and lens_path(stored[1].sampled).exists():
         stored = None  # its tokens were read without the lens
     table = None if stored is None else _stored_tokens(stored[0], memory, tokens, seed)
@@ -96,7 +98,13 @@ def value(
     poles = _poles(opened, SignedMemory(*place, memory.pole), described, is_signed=is_signed)
     if measured is not None and not measured.borne_out[0]:
         poles = [replace(one, description=None) for one in poles]
-    said = None if measured is None else measured.in_words()
+    layer_truth = None if opened is None else opened.truth
+    if layer_truth is not None and layer_truth.provenance.basis != table.provenance.basis:
+        layer_truth = None  # it was measured for another reading
+    if measured is None and layer_truth is not None and layer_truth.is_above_control(place[0]) is False:
+        poles = [replace(one, description=None) for one in poles]
+    of_layer = None if layer_truth is None else layer_truth.in_words(place[0])
+    said = of_layer if measured is None else measured.in_words()
     show(lambda width: _card(table, memory.pole, poles, said, width, output.plain), plain=output.plain)
     print_explorer_link(opening, "memory", index=index, memory=name)
 
@@ -154,7 +162,7 @@ def _stored_tokens(index: Index, memory: SignedMemory, top: int, seed: int | Non
     for name in ends if memory.sign < 0 else ():
         columns[f"{name}_score"] = [-score for score in columns[f"{name}_score"]]
     notes = {"show_unlearned": False}
-    provenance = replace(index.provenance, corpus=None, basis="raw", seed=seed, version=__version__, notes=notes)
+    provenance = replace(index.provenance, corpus=None, seed=seed, version=__version__, notes=notes)
     place = index.memory(*memory.address)
     return _titled(index.memory_name(*place, memory.pole), index.value_norm(*place), columns, provenance)
 

@@ -41,7 +41,12 @@ class MemoryDescriptions:
 
 
 def has_theme(row: MemoryEvidence) -> bool:
-    """Tell whether the promoted tokens have a theme: they are significantly coherent or share a concept."""
+    """Tell whether the promoted tokens have a theme: they are significantly coherent or share a concept.
+
+    Where it was measured that adding the value does not raise them, they have none.
+    """
+    if not row.is_borne_out:
+        return False
     found = (row.evidence["coherence"], row.evidence["concept"])
     return any(one is not None and one.counted > 0 for one in found)
 

@@ -10,7 +10,7 @@ agreement of the two.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from unembed.names import memory_name
@@ -36,6 +36,15 @@ class Evidence:
     def counted(self) -> float:
         """The size of the ingredient if its p-value is small enough, else 0."""
         return self.size if self.p <= SIGNIFICANT else 0.0
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Correlation of a value's scores with what adding it does to the logits, as `reading_truth` measures it."""
+
+    correlation: float
+    control: float
+    """The size below which 99 % of the correlations with other values' effects stay."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,24 @@ class MemoryEvidence:
     experts: tuple[int, int] | None = None
     """How many experts its layer has and how many memories each, where memories belong to experts."""
 
+    truth: Truth | None = None
+    """How far the top tokens are those that adding the value raises; None where that was not measured."""
+
+    def with_truth(self, truth: Truth) -> MemoryEvidence:
+        """Return the row with a measured truth, which its description states where it does not bear it out."""
+        found = replace(self, truth=truth)
+        if found.is_borne_out:
+            return found
+        tokens = ", ".join(_quoted(token) for token in self.top_tokens[:3])
+        return replace(
+            found, description=f"adding it does not raise what it lists (r {truth.correlation:.2f}): {tokens}"
+        )
+
+    @property
+    def is_borne_out(self) -> bool:
+        """Tell whether the description may be shown as one: its effect, where it was measured, bears it out."""
+        return self.truth is None or self.truth.correlation >= self.truth.control
+
     @property
     def name(self) -> str:
         """Its name, such as L5M278 or L5E2M14, with a minus sign in front for a negative pole."""
@@ -79,13 +106,15 @@ class MemoryEvidence:
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON values."""
         row = {"memory": self.name, "score": self.score, **asdict(self)}
-        return row if self.experts is not None else {k: v for k, v in row.items() if k != "experts"}
+        optional = ("experts", "truth")
+        return {k: v for k, v in row.items() if k not in optional or v is not None}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> MemoryEvidence:
         """Build a row from what `to_dict` returned."""
-        values = {field.name: row[field.name] for field in fields(cls) if field.name != "experts"}
+        values = {field.name: row[field.name] for field in fields(cls) if field.name not in ("experts", "truth")}
         values["experts"] = tuple(row["experts"]) if row.get("experts") else None
+        values["truth"] = Truth(**row["truth"]) if row.get("truth") else None
         for name in ("top_tokens", "top_ids", "concept_tokens"):
             values[name] = tuple(values[name])
         values["evidence"] = {name: one and Evidence(**one) for name, one in row["evidence"].items()}

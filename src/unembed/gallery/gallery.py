@@ -59,6 +59,9 @@ class Gallery(Displayed):
             found = [row.evidence[name] for row in self.rows]
             columns[name] = [None if one is None else one.size for one in found]
             columns[f"{name}_p"] = [None if one is None else one.p for one in found]
+        if any(row.truth is not None for row in self.rows):
+            columns["truth"] = [None if row.truth is None else row.truth.correlation for row in self.rows]
+            columns["truth_control"] = [None if row.truth is None else row.truth.control for row in self.rows]
         order = "in order of score" if self.order == "score" else "different ones first"
         return Table(f"Memories (FFN neurons) ranked by evidence, {order}", columns, self.provenance)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from unembed.concepts.value_concepts import model_classes
+from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery.candidates import Candidate, TriggerText, add_concepts, candidates_of, poles_of
-from unembed.gallery.evidence import SIGNIFICANT
+from unembed.gallery.evidence import SIGNIFICANT, MemoryEvidence, Truth
 from unembed.gallery.gallery import Gallery
 from unembed.gallery.saved_progress import SavedProgress
 from unembed.gallery.text_evidence import EFFECT_TRIGGERS, TextEvidence
 from unembed.jacobian.basis import basis_or_default
+from unembed.memories import reading_truth
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
-from unembed.names import Basis
+from unembed.names import Basis, SignedMemory
 from unembed.results import Provenance
 from unembed.validation import positive_int, valid_seed
 
@@ -46,7 +48,9 @@ def rank_memories(
         progress: called with the name of a step, how much of it is done, and how much there is.
         saved: where the steps of an interrupted ranking are found, and those of this one stored.
 
-    The effect is measured for the 2 * `top` memories that are best by the other four ingredients.
+    The effect is measured for the 2 * `top` memories that are best by the other four ingredients. Of those returned,
+    `reading_truth` measures whether adding the value raises what it lists; a description that this does not bear out is
+    replaced by a sentence that says so.
 
     Raises:
         InvalidInput: the model has no tokenizer, or `top` is less than 1.
@@ -96,7 +100,19 @@ def rank_memories(
     source = provenance or lm.provenance()
     basis: Basis = basis_or_default(lm, None, "raw")
     about = lm.provenance(corpus=source.corpus, basis=basis, seed=seed, notes={**source.notes, **notes})
-    return Gallery(tuple(one.described(lm) for one in best[:top]), about)
+    rows = [one.described(lm) for one in best[:top]]
+    return Gallery(tuple(rows if known is None else _with_truth(lm, rows, seed, report)), about)
+
+
+def _with_truth(lm: Decoder, rows: Sequence[MemoryEvidence], seed: int, report: Progress) -> list[MemoryEvidence]:
+    """Measure of each memory whether adding its value raises what it lists; unchanged where that cannot be measured."""
+    places = [SignedMemory(row.layer, row.index, "negative" if row.pole == "negative" else "positive") for row in rows]
+    try:
+        found = reading_truth(lm, places, seed=seed, progress=report)
+    except (InvalidInput, Unsupported):  # a vocabulary in which the shipped text is too short, or several streams
+        return list(rows)
+    numbers = zip(rows, found.memories, found.correlation.tolist(), strict=True)
+    return [row.with_truth(Truth(r, found.bound(one.layer))) for row, one, r in numbers]
 
 
 def _best(candidates: Sequence[Candidate], n: int) -> list[Candidate]:

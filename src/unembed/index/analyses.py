@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Screen
 from unembed.names import Among, FiredBy, PromotedBy
-from unembed.options import AnySide, Context, Memory, Option, Top
+from unembed.options import AnySeed, AnySide, Context, Memory, Option, PerLayer, Places, Top
 from unembed.results import Table, visible
 
 if TYPE_CHECKING:
@@ -104,6 +105,31 @@ def sql(
     return index.sql(query, timeout=timeout)
 
 
+def truth(
+    index: Index,
+    *,
+    per_layer: PerLayer = 10,
+    places: Places = 24,
+    lens: Annotated[
+        Path | None, Option("The fitted lens by which values are read; default: that of the cache.")
+    ] = None,
+    seed: AnySeed = None,
+) -> Table:
+    """Measure by layer how true readings of values are, and store the result with the index.
+
+    As `unembed truth` does for a random sample of each layer. `unembed index status` and `unembed value` show it.
+
+    Caution: A median of a sample says little of one memory: `unembed value L5M278 --truth` measures it.
+    """
+    from unembed.jacobian import cached_lens, open_lens
+
+    lm = index.model
+    found = cached_lens(lm) if lens is None else open_lens(lens)
+    if found is not None:
+        lm.lens = found.bound_to(lm)  # pyright: ignore[reportAttributeAccessIssue]
+    return index.measure_truth(per_layer, contexts=places, seed=seed or 0).to_table()
+
+
 ANALYSES = tuple(
     Analysis(f"index {function.__name__}", function, Needs.INDEX, cost, example)
     for function, cost, example in (
@@ -112,6 +138,7 @@ ANALYSES = tuple(
         (promoting, Cost.INSTANT, 'unembed index promoting mine.index " river"'),
         (firing, Cost.SECONDS, 'unembed index firing mine.index "The river rose over its"'),
         (similar, Cost.SECONDS, "unembed index similar mine.index L4M571 --among keys"),
+        (truth, Cost.MINUTES, "unembed index truth mine.index"),
         (sql, Cost.SECONDS, 'unembed index sql mine.index "SELECT * FROM triggers WHERE layer = 4 LIMIT 5"'),
     )
 )

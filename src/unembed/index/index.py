@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # an index is read without torch
     from unembed.index.contexts import ContextsView
     from unembed.index.estimate import Estimate
     from unembed.index.sql import Sql
+    from unembed.index.truth import LayerTruth
     from unembed.index.vectors import Vectors
     from unembed.models.decoder import Decoder
     from unembed.sweeps import Ray
@@ -368,6 +369,25 @@ class Index(IndexQueries):
         found = {pole: ends[0] for pole in poles if (ends := stored[pole]) is not None}
         enough = len(found) == len(list(poles)) and all(ids.shape[1] >= _TOP_TOKENS for ids in found.values())
         return found if enough else None
+
+    def measure_truth(
+        self,
+        per_layer: int = 24,
+        *,
+        corpus: CorpusSource = None,
+        contexts: int = 24,
+        seed: int = 0,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> LayerTruth:
+        """Measure how true readings of values are in each layer, on a random sample, and store it with the index.
+
+        Values are read by the model's lens where it has one. Arguments and errors are those of `lm.reading_truth`.
+        """
+        from unembed.index.truth import measured_truth
+
+        layers = [layer for layer, size in enumerate(self.manifest.layers) if size]
+        report = progress or (lambda _what, _done, _total: None)
+        return measured_truth(self.model, self.path, layers, per_layer, corpus, contexts, seed, report)
 
     def sql(self, query: str, *, timeout: float = 60.0) -> Table:
         """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.

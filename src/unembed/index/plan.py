@@ -27,13 +27,16 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
         Unsupported: the model has no memories.
         InvalidInput: a setting makes no sense.
     """
+    from unembed.jacobian import basis_or_default, lens_identity
     from unembed.models.fingerprint import weights_fingerprint
 
     if not lm.memory_layers:
         lm.feed_forward(0)
         raise Unsupported(f"an index of {lm.name}", why="it has no memories (FFN neurons)")
     provenance = lm.provenance(
-        corpus=corpus.fingerprint, basis="raw", notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation}
+        corpus=corpus.fingerprint,
+        basis=basis_or_default(lm, None, "raw"),
+        notes={"corpus_name": corpus.name, "segmentation": corpus.segmentation},
     )
     chosen = {lm.layer(n) for n in settings.layers} if settings.layers is not None else set(lm.memory_layers)
     if lacking := sorted(chosen - set(lm.memory_layers)):
@@ -41,7 +44,8 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
     layers = tuple(lm.n_memories_of(n) if n in chosen else 0 for n in range(lm.n_layers))
     experts = [lm.experts_of(n) for n in range(lm.n_layers)]
     known: dict[str, Any] = {"experts": [e and list(e) for e in experts]} if any(experts) else {}
-    settled = settings_of(settings) | {"cut": corpus_cut(corpus)} | known
+    read = {"lens": lens} if (lens := lens_identity(lm)) is not None else {}
+    settled = settings_of(settings) | {"cut": corpus_cut(corpus)} | known | read
     return Manifest(provenance, weights_fingerprint(lm), layers, settled)
 
 
@@ -133,12 +137,18 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         folder,
         ("dtype", there.provenance.dtype, wanted.provenance.dtype),
         ("corpus", there.provenance.corpus, wanted.provenance.corpus),
-        *((name, there.settings.get(name), value) for name, value in wanted.settings.items()),
+        *((name, there.settings.get(name), value) for name, value in wanted.settings.items() if name != "lens"),
     )
     sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
     damaged = {entry.part for entry in there.files if entry not in sound}
     if not any(entry.path.startswith(SUPPRESSED) for entry in there.files):
         damaged.add("values")  # an earlier version built it
+    if there.settings.get("lens") != wanted.settings.get("lens"):
+        damaged |= {"values", "tables"}  # the values are read anew; triggers and text stay
+        settings = {name: value for name, value in there.settings.items() if name != "lens"}
+        read = {name: wanted.settings[name] for name in ("lens",) if name in wanted.settings}
+        basis = wanted.provenance.basis
+        there = replace(there, settings=settings | read, provenance=replace(there.provenance, basis=basis))
     if not any(entry.part in damaged for entry in there.files):
         return there
     # A part with a damaged file is rebuilt completely. Parts derived from it are kept, since rebuilding would give the

@@ -13,6 +13,7 @@ from unembed.index.export import export
 from unembed.index.index_files import IndexFiles, shortened
 from unembed.index.labels import Labels
 from unembed.index.manifest import fault
+from unembed.index.truth import LayerTruth, stored_truth
 from unembed.names import MemoryIndex, Pole, PromotedBy
 from unembed.results import Table
 from unembed.validation import as_path, positive_int
@@ -183,7 +184,17 @@ class IndexQueries(IndexFiles):
             "parts": parts,
             "bytes": sum(parts.values()),
             "labels": len(Labels(self.path).rows(of="all")),
+            "truth": None if (truth := self.truth) is None else truth.line(),
         }
+
+    @property
+    def truth(self) -> LayerTruth | None:
+        """How true readings of values are by layer, as `measure_truth` stored it; None where it was not measured.
+
+        Raises:
+            InvalidInput: the file is damaged.
+        """
+        return stored_truth(self.path)
 
     def verify(self) -> Table:
         """Compare every file with its checksum: columns file, part, bytes, fault (None where the file is intact)."""

@@ -13,6 +13,7 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.jacobian.basis import basis_or_default as basis_or_default
+    from unembed.jacobian.basis import lens_identity as lens_identity
     from unembed.jacobian.basis import lens_of as lens_of
     from unembed.jacobian.basis import without_lens as without_lens
     from unembed.jacobian.check import LensCheck as LensCheck
@@ -25,7 +26,7 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "basis": "basis_or_default lens_of without_lens",
+            "basis": "basis_or_default lens_identity lens_of without_lens",
             "lens_cache": "cached_lens lens_path",
             "check": "LensCheck",
             "fit": "fit_lens",

@@ -6,6 +6,7 @@ output, any direction) is carried linearly: its scores are a product with W_U, c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,9 +23,23 @@ if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens
 
 
+_IDENTIFIED = 1 << 16
+"""Numbers of a lens by which it is told from others."""
+
+
 def lens_of(lm: Decoder) -> JacobianLens | None:
     """The fitted lens of a model, which `lm.use_lens` set; None where there is none."""
     return getattr(lm, "lens", None)
+
+
+def lens_identity(lm: Decoder) -> str | None:
+    """Return twelve digits that tell the fitted lens of a model from other lenses; None where there is none."""
+    lens = lens_of(lm)
+    if lens is None:
+        return None
+    numbers = lens.before.flatten()
+    sample = numbers[:: max(1, len(numbers) // _IDENTIFIED)].float().cpu().contiguous()
+    return hashlib.sha256(sample.numpy().tobytes()).hexdigest()[:12]
 
 
 def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.memories.confidence import ConfidenceMemories as ConfidenceMemories
+    from unembed.memories.confidence import confidence_memories as confidence_memories
     from unembed.memories.standard_scores import distinctive_tokens as distinctive_tokens
     from unembed.memories.truth_of_values import ReadingTruth as ReadingTruth
     from unembed.memories.truth_of_values import reading_truth as reading_truth
@@ -22,6 +24,7 @@ else:
         __name__,
         {
             "standard_scores": "distinctive_tokens",
+            "confidence": "ConfidenceMemories confidence_memories",
             "truth_of_values": "ReadingTruth reading_truth",
             "usual_coefficients": "sized usual_size",
             "value_view": "MemoryView memory_view",

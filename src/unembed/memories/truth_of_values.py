@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +28,7 @@ from unembed.lens import logits_of
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, MemoryAddress, SignedMemory, read_signed_memory
-from unembed.options import AnySeed, Corpus, Layers, Memories, Option, PerLayer, ValueBasis
+from unembed.options import AnySeed, Corpus, Layers, Memories, PerLayer, Places, ValueBasis
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import require_one_stream
 from unembed.validation import as_tuple, one_of, positive_int, valid_seed
@@ -282,7 +282,7 @@ def truth_answer(
     layers: Layers = None,
     basis: ValueBasis = None,
     corpus: Corpus = None,
-    places: Annotated[int, Option("Places of the text at which each value is added.", low=1)] = CONTEXTS,
+    places: Places = CONTEXTS,
     seed: AnySeed = None,
 ) -> Table:
     """Measure how true readings of values are: the correlation with what adding each value does to the predictions.

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from unembed.attention.circuits import Circuits
+from unembed.attention.text.relations import head_role
 from unembed.jacobian.basis import basis_or_default
 from unembed.logit_attribution import kinds_of
 from unembed.models.sizes import sizes_of
 from unembed.names import Basis, By, StreamPoint
 from unembed.results import Provenance
 from unembed.trace.decisive_parts import DecisiveParts
-from unembed.trace.findings import Measured, findings
+from unembed.trace.findings import CLOSE, Measured, findings
+from unembed.trace.removals import Removal
 from unembed.trace.settling import settling
 from unembed.trace.shown_position import ShownPosition
 from unembed.trace.view import SCHEMA_EXPLAIN, SCHEMA_TRACE, Finding, GridView, LayerView, TraceView
@@ -164,11 +167,24 @@ def _findings(
         parts.reading_themselves,
         against,
         None if against is None else float(logits[target] - logits[against]),
+        _relations(at.trace.lm, parts.removals),
     )
     settled = settling(layers)
     if settled is not None and not at.lists_first(settled.before, settled.layer):
         settled = dataclasses.replace(settled, displaced=None)
     return findings(at.trace.lm, measured, settled, layers, at.basis)
+
+
+def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int], str]:
+    """Return the relation that each head maps, of those without which the prediction falls most."""
+    most = max((one.effect for one in removals if one.part.index is not None), default=0.0)
+    found: dict[tuple[int, int], str] = {}
+    for one in removals:
+        if one.part.kind == "head" and one.part.index is not None and one.effect >= CLOSE * most > 0:
+            role = head_role(Circuits(lm), one.part.layer, one.part.index)
+            if role is not None:
+                found[one.part.layer, one.part.index] = role.relation
+    return found
 
 
 def _shown(

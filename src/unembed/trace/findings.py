@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unembed.models.structure.mixer_names import mixer_name, site_name
@@ -65,6 +65,8 @@ class Measured:
     """The token that was chosen to be compared with."""
     difference: float | None = None
     """The model's own difference of the two logits; None where no token was chosen."""
+    relations: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Of some heads, the relation between words that they map by their weights, such as "country to capital"."""
 
 
 def findings(
@@ -168,10 +170,12 @@ def _called(lm: Decoder, part: Part, measured: Measured) -> str:
         description = measured.descriptions.get(place)
         return f"memory {lm.memory_name(*place)}" + (f" ({visible(description, prose=True)})" if description else "")
     source = measured.sources.get(place)
+    role = measured.relations.get(place)
+    name = f"head {head_name(*place)}" + ("" if role is None else f" (maps {role})")
     if source is None:
-        return f"head {head_name(*place)}"
+        return name
     itself = " itself" if source.position == measured.position else ""
-    return f"head {head_name(*place)}, reading {_quoted(source.token)}{itself},"
+    return f"{name}, reading {_quoted(source.token)}{itself},"
 
 
 def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:

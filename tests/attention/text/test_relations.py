@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 import unembed
-from unembed.attention.text.relations import relations_answer
+from unembed.attention.text.head_card import head_answer
+from unembed.attention.text.relations import ROLE, head_relations, head_role, relations_answer
 from unembed.attention.text.word_relations import Relation, open_relation, token_pairs
 from unembed.language_model import LanguageModel
+from unembed.names import HeadAddress
 
 PAIRS = [
     ("France", "Paris"), ("Italy", "Rome"), ("Germany", "Berlin"), ("England", "London"), ("Spain", "Madrid"),
@@ -97,3 +100,29 @@ def _is_known(pair: tuple[str, str]) -> bool:
         return bool(token_pairs(unembed.load("attn-2l"), Relation.of([pair, ("one", "two")])).sources[1:])
     except unembed.errors.InvalidInput:
         return False
+
+
+def test_the_card_of_a_head_shows_the_relations_that_it_maps_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [(source, targets[0]) for source, targets in open_relation("verb_past_tense").pairs]
+    known = [pair for pair in words if pair[0] != pair[1] and _is_known(pair)][:12]
+    assert len(known) >= 8
+    monkeypatch.setattr(
+        "unembed.attention.text.relations._known_relations", lambda _lm: [Relation.of(known, "capital")]
+    )
+    circuits = unembed.circuits(planted(known, 1, 2))
+    (found,) = head_relations(circuits, 1, 2, basis="raw")
+    whole = circuits.relations(known, basis="raw")
+    assert found.relation == "capital" and found.share == float(whole.share[1, 2]) == 1.0
+    assert found.shuffled == float(whole.shuffled[1, 2]) and found.pairs == len(known)
+    role = head_role(circuits, 1, 2)
+    assert role is None or role.share >= ROLE
+    assert head_relations(circuits, 0, 3, basis="raw") == []
+    sections = head_answer(circuits, HeadAddress(1, 2), basis="raw", top=3).sections
+    (table,) = [one.table for section in sections for one in section.exhibits if one.name == "relations"]
+    assert list(table["relation"]) == ["capital"] and list(table["share"]) == [1.0]
+    (other,) = [
+        one
+        for one in head_answer(circuits, HeadAddress(0, 3), basis="raw", top=3).sections
+        if "relation" in one.text[0]
+    ]
+    assert other.text[0].startswith("It maps none of the shipped relations")

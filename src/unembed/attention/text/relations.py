@@ -11,6 +11,7 @@ Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -37,6 +38,10 @@ SHUFFLES = 1_000
 """The smallest probability that shuffling can show is one in as many, and one more."""
 MAPPED = 0.05
 """A head maps a relation if its share has a lower probability than this, corrected for all heads and relations."""
+OF_ONE = 0.01
+"""The card of a head lists relations with at most this probability, which is not corrected for the number of heads."""
+ROLE = 0.5
+"""The share of a relation's pairs from which it names a head in findings."""
 _EXAMPLES = 4
 _ROWS = 128
 """Sources read in the vocabulary at once."""
@@ -116,15 +121,25 @@ def relations(
 
 @torch.no_grad()
 def relations_of_heads(
-    circuits: HeadMatrices, wanted: Sequence[Relation], *, k: int = 10, basis: HeadBasis | None = None, seed: int = 0
+    circuits: HeadMatrices,
+    wanted: Sequence[Relation],
+    *,
+    k: int = 10,
+    basis: HeadBasis | None = None,
+    seed: int = 0,
+    only: HeadAddress | None = None,
 ) -> list[RelationOfHeads]:
-    """Measure several relations at once, so that the vocabulary is read only once for each head; see `relations`."""
+    """Measure several relations at once, so that the vocabulary is read only once for each head; see `relations`.
+
+    Args:
+        only: the only head that is measured; its p-values are then not corrected for the number of heads.
+    """
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")
     k, seed = positive_int("k", k), valid_seed(seed)
     pairs = [token_pairs(lm, relation) for relation in wanted]
     sources = sorted({source for one in pairs for source in one.sources})
-    tops = _top_tokens(circuits, sources, k, basis)
+    tops = _top_tokens(circuits, sources, k, basis, only)
     provenance = lm.provenance(basis=basis, seed=seed)
     return [
         _of_relation(lm, relation, one, tops, sources, k, seed, provenance)
@@ -139,7 +154,7 @@ def _relation(pairs: Relation | str | Path | Sequence[Sequence[Any]]) -> Relatio
 
 
 def _top_tokens(
-    circuits: HeadMatrices, sources: Sequence[int], k: int, basis: HeadBasis
+    circuits: HeadMatrices, sources: Sequence[int], k: int, basis: HeadBasis, only: HeadAddress | None = None
 ) -> dict[HeadAddress, Int[Tensor, "source k"]]:
     """The k tokens that each head raises most where it attends to each source; heads without an OV circuit are absent.
 
@@ -150,9 +165,10 @@ def _top_tokens(
     ids = torch.tensor(sources, device=lm.device)
     found: dict[HeadAddress, Tensor] = {}
     refused: Unsupported | None = None
-    for layer in lm.attention_layers:
+    for layer in lm.attention_layers if only is None else [only.layer]:
+        numbers = range(lm.structure.blocks[layer].attention.n_heads) if only is None else [only.head]
         try:
-            heads = [circuits.ov(layer, head, basis) for head in range(lm.structure.blocks[layer].attention.n_heads)]
+            heads = [circuits.ov(layer, head, basis) for head in numbers]
         except Unsupported as error:
             refused = error
             continue
@@ -162,7 +178,7 @@ def _top_tokens(
             reads = through_embedding(lm, torch.cat([ov.left for ov in some], dim=1), basis, ids)
             writes = through_unembedding(lm, torch.cat([ov.right for ov in some]), basis, centre=False)
             sides = zip(reads.split(heads[0].rank, dim=1), writes.split(heads[0].rank), strict=True)
-            for head, (read, written) in enumerate(sides, start):
+            for head, (read, written) in zip(numbers[start:], sides, strict=False):
                 rows = [(part @ written).topk(min(k, lm.d_vocab)).indices.cpu() for part in read.split(_ROWS)]
                 found[HeadAddress(layer, head)] = torch.cat(rows)
     if refused is not None and not found:
@@ -207,6 +223,82 @@ def _of_relation(
         for source, targets in zip(pairs.sources, pairs.targets, strict=True)
     )
     return RelationOfHeads(relation.name, share, shuffled, p_value, mapped, texts, pairs.left_out, k, provenance)
+
+
+@dataclass(frozen=True)
+class HeadRelation:
+    """A relation that one head maps, such as countries to capitals.
+
+    Attributes:
+        relation: its name.
+        share: the share of `pairs` for which a target is among the tokens that the head raises most.
+        shuffled: the same with the targets of other pairs.
+        pairs: pairs whose words are single tokens.
+        examples: some that it maps.
+    """
+
+    relation: str
+    share: float
+    shuffled: float
+    pairs: int
+    examples: str
+
+    def in_words(self) -> str:
+        """Name the relation with its numbers, as in "country to capital, 89 % of 38 pairs, 3 % of shuffled ones"."""
+        return f"{self.relation}, {self.share:.0%} of {self.pairs} pairs, {self.shuffled:.0%} of shuffled ones"
+
+
+def head_relations(
+    circuits: HeadMatrices, layer: int, head: int, *, basis: HeadBasis | None = None, seed: int = 0
+) -> list[HeadRelation]:
+    """Find the shipped relations that one head maps, the clearest first.
+
+    A relation counts if at most 1 % of a thousand orders of its targets give as large a share. This is corrected for
+    nothing: `relations` corrects for all heads of a model.
+
+    Raises:
+        OutOfRange: there is no such head.
+        Unsupported: it has no full OV circuit.
+    """
+    lm = circuits.lm
+    place = HeadAddress(*lm.layer_and_head(layer, head))
+    chosen = circuits.known_basis(basis)
+    wanted = _known_relations(lm)
+    if not wanted:
+        return []
+    made = relations_of_heads(circuits, wanted, basis=chosen, seed=seed, only=place)
+    found = [
+        HeadRelation(
+            one.relation, float(one.share[place]), float(one.shuffled[place]), len(one.pairs), one.examples(*place)
+        )
+        for one in made
+        if float(one.p_value[place]) <= OF_ONE
+    ]
+    return sorted(found, key=lambda one: one.shuffled - one.share)
+
+
+def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | None:
+    """Return the relation that a head maps, if it maps half of its pairs or more; computed once for each head."""
+
+    def compute() -> HeadRelation | None:
+        try:
+            found = head_relations(circuits, layer, head)
+        except Unsupported:
+            return None
+        return next((one for one in found if one.share >= ROLE), None)
+
+    return circuits.lm.once((__name__, "role", layer, head), compute)
+
+
+def _known_relations(lm: Decoder) -> list[Relation]:
+    """Return the shipped relations of which the vocabulary has two pairs or more."""
+    found: list[Relation] = []
+    for name in shipped_relations():
+        one = open_relation(name)
+        with suppress(InvalidInput):
+            token_pairs(lm, one)
+            found.append(one)
+    return found
 
 
 def relations_answer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -14,13 +14,11 @@ from unembed.attention.weights.copying import copying, eigenvalue_section, match
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.low_rank_topk import Entries
 from unembed.attention.weights.missing_circuits import missing_circuits
-from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Answer, Exhibit, Screen, Section
+from unembed.document.model import Exhibit, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
-from unembed.options import CircuitBasis, Head, Option, Seed, Top
 from unembed.results import Provenance, Table
 
 
@@ -150,29 +148,3 @@ def _words(lm: Decoder, ids: Int[Tensor, " token"]) -> Int[Tensor, " token"]:
     numbers: dict[str, int] = {}
     words = (text.strip().casefold() or text for text in lm.token_strings(ids))
     return torch.tensor([numbers.setdefault(word, len(numbers)) for word in words])
-
-
-def head_answer(
-    circuits: HeadMatrices,
-    head: Head,
-    *,
-    offset: Annotated[
-        int, Option("For the QK circuit with rotary positions: how many tokens back the source is.", low=0)
-    ] = 0,
-    basis: CircuitBasis = None,
-    top: Top = 20,
-    seed: Seed = 0,
-) -> Answer:
-    """Show one head: eigenvalues, own tokens, the largest entries of its full OV and QK circuits, its partners.
-
-    Caution: The full circuits take a token's own embedding for what the head reads. In a deep layer the stream holds
-    more; `circuits look` shows the head on a prompt.
-    """
-    chosen = circuits.known_basis(basis)
-    provenance = circuits.lm.provenance(basis=chosen, seed=seed)
-    made = head_sections(circuits, *head, top, chosen, seed, provenance, offset)
-    screen = Screen("heads", {"head": str(head)})
-    return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance, screen=screen)
-
-
-ANALYSIS = of_circuits("head", head_answer, "head L1H0 --html head.html")

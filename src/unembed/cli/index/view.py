@@ -180,6 +180,8 @@ def status_lines(state: dict[str, Any]) -> list[str]:
         lines.insert(-2, f"        {', '.join(counts)}")
     if state["labels"]:
         lines.append(f"labels  {state['labels']:,}")
+    if state["truth"]:
+        lines.append(f"truth   {state['truth']}")
     return lines
 
 

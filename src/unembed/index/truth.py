@@ -1,0 +1,141 @@
+"""How true the readings of values are in each layer: measured on a sample, and stored with an index of the model.
+
+The file lies in the index's folder and names the lens by which the values were read; a later measurement replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unembed.errors import InvalidInput
+from unembed.results import Provenance, Table, write_whole
+
+if TYPE_CHECKING:  # what is stored is read without torch
+    from unembed.corpus import CorpusSource
+    from unembed.models.decoder import Decoder
+
+SCHEMA = "unembed.truth/1"
+FILE = "truth.json"
+COLUMNS = ("layer", "memories", "correlation", "overlap", "control", "control_99")
+
+
+@dataclass(frozen=True)
+class LayerTruth:
+    """The truth of value readings by layer.
+
+    Attributes:
+        rows: by layer; the columns are those of `ReadingTruth.by_layer`.
+        lens: the identity of the fitted lens by which values were read; None for the logit lens.
+        provenance: of the measurement.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    lens: str | None
+    provenance: Provenance
+
+    def to_table(self) -> Table:
+        """One row for each layer."""
+        title = f"How true readings of values are ({self.reading})"
+        return Table(title, {name: [row[name] for row in self.rows] for name in COLUMNS}, self.provenance)
+
+    @property
+    def reading(self) -> str:
+        """Name the lens in words."""
+        return f"basis {self.provenance.basis}" + (f", lens {self.lens}" if self.lens else "")
+
+    def of(self, layer: int) -> dict[str, Any] | None:
+        """Return the row of a layer; None where it was not measured."""
+        return next((row for row in self.rows if row["layer"] == layer), None)
+
+    def is_above_control(self, layer: int) -> bool | None:
+        """Tell whether readings agree with their effects more than with those of other values; None: not measured."""
+        row = self.of(layer)
+        return None if row is None else row["correlation"] >= row["control_99"]
+
+    def in_words(self, layer: int) -> str | None:
+        """Say how true readings of a layer's values are, in one sentence; None where that was not measured."""
+        row = self.of(layer)
+        if row is None:
+            return None
+        meaning = "" if self.is_above_control(layer) else ": what is listed as promoted is not what the value raises"
+        return (
+            f"Of {row['memories']} values of layer {layer}, the scores listed correlate {row['correlation']:.2f} "
+            f"(median) with what adding the value does; with other values' effects, 99 % stay below "
+            f"{row['control_99']:.2f}{meaning}"
+        )
+
+    def line(self) -> str:
+        """Summarise all layers in one line."""
+        lowest, highest = self.rows[0], self.rows[-1]
+        below = [row["layer"] for row in self.rows if row["correlation"] < row["control_99"]]
+        ends = f"r {lowest['correlation']:.2f} in layer {lowest['layer']}"
+        if highest is not lowest:
+            ends += f" to {highest['correlation']:.2f} in layer {highest['layer']}"
+        told = f"; not above other values in layer {_spans(below)}" if below else ""
+        return f"{ends}{told} ({self.reading})"
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Write numbers with runs joined, as in "0-3, 7"."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def measured_truth(
+    lm: Decoder,
+    folder: Path,
+    layers: Sequence[int],
+    per_layer: int,
+    corpus: CorpusSource,
+    contexts: int,
+    seed: int,
+    progress: Callable[[str, int, int], None],
+) -> LayerTruth:
+    """Measure the truth of readings in each layer of an index, and store it in its folder.
+
+    Raises:
+        Unsupported: the model has several streams.
+        UnembedError: the folder cannot be written to.
+    """
+    from unembed.jacobian import lens_identity
+    from unembed.memories import reading_truth
+
+    found = reading_truth(
+        lm, layers=layers, per_layer=per_layer, corpus=corpus, contexts=contexts, seed=seed, progress=progress
+    )
+    table = found.by_layer()
+    rows = tuple({name: row[name] for name in COLUMNS} for row in table.rows())
+    made = LayerTruth(rows, lens_identity(lm) if found.basis == "jacobian" else None, table.provenance)
+    stored = {"schema": SCHEMA, "lens": made.lens, "provenance": made.provenance.to_dict(), "layers": list(rows)}
+    write_whole(folder / FILE, json.dumps(stored, ensure_ascii=False, indent=1) + "\n")
+    return made
+
+
+def stored_truth(folder: Path) -> LayerTruth | None:
+    """Return what was measured before; None where nothing was.
+
+    Raises:
+        InvalidInput: the file is damaged.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {stored['schema']}, not {SCHEMA}")
+        rows = tuple({name: row[name] for name in COLUMNS} for row in stored["layers"])
+        return LayerTruth(rows, stored["lens"], Provenance.from_dict(stored["provenance"]))
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise InvalidInput(
+            f"{path} is damaged", why=str(fault), instead="Measure again: unembed index truth"
+        ) from fault

@@ -1,0 +1,266 @@
+"""Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
+
+Two kinds are known. A confidence memory writes where the unembedding hardly reads: its value moves no token against
+another, but lengthens the stream, so that the final norm scales all logits down. A frequency memory moves the
+prediction along the frequencies of tokens.
+
+- null space: the share of the value's squared length in the directions that the unembedding reads least, which are
+  those of the smallest singular values of W_U, with the final norm's gain and centred over the vocabulary;
+- entropy change: the mean size of the change of the prediction's entropy, in nats, when the coefficient is set to its
+  mean over the text;
+- through the scale: 1 - direct / entropy change, where in the direct change the final norm keeps the scale that it had;
+- unigram: the correlation of the value's scores with the log frequency of tokens in the text, over those that occur.
+
+Source: Stolfo et al. 2024, "Confidence Regulation Neurons in Language Models", sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.corpus import CorpusSource
+from unembed.corpus.windows import windows_of
+from unembed.errors import InvalidInput, Unsupported
+from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder, require_decoder
+from unembed.options import AnySeed, Corpus, Option, Top
+from unembed.results import Displayed, Provenance, Table
+from unembed.stream.decomposition import require_one_stream
+from unembed.stream.interventions import set_coefficient
+from unembed.stream.run import run
+from unembed.validation import positive_int, valid_seed
+
+NULL = 0.05
+"""The share of the stream's directions that counts as the null space: those that the unembedding reads least."""
+WINDOWS, LENGTH = 8, 32
+COUNTED = 2048
+"""Windows of the text whose tokens are counted."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ConfidenceMemories(Displayed):
+    """What the memories of the last layer do to the confidence of predictions.
+
+    Attributes:
+        layer: the last layer with memories.
+        names: of the memories whose effect was measured: those that write most into the null space, those that follow
+            the frequencies most, and as many drawn at random.
+        indices: their numbers.
+        null_space: of every memory of the layer, the share of its value in the null space.
+        unigram: of every memory, the correlation of its scores with log frequencies.
+        entropy: of each measured memory, the mean size of the change of entropy, in nats.
+        direct: the same with the final norm's scale held.
+        random: which of the measured memories were drawn at random.
+        chance: the share of a random vector in the null space.
+    """
+
+    layer: int
+    names: tuple[str, ...]
+    indices: Int[Tensor, " measured"]
+    null_space: Float[Tensor, " memory"]
+    unigram: Float[Tensor, " memory"]
+    norms: Float[Tensor, " memory"]
+    entropy: Float[Tensor, " measured"]
+    direct: Float[Tensor, " measured"]
+    random: tuple[bool, ...]
+    chance: float
+    positions: int
+    provenance: Provenance
+
+    @property
+    def through_scale(self) -> Float[Tensor, " measured"]:
+        """The share of each change of entropy that passes through the final norm's scale; NaN where there is none."""
+        return torch.where(self.entropy > 0, 1 - self.direct / self.entropy, float("nan"))
+
+    def to_table(self) -> Table:
+        """One row for each measured memory, the largest share in the null space first, random ones last."""
+        order = sorted(range(len(self.names)), key=lambda n: (self.random[n], -float(self.null_space[self.indices[n]])))
+        at = self.indices[torch.tensor(order, dtype=torch.long)].tolist()
+        columns: dict[str, list[Any]] = {
+            "memory": [self.names[n] for n in order],
+            "null_space": [float(self.null_space[i]) for i in at],
+            "length": [float(self.norms[i]) for i in at],
+            "unigram": [float(self.unigram[i]) for i in at],
+            "entropy_change": [float(self.entropy[n]) for n in order],
+            "through_scale": [float(self.through_scale[n]) for n in order],
+            "drawn_at_random": [self.random[n] for n in order],
+        }
+        title = (
+            f"Confidence and frequency memories of layer {self.layer}: {self.positions} positions; a random vector has "
+            f"{self.chance:.0%} in the null space, the layer's median is {float(self.null_space.median()):.1%}"
+        )
+        return Table(title, columns, self.provenance)
+
+
+@torch.no_grad()
+def confidence_memories(
+    lm: Decoder, top: int = 10, *, corpus: CorpusSource = None, windows: int = WINDOWS, seed: int = 0
+) -> ConfidenceMemories:
+    """Find memories of the last layer that regulate confidence, and measure how.
+
+    Args:
+        top: how many of the largest shares in the null space, of the largest correlations with log frequencies, and
+            drawn at random, are measured.
+        corpus: anything `unembed.open_corpus` takes; the shipped text when None.
+        windows: windows of 32 tokens in which effects are measured, after the first of each.
+        seed: the seed of the draw.
+
+    Raises:
+        InvalidInput: the text is too short.
+        Unsupported: the model has no memories in its last layer, no final norm, or several streams.
+
+    Memory: W_U in float64, and the logits of a window.
+    """
+    lm, top, windows = require_decoder(lm), positive_int("top", top), positive_int("windows", windows)
+    require_one_stream(lm, "confidence memories")
+    norm, layer = lm.structure.final_norm, lm.n_layers - 1
+    if norm is None or layer not in lm.memory_layers:
+        why = "it has no final norm" if norm is None else "its last layer has no memories (FFN neurons)"
+        raise Unsupported(f"confidence memories of {lm.name}", why=why)
+    cut = [
+        one.tokens.to(lm.device)
+        for one in islice(windows_of(corpus, LENGTH, overlap=0).segments(lm), COUNTED)
+        if len(one.tokens) == LENGTH
+    ]
+    if len(cut) < windows:
+        raise InvalidInput(f"{len(cut)} windows of the text", why=f"{windows} are needed", instead="Give a longer text")
+    values = written_values(lm, layer).float()
+    null_space, chance = null_space_shares(lm, values)
+    unigram = _unigram(lm, values, torch.cat(cut))
+    drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(valid_seed(seed)))
+    best = [*null_space.topk(min(top, len(values))).indices.tolist()]
+    best += [i for i in unigram.abs().topk(min(top, len(values))).indices.tolist() if i not in best]
+    others = [i for i in drawn.tolist() if i not in best][:top]
+    chosen = torch.tensor([*best, *others])
+    entropy, direct = entropy_changes(lm, torch.stack(cut[:windows]), layer, chosen)
+    return ConfidenceMemories(
+        layer,
+        tuple(lm.memory_name(layer, i) for i in chosen.tolist()),
+        chosen,
+        null_space,
+        unigram,
+        values.norm(dim=-1).cpu(),
+        entropy,
+        direct,
+        tuple(n >= len(best) for n in range(len(chosen))),
+        chance,
+        windows * (LENGTH - 1),
+        lm.provenance(seed=seed, notes={"null_space": NULL, "windows": windows, "length": LENGTH}),
+    )
+
+
+def _read_directions(lm: Decoder) -> Float[Tensor, "d_model d_vocab"]:
+    """W_U with the final norm's gain and centring, centred over the vocabulary, in float64."""
+    norm, W_U = lm.structure.final_norm, lm.weights.W_U.double()
+    assert norm is not None
+    folded = norm.gain.double()[:, None].to(W_U) * W_U
+    if norm.centred:
+        folded = folded - folded.mean(dim=0)
+    return folded - folded.mean(dim=1, keepdim=True)
+
+
+@torch.no_grad()
+def null_space_shares(lm: Decoder, vectors: Float[Tensor, "row d_model"]) -> tuple[Float[Tensor, " row"], float]:
+    """Return the share of each vector's squared length in the null space, and that of a random vector.
+
+    The null space: the `NULL` share of directions with the smallest singular values. What a centring norm removes from
+    every vector is no part of it.
+    """
+    folded = _read_directions(lm)
+    d = len(folded)
+    norm = lm.structure.final_norm
+    assert norm is not None
+    found = torch.linalg.eigh(folded @ folded.T)  # the squares of the singular values, the smallest first
+    removed = 1 if norm.centred else 0
+    count = max(1, round(NULL * (d - removed)))
+    vectors = vectors.double()
+    if norm.centred:
+        vectors = vectors - vectors.mean(dim=-1, keepdim=True)
+    null = found.eigenvectors[:, removed : removed + count]
+    share = (vectors @ null).square().sum(dim=-1) / vectors.square().sum(dim=-1).clamp_min(1e-30)
+    return share.float().cpu(), count / (d - removed)
+
+
+def _unigram(
+    lm: Decoder, values: Float[Tensor, "memory d_model"], tokens: Int[Tensor, " token"]
+) -> Float[Tensor, " memory"]:
+    """Return the correlation of each value's scores with the log frequency of tokens, over those that occur."""
+    counts = torch.bincount(tokens, minlength=lm.d_vocab)
+    seen = counts.nonzero()[:, 0]
+    frequency = counts[seen].double().log()
+    frequency = frequency - frequency.mean()
+    folded = _read_directions(lm)[:, seen]
+    scores = values.double() @ (folded - folded.mean(dim=1, keepdim=True))
+    return ((scores @ frequency) / (scores.norm(dim=-1) * frequency.norm()).clamp_min(1e-30)).float().cpu()
+
+
+@torch.no_grad()
+def entropy_changes(
+    lm: Decoder, tokens: Int[Tensor, "window pos"], layer: int, memories: Int[Tensor, " measured"]
+) -> tuple[Float[Tensor, " measured"], Float[Tensor, " measured"]]:
+    """Return the mean size of the change of entropy when each memory has its mean coefficient: whole, and direct.
+
+    In the direct change the final norm has the scale of the run. Positions after the first of each window count.
+    """
+    norm, structure = lm.structure.final_norm, lm.structure
+    assert norm is not None
+    seen = run(lm, tokens, ("resid_post", "coefficients"), layers=[layer])
+    streams = seen.at("resid_post", layer)[:, 1:].flatten(0, 1)
+    m = seen.at("coefficients", layer)[:, 1:].flatten(0, 1)[:, memories.to(lm.device)]
+    has_branch_norm = lm.feed_forward(layer).branch_norm is not None
+    whole, direct = torch.zeros(len(memories)), torch.zeros(len(memories))
+    scale, normed = norm.scale(streams), norm.normed(streams)
+
+    def entropy(read: Float[Tensor, "pos d_model"]) -> Float[Tensor, " pos"]:
+        log_p = structure.capped(structure.head(read)).double().log_softmax(-1)
+        return -(log_p.exp() * log_p).sum(-1)
+
+    before = entropy(normed)
+    for n, index in enumerate(memories.tolist()):
+        if has_branch_norm:  # its scale follows the coefficient, too
+            edit = set_coefficient(layer, index, float(m[:, n].mean()))
+            edited = run(lm, tokens, ("resid_post",), edit, layers=[layer]).at("resid_post", layer)
+            change = edited[:, 1:].flatten(0, 1) - streams
+        else:
+            value = written_values(lm, layer, slice(index, index + 1))
+            change = ((m[:, n].mean() - m[:, n])[:, None] * value).to(streams.dtype)
+        whole[n] = float((entropy(norm.normed(streams + change)) - before).abs().mean())
+        direct[n] = float((entropy((normed + norm.frozen(change, scale)).to(normed.dtype)) - before).abs().mean())
+    return whole, direct
+
+
+def confidence_answer(
+    lm: Decoder,
+    *,
+    top: Top = 10,
+    corpus: Corpus = None,
+    windows: Annotated[int, Option("Windows of 32 tokens in which effects are measured.", low=1)] = WINDOWS,
+    seed: AnySeed = None,
+) -> Table:
+    """Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
+
+    null_space is the share of a value in the directions that the unembedding reads least; through_scale is the share of
+    its effect on the entropy that passes through the final norm's scale; unigram is the correlation of its scores with
+    the log frequency of tokens. Memories drawn at random are listed for comparison.
+
+    Caution: The null space is the 5 % of directions that are read least, which no gap separates from the others; believe
+    through_scale, which is measured, before null_space, and neither where memories drawn at random are alike.
+    """
+    return confidence_memories(lm, top, corpus=corpus, windows=windows, seed=seed or 0).to_table()
+
+
+ANALYSIS = Analysis(
+    "confidence",
+    confidence_answer,
+    Needs.MODEL,
+    Cost.SECONDS,
+    example="unembed confidence --top 5",
+    source="Stolfo et al. 2024",
+)
