@@ -250,8 +250,8 @@ def confidence_answer(
     its effect on the entropy that passes through the final norm's scale; unigram is the correlation of its scores with
     the log frequency of tokens. Memories drawn at random are listed for comparison.
 
-    Caution: The null space is the 5 % of directions that are read least, which no gap separates from the others; believe
-    through_scale, which is measured, before null_space, and neither where memories drawn at random are alike.
+    Caution: The null space is the 5 % of directions that are read least; no gap need separate them from the others.
+    through_scale is measured: believe it first, and neither where memories drawn at random show the same.
     """
     return confidence_memories(lm, top, corpus=corpus, windows=windows, seed=seed or 0).to_table()
 
