@@ -111,6 +111,7 @@ def replaced_pass(
         for place, hook in writing.items():
             others.setdefault(place, []).append(hook)
     with ExitStack() as stack:
+        stack.enter_context(lm.lock)  # before blocks are skipped: a pass of another thread would skip them, too
         for block, form in zip(lm.structure.blocks, skipped, strict=False):
             stack.enter_context(_passed_through(block.module, form))
         if of_patterns:  # attached before the edits, which change what the heads have mixed by the pattern
@@ -196,6 +197,7 @@ def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Fl
 def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
     """Return a list that collects the form of every block's output, without tensors, until the stack closes."""
     forms: list[Any] = []
+    stack.enter_context(lm.lock)  # a pass of another thread would add the forms of its blocks
     for block in lm.structure.blocks:
         handle = block.module.register_forward_hook(lambda _m, _a, out: forms.append(_without_stream(out)))
         stack.callback(handle.remove)
