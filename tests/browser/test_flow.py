@@ -42,7 +42,7 @@ def test_the_picture_shows_the_answer_the_parts_and_the_test(opened, view):
     first = view.nodes[0]
     expect(part(page, "L5H0 at ·Captain")).to_contain_text(f"+{first.relevance:.2f}")
     assert page.locator(".flow-svg .flow-box:not(.flow-answer):not(.flow-source)").count() == 11  # ten and the others
-    expect(page.locator(".flow-caption").first).to_have_text(re.compile("^Test: "))
+    expect(page.locator(".flow-caption").first).to_have_text(re.compile("^Test "))
     into = page.locator(".flow-ribbon[data-ends$=' -1'] title").all_text_contents()
     assert sum(number(text.rsplit(" ", 1)[1]) for text in into) == pytest.approx(view.explained, abs=0.1)
 
@@ -114,7 +114,7 @@ def test_the_picture_is_saved_with_its_test(opened):
     with page.expect_download() as saved:
         page.get_by_role("menuitem", name="Save figure as SVG").click()
     text = saved.value.path().read_text(encoding="utf-8")
-    assert "L5H0" in text and "Test: " in text and "var(" not in text
+    assert "L5H0" in text and "Test " in text and "var(" not in text
 
 
 def test_a_prompt_of_another_length_is_refused_in_words(opened):

@@ -110,7 +110,7 @@ def test_a_circuit_is_drawn_with_its_test_once_it_has_its_model(trace, tmp_path)
     data = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
     assert data is not None
     drawn = json.loads(data[1])
-    assert drawn["schema"] == "unembed.flow/1" and drawn["test"][0].startswith("Test: ")
+    assert drawn["schema"] == "unembed.flow/1" and drawn["test"][0].startswith("Test ")
     assert drawn["nodes"][0]["name"] == graph.nodes["name"][0] and drawn["nodes"][0]["removed"]
     assert page.index("<table") < page.index("<style>") and circuit_card(graph).data == drawn
     graph.save(tmp_path / "dogs.safetensors")
