@@ -47,6 +47,7 @@ class Option:
         name: the name of the option where the parameter's own is none: "json" for `as_json`.
         off: the opposite of a switch, such as "--as-written"; by default, of one that is on, "--no-" and its name.
         hidden: understood, but shown nowhere.
+        variable: an environment variable that gives the value on the command line where the option is left out.
         given: what a surface gives by itself: "edits", changes of the run, which each surface writes in its own way;
             "progress", a function that is called with a stage, how much of it is done, and the whole; "index", a
             function that opens the model's index (`index()`; `index(build=False)` builds none); "offline" and "device",
@@ -64,6 +65,7 @@ class Option:
     name: str = ""
     off: str = ""
     hidden: bool = False
+    variable: str = ""
     given: Literal["", "edits", "progress", "index", "offline", "device"] = ""
 
 
@@ -141,6 +143,9 @@ ShowUnlearned = Annotated[
     Option(
         "Include tokens that the model never learned (by training counts or by the embedding).", off="--hide-unlearned"
     ),
+]
+ShowAll = Annotated[
+    bool, Option("Show everything in the terminal: each row, and of a trace each layer, event and writer.", name="all")
 ]
 AnySide = Annotated[
     Pole | None, Option("Only triggers with positive, or negative, coefficients (an index of gated layers has both).")

@@ -262,6 +262,12 @@ def test_unequal_prompts_need_an_alignment() -> None:
         patch(lm, CLEAN, longer, "resid_pre", metric)
     found = patch(lm, CLEAN, longer, "resid_pre", metric, alignment="auto")
     assert found.positions == (0, 1, 4, 5, 6, 7) and "6 pairs" in found.alignment
+    # Where one token stands for three, it corresponds to the last of them.
+    three = torch.cat([CLEAN[:2], torch.tensor([90, 91, 92]), CLEAN[3:]])
+    pairs, words = align(lm, CLEAN, three, "auto")
+    assert pairs == [(0, 0), (1, 1), (2, 4), (3, 5), (4, 6), (5, 7)] and "5 of them equal, 2 tokens left out" in words
+    found = patch(lm, CLEAN, three, "resid_pre", metric, alignment="auto")
+    assert found.positions == (0, 1, 4, 5, 6, 7) and float(found.recovered[0, 2].abs()) > 1e-3
     pairs, words = align(lm, CLEAN, longer, [(0, 0), (5, 7)])
     assert pairs == [(0, 0), (5, 7)] and "given" in words
     with pytest.raises(InvalidInput, match="8 tokens"):

@@ -71,6 +71,12 @@ def test_a_command_receives_each_group_whole_and_texts_as_read() -> None:
     }
 
 
+def test_a_variable_names_the_model_of_a_command_that_is_given_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_MODEL", "smollm2")
+    assert run(one, "L1H5")[1]["opening"] == Opening(model="smollm2")
+    assert run(one, "L1H5", "--model", "wren")[1]["opening"] == Opening(model="wren")
+
+
 @pytest.mark.parametrize("words", [["1.5"], ["1", "5"], ["--check", "L1H5"], ["--top", "3", "1", "5"]])
 def test_a_head_is_written_in_three_ways(words: list[str]) -> None:
     done, given = run(one, *words)

@@ -11,7 +11,7 @@ from unembed.names import SUM_TOLERANCE
 from unembed.stream.run import run
 from unembed.trace.decisive_parts import decisive_parts
 from unembed.trace.prompt_heads import head_effects
-from unembed.trace.removals import Part, Removals, affordable
+from unembed.trace.removals import Part, ReadBy, Removals, affordable
 
 NAMES = ["gpt2", "llama", "gemma2", "gptj", "qwen2_moe"]
 
@@ -96,8 +96,13 @@ def test_a_source_is_removed_with_its_weight_times_its_value(name: str, tokens: 
     value = values.repeat_interleave(whole.at("pattern", 1).shape[1] // values.shape[0], dim=0)[0]
     pattern = whole.at("pattern", 1)[0, 0, column]
     torch.testing.assert_close(effects.weights(n), pattern, rtol=1e-4, atol=1e-6)
-    found = Removals(trace, question, column).source_effects(1, 0, effects.weights(n), [0, 2])
-    assert found is not None
+    # Of two heads at once, given in the other order of their layers.
+    other = effects.places.index((0, 1))
+    tried = [ReadBy(1, 0, effects.weights(n), [0, 2]), ReadBy(0, 1, effects.weights(other), [1])]
+    removals = Removals(trace, question, column)
+    found, second = removals.source_effects(tried)
+    assert found is not None and second is not None
+    assert second == pytest.approx(removals.source_effects(tried[1:])[0], abs=1e-4)
     for source, effect in zip((0, 2), found, strict=True):
 
         def without(t: torch.Tensor, layer: int, source: int = source) -> torch.Tensor | None:

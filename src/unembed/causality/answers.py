@@ -10,6 +10,7 @@ from unembed.causality.ablation import Ablation, ablate
 from unembed.causality.estimated_effects import EstimatedEffects, attribution_patching
 from unembed.causality.metrics import Metric, logit_difference
 from unembed.causality.patching import Patching, patch
+from unembed.corpus import Corpus as CorpusOfText
 from unembed.corpus import open_corpus
 from unembed.document.model import Answer, Exhibit, Figure, Screen, Section
 from unembed.errors import InvalidInput
@@ -39,6 +40,8 @@ Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "
 _POINTS: dict[str, PatchPoint] = {"heads": "z", "patterns": "pattern", "memories": "coefficients"}
 _ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
 """What the explorer's map shows; it shows heads and memories cell by cell."""
+_WINDOW = 512
+"""Tokens of a window of the shipped text."""
 Groups = dict[str, list[tuple[int, int]]]
 
 
@@ -227,11 +230,13 @@ def ablate_answer(
         chosen[what] = "all"
     chosen |= {"to": "mean" if to == "position-mean" else to, "by_position": to == "position-mean", "edits": edits}
     if prompt is None:
-        over = ablate(lm, open_corpus(corpus), **chosen, n_tokens=max_tokens, seed=seed)
-        return Answer.of_table(over.by_token() if by_token else over.to_table(), listed=top)
+        over = ablate(lm, _opened(corpus, lm), **chosen, n_tokens=max_tokens, seed=seed)
+        table, note = over.by_token() if by_token else over.to_table(), _cut_of(corpus, lm)
+        return Answer.of_table(table, listed=top, note=note)
     if what == "screen":
         return _screen_answer(attribution_patching(lm, prompt, metric, top=top, sample=sample, seed=seed, edits=edits))
-    found = cast(Ablation, ablate(lm, prompt, **chosen, corpus=corpus, metric=metric))
+    means_over = None if corpus is None else _opened(corpus, lm)
+    found = cast(Ablation, ablate(lm, prompt, **chosen, corpus=means_over, metric=metric))
     silenced = [scale_coefficient(*memory, 0.0) for group in groups.values() for memory in group]
     screen = Screen("intervene", {"prompt": prompt}, [*edits, *silenced]) if groups and to == "zero" else None
     return Answer.of_table(found.to_table(), listed=top, screen=screen)
@@ -249,6 +254,29 @@ def _screen_answer(found: EstimatedEffects) -> Answer:
     )
     section = Section(table.title, tuple(filter(None, lines)), exhibits)
     return Answer(table.title, (section,), table.provenance, "effects")
+
+
+def _window(lm: Decoder) -> int:
+    """The length of a window of the shipped text, in tokens."""
+    return _WINDOW if lm.n_ctx is None else min(_WINDOW, lm.n_ctx)
+
+
+def _opened(corpus: str | None, lm: Decoder) -> CorpusOfText:
+    """The corpus; of the shipped one, windows in ordinary writing.
+
+    Sentences in the spacing of WikiText, one at a time, are not what most models were trained on: their loss is far
+    higher, and with it the effect of whatever reads the spacing.
+    """
+    if corpus == "shipped":
+        return open_corpus(corpus, detokenize=True, segmentation="windows", window=_window(lm))
+    return open_corpus(corpus)
+
+
+def _cut_of(corpus: str | None, lm: Decoder) -> str:
+    """A sentence that says how the shipped text is cut; empty for other texts."""
+    if corpus != "shipped":
+        return ""
+    return f"WikiText in ordinary writing (detokenised), in windows of {_window(lm)} tokens."
 
 
 def _check_ablation(

@@ -60,8 +60,10 @@ def align(
         matcher = SequenceMatcher(None, clean.tolist(), corrupted.tolist(), autojunk=False)
         pairs: list[tuple[int, int]] = []
         for tag, a, b, c, d in matcher.get_opcodes():
-            if tag == "equal" or (tag == "replace" and b - a == d - c):
-                pairs += zip(range(a, b), range(c, d), strict=True)
+            if tag in ("equal", "replace"):
+                # Of a name of more tokens the last ones correspond: there a model has read the whole name.
+                n = min(b - a, d - c)
+                pairs += zip(range(b - n, b), range(d - n, d), strict=True)
         if not pairs:
             raise InvalidInput("the two prompts", why="no token of one prompt corresponds to a token of the other")
         equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -67,6 +68,7 @@ class Rerun:
         edits: Edits = (),
         stream: Float[Tensor, "pos d_model"] | None = None,
         seen: Run | None = None,
+        outputs: list[Any] | None = None,
     ) -> None:
         """Run the prompt once; store the stream that enters every block, and `points` in the layers that have them.
 
@@ -77,6 +79,7 @@ class Rerun:
             stream: what enters the first block instead of the embedding (a corrupted embedding).
             seen: a run of the same tokens, or of more, under the same edits; where it captured resid_pre and nothing
                 else is stored, the prompt is not run again.
+            outputs: what `record_outputs` collected in a run of the model, where there was one.
 
         Raises:
             InvalidInput: more than one prompt, or a point that cannot be replaced.
@@ -103,7 +106,7 @@ class Rerun:
             require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._captured: dict[tuple[str, int], Tensor] = {}
-        stored = None if stream is not None or points or seen is None else self._stored(seen)
+        stored = None if stream is not None or points or seen is None else self._stored(seen, outputs)
         self.reference = self._first_run() if stored is None else stored
         # Several streams cannot be recovered from the one vector that represents them.
         self._skips: bool | None = None if lm.structure.streams is None else False
@@ -136,13 +139,16 @@ class Rerun:
         return logits
 
     @torch.no_grad()
-    def _stored(self, seen: Run) -> Float[Tensor, " d_vocab"] | None:
+    def _stored(self, seen: Run, outputs: list[Any] | None) -> Float[Tensor, " d_vocab"] | None:
         """Logits after the last token from a run already made; None where it did not capture what reruns need."""
         lm = self.lm
         if not all(seen.has("resid_pre", layer) for layer in range(lm.n_layers)):
             return None
         for layer in range(lm.n_layers):
             self._captured["resid_pre", layer] = seen.at("resid_pre", layer)[0, : self.n_pos].to(lm.device)
+        if outputs is not None:
+            self._outputs = outputs
+            return seen.logits[0, self.n_pos - 1].to(lm.device)
         # The form of a block's output does not depend on the text: one token shows it.
         with ExitStack() as stack:
             current = stack.enter_context(replaced_pass(lm, ()))

@@ -103,7 +103,8 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
     brief = Table(whole.title, {name: whole[name] for name in names}, whole.provenance)[: exhibit.listed]
     hidden = len(whole) - exhibit.listed
     more = [Text(f"{hidden:,} more rows (--csv, --json or --html)", style="dim")] if hidden > 0 else []
-    return [*note, *brief.drawn(width, dict.fromkeys(exhibit.percent, _share)), *more]
+    shares = dict.fromkeys(exhibit.percent, _share)
+    return [*note, *brief.drawn(width, shares, max(40, exhibit.listed), exhibit.unbroken), *more]
 
 
 def _share(value: Any) -> str:

@@ -131,6 +131,9 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
             max=ends[1],
             rich_help_panel=panel,
             show_default=default not in (None, "", False),
+            # An index knows its model: there the option has no default, and no variable stands in for it.
+            envvar=option.variable if option.variable and default is not None else None,
+            show_envvar=False,
             **shared,
         ),
     ]

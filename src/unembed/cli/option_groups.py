@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 NO_LENS = "none"
 """What --lens takes for the logit lens."""
-Model = Annotated[str, Option("A name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file.", "m")]
+Model = Annotated[
+    str,
+    Option(
+        "A name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file.", "m", variable="UNEMBED_MODEL"
+    ),
+]
 Json = Annotated[bool, Option("JSON on stdout, with a stable schema.", name="json")]
 Plain = Annotated[bool, Option("No colour, bars or signs.")]
 

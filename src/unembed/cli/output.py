@@ -67,6 +67,16 @@ def write_page(path: Path, page: str) -> None:
     print(f"wrote {visible(str(write_whole(path, page)), prose=True)}", file=sys.stderr)
 
 
+def show_whole(table: Table, *, plain: bool = False) -> None:
+    """Print every row of a table, and its provenance."""
+    from rich.console import Group
+
+    from unembed.results import visible_rich
+
+    line = visible_rich(table.provenance.line(), prose=True, style="dim")
+    show(lambda width: Group(*table.drawn(width, most=len(table)), line), plain=plain)
+
+
 def deliver_table(table: Table, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
     """Write a result table in the requested forms; in the terminal if none was requested."""
     if html is not None:

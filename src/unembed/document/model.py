@@ -81,6 +81,7 @@ class Exhibit:
         apart: groups of columns (without suffix) in a further unit.
         listed: rows that a terminal shows; all other forms have every row.
         brief: columns that a terminal shows; all when empty.
+        unbroken: columns whose cells a terminal writes on one line.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Exhibit:
     apart: tuple[tuple[str, ...], ...] = ()
     listed: int = 40
     brief: tuple[str, ...] = ()
+    unbroken: tuple[str, ...] = ()
 
     def by_unit(self) -> list[list[str]]:
         """The columns (without suffix) of each table of a page: those that name a row, then those of one unit."""

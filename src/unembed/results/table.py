@@ -304,24 +304,35 @@ class Table:
         yield from self.drawn(options.max_width)
         yield visible_rich(self.provenance.line(), prose=True, style="dim")
 
-    def drawn(self, width: int, formats: Mapping[str, Callable[[object], str]] | None = None) -> Iterator[Any]:
+    def drawn(
+        self,
+        width: int,
+        formats: Mapping[str, Callable[[object], str]] | None = None,
+        most: int = _SHOWN_ROWS,
+        unbroken: Sequence[str] = (),
+    ) -> Iterator[Any]:
         """Return title and first rows in a form that rich prints, in at most `width` columns.
 
         Args:
             formats: how the numbers of some columns are written; else with equal decimals.
+            most: rows, at most.
+            unbroken: columns whose cells stay on one line; the headings of others break between words before them.
         """
         from rich import box
         from rich.table import Table as RichTable
 
         headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
-        numbers = self._number_formats(_SHOWN_ROWS) | dict(formats or {})
+        numbers = self._number_formats(most) | dict(formats or {})
         rows = [
             {name: self._rich_value(name, value, numbers[name]) for name, value in row.items()}
-            for row in self._rows(_SHOWN_ROWS)
+            for row in self._rows(most)
         ]
         texts = [[heading, *(row[name].plain for row in rows)] for name, heading in headings.items()]
         natural = [max(map(len, column)) for column in texts]
         least = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
+        for i, name in enumerate(headings):
+            if name in unbroken:
+                least[i] = max([least[i], *(len(row[name].plain) for row in rows)])
         room = width - 2 * len(headings) - 1
         if len(rows) == 1 and sum(natural) > room:  # one row that is too wide reads better downwards
             shown = RichTable(box=None, pad_edge=False, show_header=False)
@@ -329,7 +340,7 @@ class Table:
                 shown.add_row(visible_rich(heading, prose=True, style="dim"), rows[0][name])
             tables = [shown]
         else:
-            numeric, names = self._numeric(_SHOWN_ROWS), list(headings)
+            numeric, names = self._numeric(most), list(headings)
             tables = []
             # Columns that do not fit without breaking words continue in a second table under the first.
             for block in column_blocks(least, width - 1, gap=2):
@@ -346,8 +357,8 @@ class Table:
                 tables.append(shown)
         yield visible_rich(self.title, prose=True, style="bold")
         yield from tables
-        if len(self) > _SHOWN_ROWS:
-            yield visible_rich(f"{len(self) - _SHOWN_ROWS:,} more rows", prose=True)
+        if len(self) > most:
+            yield visible_rich(f"{len(self) - most:,} more rows", prose=True)
 
     def _rich_value(self, name: str, value: object, number: Callable[[object], str]) -> Any:
         from rich.text import Text

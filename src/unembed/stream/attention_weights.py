@@ -71,6 +71,14 @@ def _own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
     return inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
 
 
+def leaves_kernels(lm: Decoder, layers: Sequence[int]) -> bool:
+    """Tell whether the weights of one position can be had in these layers while all outputs come from fused kernels."""
+    sites = [lm.structure.blocks[layer].attention for layer in layers]
+    if any(s.scores.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
+        return False
+    return all(_looks_up_its_function(s.module) and _can_return_a_row(lm, s.module) for s in sites)
+
+
 def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
     """Tell whether the weights of one position can be computed beside the fused kernel."""
     return lm.hf.config._attn_implementation == "sdpa" and _own_eager_function(module) is not None

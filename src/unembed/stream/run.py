@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -124,6 +124,10 @@ class Run(Displayed):
             why = f"layers {lacking} do not have it" if lacking else "its width differs between layers"
             raise PointMissing(f"{point} of all layers", why=why, instead=f"Use run.at({point!r}, layer)")
         return captured.stack
+
+    def without(self, point: str) -> Run:
+        """The same run as if it had not captured a point."""
+        return replace(self, _captured={name: of for name, of in self._captured.items() if name != point})
 
     def gradient(self, point: str, of: Float[Tensor, ""]) -> Float[Tensor, "layer batch ..."]:
         """Return the gradient of a number with respect to a captured tensor, in all layers that have it.

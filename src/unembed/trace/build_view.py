@@ -197,7 +197,9 @@ def _shown(
     position = settings.position % len(trace)
     question = trace.question(target, settings.against, position, alone=settings.alone)
     basis = basis_or_default(lm, settings.basis, "final")
-    return ShownPosition(trace, position, question, basis, settings.top, settings.order, index)
+    shown = ShownPosition(trace, position, question, basis, settings.top, settings.order, index)
+    shown.read_layers()
+    return shown
 
 
 def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dict[str, Any]:

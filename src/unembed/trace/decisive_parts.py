@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from unembed.errors import UnembedError
 from unembed.trace.prompt_heads import HeadEffects, head_effects
-from unembed.trace.removals import Part, PartKind, Removal, Removals, affordable
+from unembed.trace.removals import Part, PartKind, ReadBy, Removal, Removals, affordable
 from unembed.trace.view import HeadEffectsView, HeadEffectView, HeadSource
 
 if TYPE_CHECKING:
@@ -119,13 +119,16 @@ def _read(
         return {}
     heads = sorted((one for one in found if one.part.kind == "head" and one.effect > 0), key=lambda one: -one.effect)
     read: dict[tuple[int, int], HeadSource] = {}
-    for head in heads[:_HEADS_SPLIT]:
-        place = head.part.layer, cast("int", head.part.index)
-        n = effects.places.index(place)
-        sources = effects.sources(trace, n, _SOURCES)
-        measured = removals.source_effects(*place, effects.weights(n), [one.position for one in sources])
+    chosen = [(head, (head.part.layer, cast("int", head.part.index))) for head in heads[:_HEADS_SPLIT]]
+    numbers = [effects.places.index(place) for _, place in chosen]
+    sources = [effects.sources(trace, n, _SOURCES) for n in numbers]
+    tried = [
+        ReadBy(*place, effects.weights(n), [one.position for one in listed])
+        for (_, place), n, listed in zip(chosen, numbers, sources, strict=True)
+    ]
+    for (head, place), listed, measured in zip(chosen, sources, removals.source_effects(tried), strict=True):
         if measured is not None:
-            effect, source = max(zip(measured, sources, strict=True), key=lambda pair: pair[0])
+            effect, source = max(zip(measured, listed, strict=True), key=lambda pair: pair[0])
             if effect >= _READS * head.effect:
                 read[place] = source
     return read

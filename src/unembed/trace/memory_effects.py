@@ -80,7 +80,7 @@ class _Scored:
 
     layer: int
     coefficients: Float[Tensor, " d_mlp"]
-    norms: Float[Tensor, " d_mlp"]
+    values: Float[Tensor, "d_mlp d_model"]
     effects: Float[Tensor, " d_mlp"]
     deviations: Float[Tensor, " d_mlp"] | None
     always_on: Bool[Tensor, " d_mlp"]
@@ -94,12 +94,9 @@ class _Scored:
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)
-        sizes = {
-            "effect": self.effects,
-            "deviation": self.effects,
-            "size": self.coefficients * self.norms,
-            "coefficient": self.coefficients,
-        }[order].abs()
+        sizes = (self.coefficients if order in ("size", "coefficient") else self.effects).abs()
+        if order == "size":
+            sizes = sizes * self.values.float().norm(dim=-1).cpu()
         return torch.where(self.active, sizes, -1.0)
 
 
@@ -147,7 +144,7 @@ class ScoredMemories:
         return _Scored(
             layer,
             coefficients,
-            self._lm.weights.W_out[layer].float().norm(dim=-1).cpu(),
+            self._lm.weights.W_out[layer],
             coefficients * per_unit,
             None if mean is None else (coefficients - mean) * per_unit,
             self._usual.always_on.get(layer, torch.zeros(len(per_unit), dtype=torch.bool)),

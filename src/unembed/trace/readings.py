@@ -8,6 +8,7 @@ Reading all positions of a long prompt costs far more than the forward pass, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast
@@ -16,7 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.errors import InvalidInput, Unsupported
+from unembed.causality.replaced_pass import record_outputs
+from unembed.errors import InvalidInput, PointMissing, Unsupported
 from unembed.jacobian.basis import basis_or_default, carried_streams, fitted_lens
 from unembed.lens import Reading, final_scale, joined, logits_of, read, top_k
 from unembed.logit_attribution import points_needed
@@ -24,6 +26,8 @@ from unembed.memories.events import Event
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, Point, StreamPoint
 from unembed.results import Displayed, Provenance, Table
+from unembed.stream.attention_weights import leaves_kernels
+from unembed.stream.capture_points import has_point
 from unembed.stream.decomposition import memory_points
 from unembed.stream.interventions import Edits, as_edits
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
@@ -31,6 +35,8 @@ from unembed.trace.tables import EntropyAndKL
 from unembed.validation import as_str, positive_int
 
 TOP = 10
+_FEW_TOKENS = 256
+"""Up to this length, the prompt's own pass captures what an attribution by source needs."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,8 +126,15 @@ class PromptReadings:
         points = {*points_needed(lm, "component", self.edits), self.before_ffn}
         if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
             points.update(memory_points(lm))
-        self.run: Run = run(lm, ids, sorted(points), self.edits, attention_mask=mask)
-        self._runs: dict[str, Run] = {}
+        with ExitStack() as stack:
+            self.block_outputs = record_outputs(stack, lm)
+            by_source = self._points_by_source()
+            row = None if by_source is None else ids.shape[1] - 1
+            whole = run(
+                lm, ids, sorted({*points, *(by_source or ())}), self.edits, attention_mask=mask, pattern_row=row
+            )
+        self.run: Run = whole.without("pattern")  # which holds one row only
+        self._runs: dict[str, Run] = {} if by_source is None else {_key(by_source, row): whole}
         self._events: dict[int | None, list[Event]] = {}
         """Events by column, and under None those of all."""
         self._read: dict[tuple[str, int, str, int | None], Reading] = {}
@@ -162,6 +175,20 @@ class PromptReadings:
         notes: dict[str, Any] = {"edits": [e.to_dict() for e in self.edits]} if self.edits else {}
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
+    def _points_by_source(self) -> tuple[str, ...] | None:
+        """The points of an attribution of the last position by head and source, where its own pass has them too.
+
+        None for a long prompt, where they would take much memory, and where patterns need other kernels.
+        """
+        if len(self) > _FEW_TOKENS:
+            return None
+        try:
+            found = points_needed(self.lm, "source", self.edits)
+        except (PointMissing, Unsupported):
+            return None
+        layers = [layer for layer in range(self.lm.n_layers) if has_point(self.lm, "pattern", layer)]
+        return found if leaves_kernels(self.lm, layers) else None
+
     def run_with(self, points: Sequence[Point | str], pattern_row: int | None = None) -> Run:
         """Return a run of the same prompt and edits that captured these points: the trace's own, or a cached one.
 
@@ -171,7 +198,7 @@ class PromptReadings:
         """
         if all(as_str("point", point) in self.run for point in points):
             return self.run
-        key = ",".join(sorted(points)) + ("" if pattern_row is None else f" {pattern_row}")
+        key = _key(points, pattern_row)
         if key not in self._runs:
             found = run(self.lm, self.tokens[None], tuple(points), self.edits, logits=False, pattern_row=pattern_row)
             self._runs[key] = replace(found, _logits=self.run.logits)
@@ -247,6 +274,33 @@ class PromptReadings:
         if (point, top, basis, column) not in self._read:
             self._read[point, top, basis, column] = self._read_at(point, top, basis, column)
         return self._read[point, top, basis, column]
+
+    def read_column(self, position: int) -> None:
+        """Read the stream at one position before and after each part of every layer in one product.
+
+        In the default basis; `read` then returns parts of it. The vocabulary is gone through once, not once a point.
+        """
+        column, basis = position_of(self.run, position), self.basis
+        if any(("resid_post", TOP, basis, n) in self._read for n in (column, None)):
+            return
+        at = slice(column, column + 1)
+        points: list[StreamPoint] = ["resid_post", "resid_pre"]
+        points += ["resid_mid"] if self.before_ffn == "resid_mid" else []
+        streams = {point: self.stream(point)[:, at] for point in points}
+        # What enters a layer usually is what left the one below, bit for bit; then only the first is read.
+        follows = basis == "final" and torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
+        if basis == "jacobian":
+            streams = {point: carried_streams(self.lm, x, point) for point, x in streams.items()}
+        if follows:
+            streams["resid_pre"] = streams["resid_pre"][:1]
+        whole = self._with_prediction(torch.cat(list(streams.values())), at)
+        start = 0
+        for point, x in streams.items():
+            part = _part(whole, slice(start, start + len(x)), slice(None))
+            start += len(x)
+            if point == "resid_pre" and follows:
+                part = joined([part, _part(self._read["resid_post", TOP, basis, column], slice(-1), slice(None))])
+            self._read[point, TOP, basis, column] = part
 
     def _read_at(self, point: StreamPoint, top: int, basis: Basis, column: int | None) -> Reading:
         at = slice(None) if column is None else slice(column, column + 1)
@@ -387,6 +441,10 @@ class PromptReadings:
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
         return EntropyAndKL(point, torch.stack(entropy), torch.stack(divergence), tuple(self.token_strings), provenance)
+
+
+def _key(points: Sequence[str], pattern_row: int | None) -> str:
+    return ",".join(sorted(points)) + ("" if pattern_row is None else f" {pattern_row}")
 
 
 def _part(reading: Reading, layers: slice, positions: slice) -> Reading:

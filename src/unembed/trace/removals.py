@@ -27,6 +27,8 @@ _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixe
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
 """How much is rerun: as many tokens (through all layers) as this, or as this many passes of the prompt, and at least
 this number of parts."""
+_READING_WEIGHTS = 32
+"""The weights of a layer are read in the time in which this many tokens pass through it, roughly."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,41 @@ def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part
     return chosen
 
 
+def split_by_cost(layers: Sequence[int], n_layers: int, n_tokens: int) -> list[slice]:
+    """Split rows, sorted by the layer at which each starts, into batches that cost least together.
+
+    A batch starts at its lowest layer; a layer costs as much as it has tokens, but at least the reading of its weights.
+    """
+    best: list[tuple[float, int]] = [(0.0, 0)]  # the cost of the first rows, and where their last batch starts
+    for stop in range(1, len(layers) + 1):
+        costs = (
+            (best[start][0] + (n_layers - layers[start]) * max(_READING_WEIGHTS, (stop - start) * n_tokens), start)
+            for start in range(stop)
+        )
+        best.append(min(costs))
+    batches: list[slice] = []
+    stop = len(layers)
+    while stop:
+        batches.insert(0, slice(best[stop][1], stop))
+        stop = best[stop][1]
+    return batches
+
+
+@dataclass(frozen=True, eq=False)
+class ReadBy:
+    """A head, and the sources that it may read nothing from."""
+
+    layer: int
+    head: int
+    weights: Float[Tensor, " src"]
+    """Its attention weights at the position."""
+    sources: Sequence[int]
+
+    def rows(self) -> list[Float[Tensor, " src"]]:
+        """Its own weights, then those without each source."""
+        return [self.weights, *(self.weights.index_fill(0, torch.tensor(source), 0.0) for source in self.sources)]
+
+
 class Removals:
     """Reruns of a trace's prompt up to a position, each without one part."""
 
@@ -89,7 +126,9 @@ class Removals:
         """
         self._token, self._against = question.token, question.against if chosen_pair else None
         self._where = torch.tensor([position])
-        self._rerun = Rerun(trace.lm, trace.tokens[None, : position + 1], (), trace.edits, seen=trace.run)
+        self._rerun = Rerun(
+            trace.lm, trace.tokens[None, : position + 1], (), trace.edits, None, trace.run, trace.block_outputs
+        )
 
     @torch.no_grad()
     def without(self, parts: Sequence[Part]) -> list[Removal]:
@@ -99,7 +138,7 @@ class Removals:
             UnembedError: a part cannot be removed in this model.
         """
         order = sorted(range(len(parts)), key=lambda i: parts[i].layer)
-        logits = self._rerun.logits([[self._zero(parts[i])] for i in order])
+        logits = self._logits([self._zero(parts[i]) for i in order])
         rows = dict(zip(order, logits, strict=True))
         return [self._removal(part, rows[i]) for i, part in enumerate(parts)]
 
@@ -122,22 +161,29 @@ class Removals:
         return float(logits[self._token] - others.logsumexp(-1))
 
     @torch.no_grad()
-    def source_effects(
-        self, layer: int, head: int, weights: Float[Tensor, " src"], sources: Sequence[int]
-    ) -> list[float] | None:
-        """Return how much the measure falls if a head reads nothing from a source, for each source.
+    def source_effects(self, heads: Sequence[ReadBy]) -> list[list[float] | None]:
+        """Return how much the measure falls if a head reads nothing from a source, for each source of each head.
 
-        None where what the head writes is not its weights times the values of the sources.
-
-        Args:
-            weights: the head's attention weights at the position.
+        None for a head that does not write its weights times the values of the sources.
         """
-        rows = [weights, *(weights.index_fill(0, torch.tensor(source), 0.0) for source in sources)]
-        logits = self._rerun.logits([[Replacement("pattern", layer, self._where, head, row[None])] for row in rows])
-        own, *others = (self._measure(one) for one in logits)
-        if abs(own - self._measure(self._rerun.reference)) > 1e-2:
-            return None
-        return [own - other for other in others]
+        order = sorted(range(len(heads)), key=lambda i: heads[i].layer)
+        rows = [(i, row) for i in order for row in heads[i].rows()]
+        logits = self._logits(
+            [Replacement("pattern", heads[i].layer, self._where, heads[i].head, row[None]) for i, row in rows]
+        )
+        found = [[self._measure(one) for (j, _), one in zip(rows, logits, strict=True) if j == i] for i in order]
+        by_head = dict(zip(order, found, strict=True))
+        reference = self._measure(self._rerun.reference)
+        return [
+            None if abs(own - reference) > 1e-2 else [own - other for other in others]
+            for own, *others in (by_head[i] for i in range(len(heads)))
+        ]
+
+    def _logits(self, changes: Sequence[Replacement]) -> Float[Tensor, "row d_vocab"]:
+        """The logits with each change by itself; changes come in the order of their layers."""
+        layers = [change.layer for change in changes]
+        batches = split_by_cost(layers, self._rerun.lm.n_layers, self._rerun.n_pos)
+        return torch.cat([self._rerun.logits([[change] for change in changes[part]]) for part in batches])
 
     def _zero(self, part: Part) -> Replacement:
         index = torch.tensor([part.index]) if part.kind == "memory" else part.index

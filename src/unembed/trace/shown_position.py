@@ -57,6 +57,11 @@ class ShownPosition:
         """Read the stream at all positions in one product; `column` then takes parts of the result."""
         self.trace.read(point, self._top_read, self.basis)
 
+    def read_layers(self) -> None:
+        """Read every layer at the position in one product; `column` and `layers` then take parts of the result."""
+        if self.basis == self.trace.basis and self._top_read == _READ_ANYWAY:
+            self.trace.read_column(self.position)
+
     def column(
         self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
     ) -> list[list[Candidate]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -32,7 +32,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
-from unembed.options import CircuitBasis, Seed
+from unembed.options import CircuitBasis, Seed, ShowAll
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import attention_branch, directions, mixing_points
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
@@ -368,7 +368,14 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     by_circuits = "What the circuits of heads copy and match, by weights"
     added = "What heads add to the logit of the token they attend to most, above the mean"
     exhibits = (
-        exhibit("heads", attended, columns, provenance, percent=tuple(kind for kind in KINDS if kind != "copying")),
+        exhibit(
+            "heads",
+            attended,
+            columns,
+            provenance,
+            percent=tuple(kind for kind in KINDS if kind != "copying"),
+            unbroken=("role",),
+        ),
         exhibit("heads_by_weights", by_circuits, by_weights, provenance, percent=(x, y)),
         exhibit("heads_copying", added, copied, provenance, folded=True),
         exhibit(name, copies, histogram, provenance, folded=True),
@@ -405,9 +412,12 @@ def heads_answer(
     basis: CircuitBasis = None,
     sequences: Sequences = 50,
     length: Length = None,
+    everything: ShowAll = False,
     seed: Seed = 0,
 ) -> Answer:
     """Score every head: previous token, earlier occurrence, induction, resting, copying, matching.
+
+    A terminal lists the first heads of each table, those with a role before the others.
 
     Caution: A role is what a head does on repeated random tokens, and copying and matching are read from the weights;
     on other text the head may do something else, which `ablate` measures.
@@ -416,6 +426,9 @@ def heads_answer(
     provenance = lm.provenance(basis=chosen, seed=seed)
     scores = head_scores(lm, seed, n_sequences=sequences, length=length)
     section = heads_section(circuits, scores, chosen, provenance)
+    if everything:
+        whole = tuple(replace(one, listed=max(one.listed, len(one.table))) for one in section.exhibits)
+        section = replace(section, exhibits=whole)
     return Answer(f"Heads of {lm.name}", (section,), provenance, screen=Screen("heads"))
 
 

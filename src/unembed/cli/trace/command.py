@@ -21,6 +21,7 @@ from unembed.options import (
     Position,
     ReadingBasis,
     ReadPoint,
+    ShowAll,
     ShowUnlearned,
     Token,
     TokensOrFew,
@@ -50,9 +51,7 @@ def trace(
     basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
     index: IndexFolder = None,
-    everything: Annotated[
-        bool, Option("Show every layer, event and writer, in the order of the model.", name="all")
-    ] = False,
+    everything: ShowAll = False,
     next_steps: Annotated[bool, Option("Also print three commands to try next with this prompt.", name="next")] = False,
     opening: Opening = Opening(),
     seed: UnusedSeed = None,

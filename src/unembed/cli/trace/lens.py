@@ -8,7 +8,7 @@ from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.option_groups import Conversation, Opening, Output
 from unembed.cli.trace.prompts import Cut, Prompts, PromptsFile, prompts_of
-from unembed.options import Layer, Option, Position, ReadingBasis, ReadPoint, ShowUnlearned, Tokens
+from unembed.options import Layer, Option, Position, ReadingBasis, ReadPoint, ShowAll, ShowUnlearned, Tokens
 
 if TYPE_CHECKING:
     from unembed.results import Table
@@ -28,6 +28,7 @@ def lens(
     point: ReadPoint = "resid_post",
     basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
+    everything: ShowAll = False,
     opening: Opening = Opening(),
     output: Output = Output(),
 ) -> None:
@@ -56,7 +57,12 @@ def lens(
         output.deliver(table)
         return
     for part in _parts(_with_characters(table)):
-        output.deliver(part)
+        if everything:
+            from unembed.cli.output import show_whole
+
+            show_whole(part, plain=output.plain)
+        else:
+            output.deliver(part)
 
 
 def _parts(table: Table) -> list[Table]:
