@@ -18,6 +18,7 @@ from unembed.options import (
     Position,
     Prompt,
     ReadingBasis,
+    ShowAll,
     ShowUnlearned,
     Token,
     UnusedSeed,
@@ -34,9 +35,7 @@ def explain(
     effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
     position: Position = -1,
     writers: Annotated[int, Option("Number of writers to list in each split.", low=1, aliases=("--top", "-k"))] = 12,
-    everything: Annotated[
-        bool, Option("Show every layer, event and writer, in the order of the model.", name="all")
-    ] = False,
+    everything: ShowAll = False,
     edits: EditOptions = EditOptions(),
     basis: ReadingBasis = None,
     show_unlearned: ShowUnlearned = False,
