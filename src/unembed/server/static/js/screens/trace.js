@@ -40,8 +40,8 @@ export function render(root, page) {
       t.predicted.el,
       card("Where in the model", about("architecture"), t.where),
       t.lens.el,
-      h("div.two", t.attribution.el, t.race.el),
       t.flow.el,
+      h("div.two", t.attribution.el, t.race.el),
     ]),
     t.aside.el,
   ]);
