@@ -78,7 +78,8 @@ def test_the_coefficient_here_has_a_percentile_among_the_sampled_ones(opened, lm
     view = coefficients_view(lm, index, layer, i)
     below = sum(n for n, edge in zip(view.counts, view.edges[1:], strict=True) if edge <= here)
     region = page.get_by_role("region", name="Activation distribution")
-    expect(region.get_by_text(f"above {below} of them.")).to_be_visible()
+    expect(region.get_by_text(re.compile(f"^Largest on the tested text .*, above {below:,} of them"))).to_be_visible()
+    expect(region.get_by_text(re.compile(r"^At \S+ \(\d+\) .*, above [\d,]+ of them"))).to_be_visible()
     density = page.locator("dl.figures").get_by_text(re.compile("%$")).inner_text()
     assert number(density.split()[0]) == pytest.approx(100 * view.statistics["active_fraction"], rel=0.01)
 
