@@ -57,7 +57,7 @@ $(VENV)/.smollm2: src/unembed/models/published_models.py pyproject.toml constrai
 	@$(BIN)/unembed models get smollm2
 	@touch $@
 
-real-model: $(VENV)/.smollm2  ## fetch SmolLM2-135M-Instruct (93 MB, kept as 540 MB), which --model smollm2 opens
+real-model: $(VENV)/.smollm2  ## fetch SmolLM2-135M-Instruct (93 MB, kept as 540 MB), which --model smollm2 opens; fit its lens (five minutes)
 
 # One thread each: two workers that both spread over all cores crawl.
 test: $(VENV)/.installed-dev  ## all tests but those in a browser

