@@ -17,8 +17,8 @@ module's name to `MODULES` below; run `python -m tools.analyses`, which writes `
 `docs/cli-reference.md`. From this follow the command `unembed circuits composition` with `--help`, `--json`, `--csv`,
 `--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`.
 
-**The function** takes first what it needs (`Needs`): the model, its circuits, or an index. Every further parameter is
-an option:
+**The function** takes first what it needs (`Needs`): the model, its circuits, an index, or a model that is opened only
+if the function opens it (`models.UnopenedModel`). Every further parameter is an option:
 
 - its annotation is one of the types in `unembed.options` (`Top`, `Prompt`, `Seed` ...), or
   `Annotated[int, Option("What it means.")]` for an option that no other analysis has. A name means the same in all
@@ -26,13 +26,15 @@ an option:
 - a parameter without a default is an argument of the command (keyword-only: an option that must be given);
 - `int`, `float`, `str`, `bool`, `Path` and `Literal[...]`, each also as `... | None` or `list[...]`, need nothing more.
   Any other type needs `Option(parse=...)`: a function that reads it from text and raises `InvalidInput`;
-- `Edits`, `Progress`, `Index`, `Offline` and `Device` are what a surface gives in its own way (`Option.given`): the
-  command line reads edits from `--set`, `--scale` ..., the explorer's API from a list in the request;
+- `Edits`, `Prompts`, `Progress`, `Index`, `Offline` and `Device` are what a surface gives in its own way
+  (`Option.given`): the command line reads edits from `--set`, `--scale` ..., the explorer's API from a list in the
+  request;
 - the docstring is the help: its first line in lists of commands, the text before `Args:` on the command's own page.
 
 It returns what all surfaces can draw: a `results.Table`; or a `document.Answer`, which has a title, sections of text,
 tables and figures, and provenance. `Answer.of_table(table, figure, listed=12, screen=...)` is one table, the rows and
 columns of it that a terminal lists, and the explorer's screen that shows the same; JSON and CSV hold the whole table.
+An answer whose terminal form no table gives has a `view`, which `cli.drawings` draws.
 It checks its arguments and raises the package's errors; it prints nothing.
 
 **A third party** adds an analysis by an entry point. In its `pyproject.toml`:
@@ -62,6 +64,8 @@ from unembed.errors import InvalidInput
 from unembed.options import Option, Parameter, parameter_of
 
 MODULES = (
+    "unembed.trace.lens_table",
+    "unembed.trace.explanation",
     "unembed.causality.answers",
     "unembed.circuit_graph.answer",
     "unembed.attention.behaviour.head_scores",
@@ -89,6 +93,9 @@ MODULES = (
     "unembed.memories.confidence",
     "unembed.toxicity.answers",
     "unembed.early_exit.answers",
+    "unembed.index.memory_card",
+    "unembed.index.best_memories",
+    "unembed.index.annotators",
 )
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"
@@ -100,8 +107,14 @@ class Needs(StrEnum):
     """The first argument of an analysis's function."""
 
     MODEL = "model"
+    UNOPENED = "unopened model"
+    """`models.UnopenedModel`: what an index or a file may answer without the model."""
     CIRCUITS = "circuits"
     INDEX = "index"
+    FILES_OF_INDEX = "files of an index"
+    """An index whose build need not be finished, without its model."""
+    NOTHING = "nothing"
+    """There is no first argument: the options name all that is read."""
 
 
 class Cost(StrEnum):
@@ -156,8 +169,9 @@ class Analysis:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The options, in the order of the signature."""
-        _, *rest = inspect.signature(self.function).parameters.values()
-        return tuple(parameter_of(one, self.function) for one in rest)
+        given = list(inspect.signature(self.function).parameters.values())
+        options = given if self.needs is Needs.NOTHING else given[1:]
+        return tuple(parameter_of(one, self.function) for one in options)
 
     def listing(self, where: str) -> Listing:
         """Return what the manifest stores about it; `where` is its module."""

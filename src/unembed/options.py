@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, runtime_checkable
 
 from unembed.names import (
     Basis,
@@ -48,10 +48,10 @@ class Option:
         off: the opposite of a switch, such as "--as-written"; by default, of one that is on, "--no-" and its name.
         hidden: understood, but shown nowhere.
         variable: an environment variable that gives the value on the command line where the option is left out.
-        given: what a surface gives by itself: "edits", changes of the run, which each surface writes in its own way;
-            "progress", a function that is called with a stage, how much of it is done, and the whole; "index", a
-            function that opens the model's index (`index()`; `index(build=False)` builds none); "offline" and "device",
-            how the model was opened.
+        given: what a surface gives by itself: "edits", changes of the run, and "prompts", texts or their tokens, which
+            each surface reads in its own way; "progress", a function that is called with a stage, how much of it is
+            done, and the whole; "index", the model's index (`IndexOnNeed`); "offline" and "device", how the model was
+            opened.
     """
 
     help: str
@@ -66,7 +66,7 @@ class Option:
     off: str = ""
     hidden: bool = False
     variable: str = ""
-    given: Literal["", "edits", "progress", "index", "offline", "device"] = ""
+    given: Literal["", "edits", "prompts", "progress", "index", "offline", "device"] = ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,25 @@ class Parameter:
     choices: tuple[str, ...] = ()
     repeated: bool = False
     argument: bool = False
+
+
+@runtime_checkable
+class IndexOnNeed(Protocol):
+    """The index of the model that a surface has open or names, which is opened when it is called for."""
+
+    @property
+    def is_chosen(self) -> bool:
+        """Tell whether the user chose this index, rather than the model's ready one."""
+        ...
+
+    def __call__(self, *, build: bool = True, opened: bool = True) -> Any:
+        """Return the index; None where there is none.
+
+        Args:
+            build: a ready index that does not exist yet may be built.
+            opened: the model may be opened to find its index; otherwise it is found by the record of its weights.
+        """
+        ...
 
 
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
@@ -116,6 +135,7 @@ Corpus = Annotated[
 MaxTokens = Annotated[int, Option("Largest number of tokens to run.", low=1, aliases=("--tokens",))]
 Seed = Annotated[int, Option("Seed of all random choices.")]
 AnySeed = Annotated[int | None, Option("Seed of all random choices.")]
+"""Where none is given, the likeliest token follows; or the seed is one that no other command's examples have."""
 UnusedSeed = Annotated[int | None, Option("Seed of all random choices.", hidden=True)]
 """Understood everywhere; hidden where no choice is random. The result's provenance records it."""
 _HOW_NORMS = (
@@ -182,8 +202,9 @@ Progress = Annotated[
     Option("Function that is called with the progress while the analysis runs.", given="progress"),
 ]
 Index = Annotated[
-    Callable[..., Any], Option("An index of the model; default: one in the cache folder.", metavar="DIR", given="index")
+    IndexOnNeed, Option("An index of the model; default: one in the cache folder.", metavar="DIR", given="index")
 ]
+Prompts = Annotated[Sequence[Any], Option("Texts to run the model on, or their token ids.", given="prompts")]
 Offline = Annotated[bool, Option("Use only what is on this machine.", given="offline")]
 Device = Annotated[str | None, Option("Where the model is.", given="device")]
 

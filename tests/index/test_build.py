@@ -20,13 +20,13 @@ import pytest
 
 from tests.conftest import tiny
 from tests.index.conftest import TEXTS, corpus_of
-from unembed.cli.index.view import status_lines
 from unembed.corpus import Corpus, open_corpus
 from unembed.corpus.segments import Document
 from unembed.errors import CorpusUnreadable, IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings, lock
 from unembed.index import build as building
 from unembed.index import manifest as manifests
+from unembed.index.analyses import status
 from unembed.language_model import LanguageModel, load
 
 _OPTIONS: dict[str, Any] = {"top": 5, "settings": IndexSettings(top_tokens=6)}
@@ -241,8 +241,8 @@ def test_a_fast_index_records_what_it_changed(lm: LanguageModel, built: Index, t
     notes = index.provenance.notes
     assert notes["fast"] == "float32" and 0 < notes["largest_change"] < 1e-5
     assert f"largest change {notes['largest_change']:g}" in index.triggers(0, 0).provenance.line()
-    assert any("swept fast (float32)" in line for line in status_lines(index.status()))
-    assert not any("fast" in line for line in status_lines(built.status()))
+    assert "fast (float32)" in status(index).sections[0].exhibits[0].table["pass"][0]
+    assert "pass" not in status(built).sections[0].exhibits[0].table
     assert np.allclose(index.trigger_lists["positive"][0], built.trigger_lists["positive"][0], rtol=1e-4)
     with pytest.raises(IndexFault, match="index with another fast: float32 there, None now"):
         Index.build(lm, corpus_of(), tmp_path / "fast", **_OPTIONS)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.index.conftest import TEXTS, corpus_of
-from unembed.cli.index.view import in_words
+from unembed.cli.index_build import in_words
 from unembed.corpus import open_corpus
 from unembed.errors import CorpusUnreadable, Unsupported
 from unembed.index import Index

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unembed.cli.bars import percent
+from unembed.cli.drawings import drawing_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from unembed.analyses import Listing
     from unembed.cli.option_groups import Output
     from unembed.document import Answer, Exhibit, Figure, Report
-    from unembed.models.decoder import Decoder
 
 _PLOT_ROWS = 10
 """Rows of a plot on either side of its horizontal axis, at most."""
@@ -24,29 +25,40 @@ _POINTS = "·•●"
 """One point, two, more."""
 
 
-def deliver(listing: Listing, lm: Decoder | None, found: Any, output: Output) -> None:
-    """Write what an analysis returned in the requested forms; the terminal's when none was."""
-    from unembed.cli.output import show, write_page
+def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Output) -> Answer:
+    """Write what an analysis returned in the requested forms; the terminal's when none was.
+
+    Args:
+        listing: the analysis.
+        sizes: those of the model, which a page shows.
+        found: the answer, a table, or a result that has one.
+        output: the forms.
+    """
+    from unembed.cli.output import show, write_json, write_page
     from unembed.document import Answer, Report, page
-    from unembed.results import Table
+    from unembed.results import Table, visible
 
     if not isinstance(found, Answer):
         found = Answer.of_table(found if isinstance(found, Table) else found.to_table())
     group = listing.name.split()[0]
-    facts = {"model": found.provenance.model}
-    if lm is not None:
-        facts |= {"layers": lm.n_layers, "heads a layer": lm.n_heads, "d_head": lm.d_head}
+    facts = {"model": found.provenance.model, **sizes}
     report = Report(group, found.title, "", listing.source, found.provenance, found.sections, facts)
+    by_hand = None if found.view is None else drawing_of(found.view)
     if output.html is not None:
-        write_page(output.html, page(report, _drawing(found)))
+        made = None if by_hand is None else by_hand.page
+        write_page(output.html, page(report, _drawing(found)) if made is None else made())
     if output.as_json:
-        view = found.to_dict(f"unembed.{group}/1")
-        sys.stdout.write(json.dumps(view, ensure_ascii=False, allow_nan=False) + "\n")
+        write_json(found.to_dict(f"unembed.{group}/1"))
     elif output.csv:
-        exhibit = report.exhibits[found.main or next(iter(report.exhibits))]
-        sys.stdout.write((found.data if isinstance(found.data, Table) else exhibit.table).to_csv())
+        table = found.data if isinstance(found.data, Table) else report[found.main or next(iter(report.exhibits))]
+        sys.stdout.write(table.to_csv())
     elif output.html is None or output.plain:
-        show(lambda width: _drawn(report, width, output.plain, with_maps=found.data is not None), plain=output.plain)
+        with_maps = found.data is not None
+        draw = partial(_drawn, report, with_maps=with_maps) if by_hand is None else by_hand.draw
+        show(lambda width: draw(width, plain=output.plain), plain=output.plain)
+    for remark in found.remarks:
+        print(visible(remark, prose=True), file=sys.stderr)
+    return found
 
 
 def _drawing(found: Answer) -> str:
@@ -58,7 +70,7 @@ def _drawing(found: Answer) -> str:
     return Card(dict(found.drawing()), "").on_page()
 
 
-def _drawn(report: Report, width: int, plain: bool, *, with_maps: bool) -> RenderableType:
+def _drawn(report: Report, width: int, *, plain: bool, with_maps: bool) -> RenderableType:
     """Draw brief tables and the figures that a terminal can show; maps unless the answer is only its tables."""
     from rich.console import Group
     from rich.padding import Padding
@@ -95,9 +107,9 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
     whole = exhibit.table
     note = [visible_rich(exhibit.note, prose=True)] if exhibit.note else []
     if {"prefix", "token", "next_token"} <= set(whole.column_names):
-        from unembed.cli.index.view import draw_passages
+        from unembed.cli.passages import draw_passages
 
-        return [*note, draw_passages(whole, None, width, plain=plain, signature=False)]
+        return [*note, draw_passages(whole, width, plain=plain, signature=False)]
     ends = {f"{name}{end}" for name in whole.column_names for end in ("_low", "_high")}
     names = exhibit.brief or [name for name in whole.column_names if name not in ends]
     brief = Table(whole.title, {name: whole[name] for name in names}, whole.provenance)[: exhibit.listed]

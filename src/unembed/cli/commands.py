@@ -121,12 +121,11 @@ _GROUPS = {
     "toxicity": "Select values of memories (FFN neurons) that suppress toxic text, and evaluate them.",
     "early-exit": "Fit rules for early exit, evaluate them, and generate with them.",
 }
-_HANDWRITTEN = ("trace.command", "trace.lens", "explain")
-"""The modules that declare commands, in the order of the help; those of the analyses follow, and then these:"""
-_AFTER_ANALYSES = (
-    *("value", "memories", "models", "train", "doctor", "serve", "mcp", "report"),
-    *("annotate", "index.build", "index.command"),
+_HANDWRITTEN = (
+    *("trace.command", "models", "train", "doctor", "serve", "mcp", "report"),
+    *("annotate", "index_build", "index_export"),
 )
+"""The modules that declare commands, besides those of the analyses."""
 
 
 def _group(name: str) -> typer.Typer:
@@ -138,9 +137,9 @@ def _group(name: str) -> typer.Typer:
 def _fill() -> None:
     """Add all commands, handwritten and declared."""
     groups: dict[str, typer.Typer] = {name: _group(name) for name in _GROUPS}
-    for module in (*_HANDWRITTEN, *_AFTER_ANALYSES):
+    for module in _HANDWRITTEN:
         importlib.import_module(f"unembed.cli.{module}")
-    first = [one for one in COMMANDS if one.words in ("trace", "lens", "explain")]
+    first = [one for one in COMMANDS if one.words == "trace" or " " in one.words]  # what a group begins with
     for one in (*first, *map(command_of, listings()), *(one for one in COMMANDS if one not in first)):
         *group, name = one.words.split()
         if group and group[0] not in groups:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from typing import Any
 
 import typer
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Json, Plain
+from unembed.cli.output import show, write_json
 
 _SIGNS = {"ok": "✓", "absent": "·", "missing": "✗", "too old or new": "✗"}
 _STYLES = {"ok": "green", "absent": "dim", "missing": "bold red", "too old or new": "bold red"}
@@ -25,11 +24,8 @@ def doctor(as_json: Json = False, plain: Plain = False) -> None:
     broken = [finding for finding in found if finding.state in ("missing", "too old or new")]
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in found]
-        json.dump({"schema": "unembed.doctor/1", "findings": rows}, sys.stdout, ensure_ascii=False)
-        print()
+        write_json({"schema": "unembed.doctor/1", "findings": rows})
     else:
-        from unembed.cli.output import show
-
         show(lambda _: _drawn(found, plain), plain=plain)
     if broken:
         raise typer.Exit(1)

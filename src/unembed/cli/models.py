@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Json
+from unembed.cli.output import show, write_json
 from unembed.options import Option
 
 
@@ -47,11 +47,8 @@ def models(
     if action == "get":
         found = [entry for entry in found if entry["name"] == name]
     if as_json:
-        json.dump({"schema": "unembed.models/1", "models": found}, sys.stdout, ensure_ascii=False)
-        print()
+        write_json({"schema": "unembed.models/1", "models": found})
         return
-    from unembed.cli.output import show
-
     show(lambda _: _drawn(found))
 
 

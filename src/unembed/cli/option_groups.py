@@ -17,7 +17,6 @@ from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
-    from unembed.results import Table
 
 NO_LENS = "none"
 """What --lens takes for the logit lens."""
@@ -178,9 +177,3 @@ class Output:
     def for_terminal(self) -> bool:
         """Tell whether only the terminal's form is requested."""
         return not self.as_json and not self.csv and self.html is None
-
-    def deliver(self, table: Table) -> None:
-        """Write a table."""
-        from unembed.cli.output import deliver_table
-
-        deliver_table(table, as_json=self.as_json, csv=self.csv, plain=self.plain, html=self.html)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from unembed.results import Table
 
 NARROWEST, WIDEST = 60, 160
 
@@ -67,23 +66,7 @@ def write_page(path: Path, page: str) -> None:
     print(f"wrote {visible(str(write_whole(path, page)), prose=True)}", file=sys.stderr)
 
 
-def show_whole(table: Table, *, plain: bool = False) -> None:
-    """Print every row of a table, and its provenance."""
-    from rich.console import Group
-
-    from unembed.results import visible_rich
-
-    line = visible_rich(table.provenance.line(), prose=True, style="dim")
-    show(lambda width: Group(*table.drawn(width, most=len(table)), line), plain=plain)
-
-
-def deliver_table(table: Table, *, as_json: bool, csv: bool, plain: bool, html: Path | None) -> None:
-    """Write a result table in the requested forms; in the terminal if none was requested."""
-    if html is not None:
-        write_page(html, table.to_html())
-    if as_json:
-        sys.stdout.write(table.to_json())
-    elif csv:
-        sys.stdout.write(table.to_csv())
-    elif html is None or plain:
-        show(lambda _: table, plain=plain)
+def write_json(content: Mapping[str, Any]) -> None:
+    """Write a JSON object as one line on stdout."""
+    json.dump(content, sys.stdout, ensure_ascii=False, allow_nan=False)
+    print()

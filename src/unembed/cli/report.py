@@ -12,7 +12,8 @@ import typer
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Opening, TextOutput
-from unembed.options import AnySeed, Corpus, IndexFolder, Option, Out
+from unembed.cli.output import show, write_json
+from unembed.options import Corpus, IndexFolder, Option, Out, Seed
 
 if TYPE_CHECKING:
     from unembed.reports import Report
@@ -34,7 +35,7 @@ def report(
     option: Annotated[list[str] | None, Option("An option of the study; repeatable.", metavar="NAME=VALUE")] = None,
     render: Annotated[bool, Option("Only redraw the page from the saved tables, without a model.")] = False,
     opening: Opening = Opening(),
-    seed: AnySeed = None,
+    seed: Seed = 0,
     output: TextOutput = TextOutput(),
 ) -> None:
     """Run a paper's experiments on a model; write a page with every table and figure next to the published numbers.
@@ -46,9 +47,6 @@ def report(
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out
-    import json as json_text
-
-    from unembed.cli.output import show
     from unembed.reports import PAGE, reopen, summary, write
     from unembed.results import visible
 
@@ -60,7 +58,7 @@ def report(
             chosen = {"trigger_corpus": trigger_corpus, **chosen}
         made = _made(name, corpus, detokenize, moses, index, out, chosen, opening, seed)
     if output.as_json:
-        sys.stdout.write(json_text.dumps(made.to_dict(), ensure_ascii=False) + "\n")
+        write_json(made.to_dict())
     else:
         show(lambda _: summary(made), plain=output.plain)
     print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
@@ -75,7 +73,7 @@ def _made(
     out: Path,
     chosen: dict[str, Any],
     opening: Opening,
-    seed: int | None,
+    seed: int,
 ) -> Report:
     import unembed
     from unembed.reports import find
@@ -85,7 +83,7 @@ def _made(
     if index is not None:
         chosen = {"index": str(index), **chosen}
     return unembed.report(
-        name, lm, corpus, out, detokenize=detokenize, moses=moses, seed=seed or 0, progress=_progress(), **chosen
+        name, lm, corpus, out, detokenize=detokenize, moses=moses, seed=seed, progress=_progress(), **chosen
     )
 
 

@@ -27,14 +27,15 @@ def serve(
     opening: Opening = Opening(),
 ) -> None:
     """Open the explorer, in a browser on this machine: analyse a prediction, edit the model, label its parts."""
-    from unembed.cli.stored_index import index_for
+    from unembed.cli.stored_index import KnownIndex, NamedModel
 
     if prompt is not None and view is not None:
         raise typer.BadParameter("a prompt and --view both choose the first screen; give one of them")
-    lm = opening.open()
+    model = NamedModel(opening)
+    lm = model.open()
     from unembed.server.serve import serve as serving
 
-    found = index_for(opening, lm, index)
+    found = KnownIndex(model, index)()
     name = None if found is None else found.path.name if index else found.provenance.notes.get("corpus_name")
     source = str(Path(opening.model).resolve()) if Path(opening.model).is_dir() else opening.model
     first = view if prompt is None else "trace?" + urlencode({"prompt": prompt})

@@ -1,16 +1,18 @@
-"""Find the index of the model that a command names, without opening the model."""
+"""The model that a command names and its index, each opened when an answer needs it."""
 
 from __future__ import annotations
 
 import os
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unembed.cli.option_groups import NO_LENS, Opening
+
 if TYPE_CHECKING:
     from unembed import Index, LanguageModel
-    from unembed.cli.option_groups import Opening
     from unembed.models import KnownWeights
 
 
@@ -18,62 +20,98 @@ VARIABLE = "UNEMBED_READY_INDEX"
 """Set to `never`, commands do not build the ready index."""
 
 
-def stored_index(opening: Opening, folder: Path | None) -> tuple[Index, KnownWeights] | None:
-    """The index given, or a ready one, and the weights: if they are known to be those that the name opens.
+@dataclass(frozen=True)
+class NamedModel:
+    """The model of a command's options; torch's random numbers start from the seed when it is opened."""
 
-    Found without torch; None if this can be known only by opening the model.
-    """
-    if not opening.is_default:
-        return None
-    from unembed.models import known_weights
+    opening: Opening
+    seed: int | None = None
 
-    if (known := known_weights(opening.model, opening.revision)) is None:
-        return None
-    from unembed.index import Index, cached_index_of_weights
+    @property
+    def name(self) -> str:
+        """What the user called it."""
+        return self.opening.model
 
-    index = cached_index_of_weights(known.weights) if folder is None else Index.open(folder)
-    return (index, known) if index is not None and index.manifest.weights == known.weights else None
+    @cached_property
+    def known(self) -> KnownWeights | None:
+        """Its weights, found without torch; None if they are not recorded, or it is not opened as it was saved."""
+        from unembed.models import known_weights
 
+        return known_weights(self.name, self.opening.revision) if self.is_as_saved else None
 
-def record_index(opening: Opening, lm: LanguageModel, index: Index) -> None:
-    """Record that an index belongs to the model of a name, so that `stored_index` finds it; `lm` is that model."""
-    from unembed.models import record_weights
+    @property
+    def is_as_saved(self) -> bool:
+        """Tell whether no option changes how it is opened."""
+        return self.opening.is_default
 
-    if opening.is_default:
-        record_weights(opening.model, opening.revision, lm, index.manifest.weights)
+    @property
+    def has_lens(self) -> bool:
+        """Tell whether a lens is given, or kept for the model and not refused."""
+        if self.opening.lens is not None or self.known is None:
+            return self.opening.lens not in (None, NO_LENS)
+        from unembed.jacobian import lens_path
 
+        return lens_path(self.known.sampled).exists()
 
-def index_for(opening: Opening, lm: LanguageModel, folder: Path | None) -> Index | None:
-    """The index given, else a ready one of this model, built first where the model is the embedded one.
+    def open(self) -> LanguageModel:
+        """The opened model.
 
-    None where there is none: of another model, where building is refused (`UNEMBED_READY_INDEX=never`), while another
-    process builds it, and where the cache folder cannot be written; in the last two cases a line on stderr says so.
-    """
-    import unembed
+        Raises:
+            ModelUnavailable: no such model, folder or network.
+        """
+        return self._opened
 
-    if folder is not None:
-        return unembed.Index.open(folder, lm)
-    index = unembed.cached_index(lm)
-    if index is not None or not _is_built_on_need(opening):
-        return index
-    return _build(opening, lm)
+    @cached_property
+    def _opened(self) -> LanguageModel:
+        return self.opening.open(self.seed)
 
 
 @dataclass(frozen=True)
 class KnownIndex:
-    """The index of a command's model, which is opened when an analysis asks for it."""
+    """The index that a command is given, else the ready one of its model."""
 
-    opening: Opening
-    lm: LanguageModel
+    model: NamedModel
     folder: Path | None
 
-    def __call__(self, *, build: bool = True) -> Index | None:
-        """The index given, else a ready one; one that does not exist is built where `build` allows it."""
-        if build or self.folder is not None:
-            return index_for(self.opening, self.lm, self.folder)
+    @property
+    def is_chosen(self) -> bool:
+        """Tell whether the user named its folder."""
+        return self.folder is not None
+
+    def __call__(self, *, build: bool = True, opened: bool = True) -> Index | None:
+        """Return the index; None where there is none, as `options.IndexOnNeed` defines.
+
+        A ready index is built only of the embedded model, unless `UNEMBED_READY_INDEX=never`; where another process
+        builds it, or the cache folder cannot be written, a line on stderr says so.
+        """
+        if not opened:
+            return self._of_known_weights()
         import unembed
 
-        return unembed.cached_index(self.lm)
+        lm, opening = self.model.open(), self.model.opening
+        index = unembed.cached_index(lm) if self.folder is None else unembed.Index.open(self.folder, lm)
+        if index is None and build and _is_built_on_need(opening):
+            index = _build(lm)
+        if index is not None and self.model.known is None:
+            record_index(opening, lm, index)
+        return index
+
+    def _of_known_weights(self) -> Index | None:
+        """The index, found without torch; None if only the opened model could tell that it is its own."""
+        if (known := self.model.known) is None:
+            return None
+        from unembed.index import Index, cached_index_of_weights
+
+        index = cached_index_of_weights(known.weights) if self.folder is None else Index.open(self.folder)
+        return index if index is not None and index.manifest.weights == known.weights else None
+
+
+def record_index(opening: Opening, lm: LanguageModel, index: Index) -> None:
+    """Record that an index belongs to the model of a name, so that it is found without opening the model."""
+    from unembed.models import record_weights
+
+    if opening.is_default:
+        record_weights(opening.model, opening.revision, lm, index.manifest.weights)
 
 
 def _is_built_on_need(opening: Opening) -> bool:
@@ -82,7 +120,7 @@ def _is_built_on_need(opening: Opening) -> bool:
     return opening.model == DEFAULT_MODEL and opening.is_default and os.environ.get(VARIABLE) != "never"
 
 
-def _build(opening: Opening, lm: LanguageModel) -> Index | None:
+def _build(lm: LanguageModel) -> Index | None:
     """The ready index of an embedded model, built where other commands find it.
 
     An interrupted build is continued by the next command; the folder is locked, and read only when it is complete.
@@ -99,11 +137,10 @@ def _build(opening: Opening, lm: LanguageModel) -> Index | None:
     )
     report = ProgressLine()
     try:
-        index = build_ready_index(lm, progress=report)
+        return build_ready_index(lm, progress=report)
     except UnembedError as error:
         report.end()
         print(visible(f"continuing without it: {error}", prose=True), file=sys.stderr)
         return None
-    report.end()
-    record_index(opening, lm, index)
-    return index
+    finally:
+        report.end()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Json, Model
+from unembed.cli.output import write_json
 from unembed.errors import InvalidInput
 from unembed.names import Point
 from unembed.options import Corpus, Layer, Option, Out, Seed
@@ -59,4 +59,7 @@ def train(
         out=folder,
         progress=show,
     )
-    print(json.dumps({"schema": "unembed.train/1", "model": name, "folder": str(folder)}) if as_json else folder)
+    if as_json:
+        write_json({"schema": "unembed.train/1", "model": name, "folder": str(folder)})
+    else:
+        print(folder)

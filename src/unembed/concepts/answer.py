@@ -9,7 +9,7 @@ from unembed.concepts.value_concepts import VectorConcepts, value_concepts
 from unembed.document.model import Answer, Screen
 from unembed.models.decoder import Decoder
 from unembed.names import SignedMemory, read_signed_memory
-from unembed.options import AnySeed, Layers, Option, PerLayer, TopTokens, ValueBasis
+from unembed.options import Layers, Option, PerLayer, Seed, TopTokens, ValueBasis
 from unembed.results import Table
 
 _KINDS = ("in_a_concept", "semantic", "syntactic", "names", "stopwords", "embedding")
@@ -41,7 +41,7 @@ def concepts_answer(
             off="--no-embedding",
         ),
     ] = None,
-    seed: AnySeed = None,
+    seed: Seed = 0,
 ) -> Answer:
     """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens.
 
@@ -55,7 +55,7 @@ def concepts_answer(
         named or None,
         per_layer=per_layer,
         layers=layers or None,
-        seed=seed or 0,
+        seed=seed,
         top=top_tokens,
         basis=basis,
         embedding=embedding,

@@ -328,6 +328,9 @@ class Answer:
         data: what JSON holds instead of all texts and tables: a table, or values with a schema of their own.
         screen: the explorer's screen that shows the same, if there is one.
         drawing: computes the values of the drawing that a page shows first, if there is one.
+        view: what a terminal draws by hand instead of the sections.
+        remarks: what the command line says next to the answer, on stderr.
+        is_fault: what was examined is damaged; the exit status of the command is then 1.
     """
 
     title: str
@@ -337,6 +340,9 @@ class Answer:
     data: Table | Mapping[str, Any] | None = None
     screen: Screen | None = None
     drawing: Callable[[], Mapping[str, Any]] | None = None
+    view: Any = None
+    remarks: tuple[str, ...] = ()
+    is_fault: bool = False
 
     @classmethod
     def of_table(
@@ -348,7 +354,7 @@ class Answer:
         listed: int = 40,
         brief: tuple[str, ...] = (),
         data: Table | Mapping[str, Any] | None = None,
-        screen: Screen | None = None,
+        **shown: Any,
     ) -> Answer:
         """Make an answer of one table, which JSON and CSV contain too; figures draw it under the name "table".
 
@@ -358,11 +364,11 @@ class Answer:
             listed: rows that a terminal shows.
             brief: columns that a terminal shows.
             data: what JSON, and CSV if it is a table, hold instead.
-            screen: the explorer's screen that shows the same.
+            shown: further fields of the answer, such as `screen`.
         """
         exhibit = Exhibit("table", table, note, percent, listed=listed, brief=brief)
         section = Section(table.title, (), (exhibit,), figures)
-        return cls(table.title, (section,), table.provenance, data=table if data is None else data, screen=screen)
+        return cls(table.title, (section,), table.provenance, data=table if data is None else data, **shown)
 
     def to_dict(self, schema: str) -> dict[str, Any]:
         """Return the answer as JSON: its data, or its text and tables with the name and version of a schema."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unembed.index.default_index import cached_index_of_weights as cached_index_of_weights
     from unembed.index.default_index import cached_path as cached_path
     from unembed.index.estimate import Estimate as Estimate
+    from unembed.index.memory_card import MemoryCard as MemoryCard
     from unembed.index.memory_search import Filters as Filters
     from unembed.index.memory_search import Search as Search
     from unembed.index.memory_search import search as search
@@ -47,6 +48,7 @@ else:
             "contexts": "ContextsView contexts_view",
             "default_index": "build_ready_index cached_index cached_index_of_weights cached_path",
             "estimate": "Estimate",
+            "memory_card": "MemoryCard",
             "memory_search": "Filters Search search",
             "plan": "check_folder",
             "unembed.results.cache": "cache_folder",

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
-from unembed.document.model import Answer, Screen
+from unembed.document.model import Answer, Exhibit, Screen, Section
 from unembed.names import Among, FiredBy, PromotedBy
-from unembed.options import AnySeed, AnySide, Context, Memory, Option, PerLayer, Places, Top
-from unembed.results import Table, visible
+from unembed.options import AnySide, Context, Memory, Option, PerLayer, Places, Seed, Top
+from unembed.results import Table, bytes_in_words, visible
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
 
+_COUNTED = ("tokens", "segments", "documents")
 _SORT = "What rows are sorted by; strength: the coefficient relative to the key's largest."
 
 
@@ -113,7 +114,7 @@ def truth(
     lens: Annotated[
         Path | None, Option("The fitted lens by which values are read; default: that of the cache.")
     ] = None,
-    seed: AnySeed = None,
+    seed: Seed = 0,
 ) -> Table:
     """Measure by layer how true readings of values are, and store the result with the index.
 
@@ -127,18 +128,71 @@ def truth(
     found = cached_lens(lm) if lens is None else open_lens(lens)
     if found is not None:
         lm.lens = found.bound_to(lm)  # pyright: ignore[reportAttributeAccessIssue]
-    return index.measure_truth(per_layer, contexts=places, seed=seed or 0).to_table()
+    return index.measure_truth(per_layer, contexts=places, seed=seed).to_table()
+
+
+def status(index: Index) -> Answer:
+    """Show an index's model and corpus, the progress of its build, and its size on disk.
+
+    Caution: This is what the build recorded; `index verify` reads the files.
+    """
+    state = index.status()
+    facts, about = state["facts"], state["provenance"]
+    counts = [f"{facts[one]:,} {one[:-1] if facts[one] == 1 else one}" for one in _COUNTED if one in facts]
+    sizes = [f"{name} {bytes_in_words(number)}" for name, number in state["parts"].items()]
+    triggers = f"top {state['settings']['top']} triggers, {', '.join(state['poles']) or 'none yet'}"
+    words = {
+        "state": state["state"],
+        "model": f"{about['model']}, {about['dtype']}, weights {state['weights'][:12]}",
+        "corpus": f"{about['notes'].get('corpus_name')} {about['corpus']}",
+        "text": ", ".join(counts) or "not read yet",
+        "keys": f"{state['keys']:,} in {state['layers']} layers, {triggers}",
+        "disk": f"{bytes_in_words(state['bytes'])}: {', '.join(sizes)}",
+        "labels": f"{state['labels']:,}",
+    }
+    if state["truth"]:
+        words["truth"] = state["truth"]
+    if fast := about["notes"].get("fast"):
+        change = about["notes"]["largest_change"]
+        words["pass"] = f"fast ({fast}): coefficients changed by at most {change:.2g} of the largest"
+    table = index.table(f"Index {state['path']}", {name: [text] for name, text in words.items()})
+    return Answer.of_table(table, data={"schema": "unembed.index.status/1", **state})
+
+
+def verify(index: Index) -> Answer:
+    """Check every file against its checksum; exit status 1 if one is damaged.
+
+    Caution: A checksum finds a damaged file, not a text or a model that was the wrong one.
+    """
+    found = index.verify()
+    damaged = [i for i, fault in enumerate(found["fault"]) if fault is not None]
+    if damaged:
+        columns = {name: [found[name][i] for i in damaged] for name in ("file", "fault")}
+        verdict = f"{len(damaged)} of {len(found)} files damaged; the same build repairs them"
+        shown = (Exhibit("damaged", Table(found.title, columns, found.provenance), listed=len(damaged)),)
+    else:
+        verdict, shown = f"{len(found)} files, all sound", ()
+    unfinished = "" if index.manifest.state == "complete" else "; the build is not finished"
+    section = Section(found.title, (f"{verdict}{unfinished}",), shown)
+    return Answer(found.title, (section,), found.provenance, data=found, is_fault=bool(damaged))
 
 
 ANALYSES = tuple(
-    Analysis(f"index {function.__name__}", function, Needs.INDEX, cost, example)
-    for function, cost, example in (
-        (search, Cost.INSTANT, "unembed index search mine.index 'river \"the bridge\" flood*'"),
-        (triggers, Cost.INSTANT, "unembed index triggers mine.index L4M571 --top 5"),
-        (promoting, Cost.INSTANT, 'unembed index promoting mine.index " river"'),
-        (firing, Cost.SECONDS, 'unembed index firing mine.index "The river rose over its"'),
-        (similar, Cost.SECONDS, "unembed index similar mine.index L4M571 --among keys"),
-        (truth, Cost.MINUTES, "unembed index truth mine.index"),
-        (sql, Cost.SECONDS, 'unembed index sql mine.index "SELECT * FROM triggers WHERE layer = 4 LIMIT 5"'),
+    Analysis(f"index {function.__name__}", function, needs, cost, example)
+    for function, needs, cost, example in (
+        (search, Needs.INDEX, Cost.INSTANT, "unembed index search mine.index 'river \"the bridge\" flood*'"),
+        (triggers, Needs.INDEX, Cost.INSTANT, "unembed index triggers mine.index L4M571 --top 5"),
+        (promoting, Needs.INDEX, Cost.INSTANT, 'unembed index promoting mine.index " river"'),
+        (firing, Needs.INDEX, Cost.SECONDS, 'unembed index firing mine.index "The river rose over its"'),
+        (similar, Needs.INDEX, Cost.SECONDS, "unembed index similar mine.index L4M571 --among keys"),
+        (truth, Needs.INDEX, Cost.MINUTES, "unembed index truth mine.index"),
+        (
+            sql,
+            Needs.INDEX,
+            Cost.SECONDS,
+            'unembed index sql mine.index "SELECT * FROM triggers WHERE layer = 4 LIMIT 5"',
+        ),
+        (status, Needs.FILES_OF_INDEX, Cost.INSTANT, "unembed index status mine.index"),
+        (verify, Needs.FILES_OF_INDEX, Cost.SECONDS, "unembed index verify mine.index"),
     )
 )

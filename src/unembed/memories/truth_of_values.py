@@ -28,7 +28,7 @@ from unembed.lens import logits_of
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, MemoryAddress, SignedMemory, read_signed_memory
-from unembed.options import AnySeed, Corpus, Layers, Memories, PerLayer, Places, ValueBasis
+from unembed.options import Corpus, Layers, Memories, PerLayer, Places, Seed, ValueBasis
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import require_one_stream
 from unembed.validation import as_tuple, one_of, positive_int, valid_seed
@@ -283,7 +283,7 @@ def truth_answer(
     basis: ValueBasis = None,
     corpus: Corpus = None,
     places: Places = CONTEXTS,
-    seed: AnySeed = None,
+    seed: Seed = 0,
 ) -> Table:
     """Measure how true readings of values are: the correlation with what adding each value does to the predictions.
 
@@ -302,7 +302,7 @@ def truth_answer(
         basis=basis,
         corpus=corpus,
         contexts=places,
-        seed=seed or 0,
+        seed=seed,
     )
     return found.to_table() if memories else found.by_layer()
 

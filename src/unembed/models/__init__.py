@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unembed.models.chat import read_messages as read_messages
     from unembed.models.download import fetch_model as fetch_model
     from unembed.models.hub import is_local_only as is_local_only
+    from unembed.models.model_source import UnopenedModel as UnopenedModel
     from unembed.models.named_tokens import Candidate as Candidate
     from unembed.models.named_tokens import Scored as Scored
     from unembed.models.named_tokens import Token as Token
@@ -38,6 +39,7 @@ else:
             "published_models": "PUBLISHED is_fetched published_folder",
             "shipped_models": "DEFAULT_MODEL SHIPPED shipped_folder",
             "sizes": "model_sizes",
+            "model_source": "UnopenedModel",
             "weight_records": "KnownWeights known_weights record_weights",
         },
     )

@@ -15,6 +15,7 @@ from unembed.results.html_table import html_table as html_table
 from unembed.results.lists import lower_triangle as lower_triangle
 from unembed.results.lists import numbers as numbers
 from unembed.results.lists import numbers_or_none as numbers_or_none
+from unembed.results.number_format import bytes_in_words as bytes_in_words
 from unembed.results.provenance import Provenance as Provenance
 from unembed.results.records import Records as Records
 from unembed.results.table import Table as Table

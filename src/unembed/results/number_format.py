@@ -32,6 +32,15 @@ def two_digits(value: float) -> str:
     return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
 
 
+def bytes_in_words(count: int | float) -> str:
+    """Format a number of bytes with units of a thousand: 512 bytes, 3.4 MB, 12 GB."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.0f} GB" if count >= 10 else f"{count:.1f} GB"
+
+
 def _written(value: object, form: str) -> str:
     if value is None:
         return ""

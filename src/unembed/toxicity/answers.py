@@ -27,6 +27,7 @@ from unembed.options import (
     Progress,
     Samples,
     SaveEdits,
+    Seed,
 )
 from unembed.results import check_writable, make_folder, write_whole
 from unembed.steering import default_text, load_edits, save_edits, windows
@@ -62,7 +63,7 @@ def select_answer(
     ] = False,
     max_tokens: MaxTokens = 2048,
     save: SaveEdits = None,
-    seed: AnySeed = None,
+    seed: Seed = 0,
     offline: Offline = False,
     device: Device = None,
     progress: Progress = None,
@@ -80,12 +81,12 @@ def select_answer(
         check_writable(save)
     if method == "scorer":
         judge = open_scorer(scorer, offline=offline, device=device)
-        chosen = by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed or 0, to=coefficient)
+        chosen = by_scorer(lm, judge, values, below=below, lowest=lowest, seed=seed, to=coefficient)
     elif method == "paper":
         chosen = paper_values(lm, coefficient)
     else:
         strengths = tuple(sign * times * coefficient for sign in ((1, -1) if reverse else (1,)) for times in (1, 2, 4))
-        chosen = _greedy(lm, comments, values, budget, strengths, max_tokens, seed or 0, progress)
+        chosen = _greedy(lm, comments, values, budget, strengths, max_tokens, seed, progress)
     if save is not None:
         save_edits(chosen.edits, save, model=lm.name)
     return Answer.of_table(chosen.table, screen=_LAB)

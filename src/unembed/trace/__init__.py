@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from unembed.trace.build_view import Tracing as Tracing
     from unembed.trace.build_view import explain_view as explain_view
     from unembed.trace.build_view import trace_view as trace_view
+    from unembed.trace.explanation import Explanation as Explanation
+    from unembed.trace.explanation import compared_with as compared_with
     from unembed.trace.grid import Emergence as Emergence
     from unembed.trace.grid import Part as Part
     from unembed.trace.grid import emergence as emergence
@@ -59,6 +61,7 @@ else:
         __name__,
         {
             "build_view": "TraceSettings Tracing explain_view trace_view",
+            "explanation": "Explanation compared_with",
             "grid": "Emergence Part emergence emerging spread trajectories",
             "heads_on_prompt": "HeadSourcesView PatternsView PatternView PromptHeadsView "
             "head_sources_view pattern_view patterns_view prompt_heads_view",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, StreamPoint
-from unembed.results import Table
+from unembed.options import Edits as GivenEdits
+from unembed.options import Layer, Option, Position, Prompts, ReadingBasis, ReadPoint, ShowAll, ShowUnlearned
+from unembed.options import Tokens as Listed
+from unembed.results import Table, characters
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens
 from unembed.trace.trace import Trace
@@ -70,3 +75,77 @@ def logit_lens(
                     values.append(row[name])
     name = "Jacobian lens" if basis == "jacobian" else "Logit lens"
     return Table(f"{name} of {lm.name} at {point}", columns, lm.provenance(basis=basis, notes=notes))
+
+
+def lens(
+    lm: Decoder,
+    texts: Prompts,
+    *,
+    layer: Layer = None,
+    position: Position = -1,
+    all_positions: Annotated[bool, Option("Read every position of every prompt, not only --position.")] = False,
+    tokens: Listed = 1,
+    edits: GivenEdits = (),
+    point: ReadPoint = "resid_post",
+    basis: ReadingBasis = None,
+    show_unlearned: ShowUnlearned = False,
+    everything: ShowAll = False,
+) -> Answer:
+    """Show the most probable tokens of the stream at every layer, for many prompts in one table (the logit lens).
+
+    Caution: A reading is not all that the stream holds: the logit lens takes the later layers for the identity, and
+    shows little in the middle layers of most models. `fit-lens` makes a lens that reads them better.
+    """
+    where = None if all_positions else position
+    table = logit_lens(
+        lm,
+        texts,
+        point=point,
+        top=tokens,
+        basis=basis,
+        layer=layer,
+        position=where,
+        edits=edits,
+        show_unlearned=show_unlearned,
+    )
+    parts = tuple(
+        Exhibit(f"prompt_{n}", part, listed=len(part) if everything else 40)
+        for n, part in enumerate(_by_prompt(_with_characters(table)))
+    )
+    return Answer(table.title, (Section(table.title, exhibits=parts),), table.provenance, data=table)
+
+
+def _by_prompt(table: Table) -> list[Table]:
+    """The table of each prompt, in parts that a terminal shows whole unless every position was read."""
+    numbers = list(dict.fromkeys(table["prompt"]))
+    if len(numbers) < 2:
+        return [table]
+    rows = {n: [i for i, prompt in enumerate(table["prompt"]) if prompt == n] for n in numbers}
+    return [
+        Table(
+            f"{table.title}, prompt {n}",
+            {name: [table[name][i] for i in of] for name in table.column_names},
+            table.provenance,
+        )
+        for n, of in rows.items()
+    ]
+
+
+def _with_characters(table: Table) -> Table:
+    """The table with whole characters in place of single input tokens' bytes; JSON and CSV have the bytes."""
+    inputs: dict[int, dict[int, str]] = {}
+    for row in table.rows():
+        inputs.setdefault(row["prompt"], {})[row["position"]] = row["input"]
+    texts = {n: dict(zip(tokens, characters(list(tokens.values())), strict=True)) for n, tokens in inputs.items()}
+    shown = [texts[n][at] for n, at in zip(table["prompt"], table["position"], strict=True)]
+    columns = {("input_token" if name == "input" else name): table[name] for name in table.column_names}
+    return Table(table.title, {**columns, "input_token": shown}, table.provenance)
+
+
+ANALYSIS = Analysis(
+    "lens",
+    lens,
+    Needs.MODEL,
+    Cost.SECONDS,
+    'unembed lens "The war lasted from 1861" "He was born in the United" --csv',
+)

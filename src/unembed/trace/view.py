@@ -6,7 +6,7 @@ Ranks count from 1, the top.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate
@@ -275,3 +275,7 @@ class TraceView:
     them."""
     removed: int = 0
     """Parts that were removed one at a time, for the findings and for `without`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON values; roles only of a conversation."""
+        return {name: value for name, value in asdict(self).items() if name != "roles" or value is not None}

@@ -27,6 +27,7 @@ def test_every_analysis_is_listed_with_the_schema_of_its_request(client) -> None
     names = {one.name for one in analyses.listings()}
     # A rule for early exit is a file, and so are the prompts of an evaluation: a page may name none.
     of_files = {"early-exit fit", "early-exit evaluate", "early-exit generate", "toxicity evaluate"}
+    of_files |= {"annotate import", "annotate agreement"}
     assert names - {row["name"] for row in found} == of_files
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     assert {row["path"] for row in found} <= paths.keys()
@@ -41,17 +42,34 @@ def test_an_analysis_answers_what_the_command_prints(monkeypatch) -> None:
     monkeypatch.setattr("unembed.load", lambda *_, **__: lm)
     from unembed.cli.commands import app
 
-    printed = CliRunner().invoke(app, ["circuits", "composition", "--kind", "k", "--top", "5", "--json"])
+    prompt = "The first month of the"
+    asked = {
+        "circuits-composition": ({"kind": "k", "top": 5}, ["circuits", "composition", "--kind", "k", "--top", "5"]),
+        "explain": ({"prompt": prompt, "by": "head"}, ["explain", prompt, "--by", "head", "--model", "attn-2l"]),
+        "lens": ({"texts": [prompt, "He"], "layer": 1}, ["lens", prompt, "He", "--layer", "1", "--model", "attn-2l"]),
+    }
+    printed = {name: CliRunner().invoke(app, [*words, "--json"]) for name, (_, words) in asked.items()}
     state = ServerState(lm)
     page = TestClient(
         create(state, token=TOKEN, port=7333),
         base_url="http://127.0.0.1:7333",
         headers={"authorization": f"Bearer {TOKEN}"},
     )
-    found = page.post("/api/v1/analyses/circuits-composition", json={"kind": "k", "top": 5})
+    found = {name: page.post(f"/api/v1/analyses/{name}", json=body) for name, (body, _) in asked.items()}
     state.close()
-    assert found.status_code == 200, found.text
-    assert found.json() == json.loads(printed.stdout)
+    for name, answered in found.items():
+        assert answered.status_code == 200, answered.text
+        assert answered.json() == json.loads(printed[name].stdout), name
+
+
+def test_a_memory_is_read_as_the_library_reads_it(client, wren) -> None:
+    found = client.post("/api/v1/analyses/value", json={"memory": "-L1M5", "tokens": 4}).json()
+    ids, scores = wren.values.top(1, 5, 4, bottom=True)
+    assert [row["promoted_id"] for row in found["rows"]] == ids.tolist()
+    assert [row["promoted_score"] for row in found["rows"]] == (-scores).tolist()
+    assert client.post("/api/v1/analyses/value", json={"memory": "L1M5", "index": "/etc"}).status_code == 422
+    verified = client.post("/api/v1/analyses/index-verify", json={})
+    assert verified.status_code in (404, 409) and "index" in verified.text
 
 
 def test_an_analysis_takes_the_edits_of_a_request(client, wren) -> None:

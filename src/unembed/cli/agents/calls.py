@@ -107,7 +107,8 @@ class Calls:
             try:
                 slots = tool.slots(arguments, OpenModel(**opening), Output(plain=True))
                 if tool.takes_index:
-                    slots["folder"], slots["model"] = self._index_of(lm, name), None
+                    slots["folder"] = self._index_of(lm, name)
+                    slots |= {MODEL: None} if MODEL in tool.command.slots else {}
                 tool.command.function(**slots)
             except typer.BadParameter as error:
                 raise InvalidInput(f"{tool.name}: {error.format_message()}") from None

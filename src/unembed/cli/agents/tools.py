@@ -91,7 +91,7 @@ def tools() -> dict[str, Tool]:
 def _tool(command: Command) -> Tool | None:
     """The tool of a command; None for one that answers no question, or needs a file."""
     slots = command.slots
-    takes_index = "folder" in slots and "model" in slots
+    takes_index = "folder" in slots
     if not any(isinstance(slot, Output) for slot in slots.values()):
         return None
     if not takes_index and not any(isinstance(slot, Opening) for slot in slots.values()):

@@ -12,7 +12,7 @@ from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
 from unembed.cli.explorer_link import print_explorer_link, question_in_address
 from unembed.cli.option_groups import Conversation, Opening, Output
-from unembed.cli.trace.prompts import Cut, Piece, Prompts, PromptsFile, prompts_of
+from unembed.cli.prompts import Piece, PromptTexts
 from unembed.options import (
     Against,
     IndexFolder,
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
 @command("trace", 'unembed trace "The war lasted from 1861" --hide-unlearned')
 def trace(
-    prompts: Prompts = None,
-    file: PromptsFile = None,
-    cut: Cut = Cut(),
+    prompts: PromptTexts = PromptTexts(),
     conversation: Conversation = Conversation(),
     layer: Layer = None,
     position: Position = -1,
@@ -69,22 +67,23 @@ def trace(
     Caution: A finding says what this prompt's prediction loses without a part; other prompts may rest on other parts.
     What a memory or the stream promotes is a reading through the basis in the last line, not an effect.
     """
-    given = prompts_of(prompts, file, may_lack=conversation.messages is not None)
-    if output.html is not None and (len(given) > 1 or cut.windows is not None):
+    given = prompts.texts(conversation)
+    if output.html is not None and (len(given) > 1 or prompts.windows is not None):
         raise typer.BadParameter("a page shows one prompt", param_hint="--html")
-    from unembed.cli.stored_index import index_for
+    from unembed.cli.stored_index import KnownIndex, NamedModel
 
-    lm = opening.open(seed)
+    model = NamedModel(opening, seed)
+    lm = model.open()
     texts = conversation.texts(lm, given)
     from unembed.cli.model_loading import say_unmeasured
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
-    from unembed.trace import TraceSettings, trace_view
+    from unembed.trace import TraceSettings, compared_with, trace_view
 
     other, alone = compared_with(against)
-    changes, opened = edits.edits(lm), index_for(opening, lm, index)
+    changes, opened = edits.edits(lm), KnownIndex(model, index)()
     views: list[tuple[TraceView, Provenance]] = []
-    pieces = cut.pieces(lm, texts)
+    pieces = prompts.cut(lm, texts)
     for piece in pieces:
         settings = TraceSettings(piece.text, position, tokens or 5, basis, show_unlearned, changes, seed, other, alone)
         views.append(
@@ -108,11 +107,6 @@ def trace(
     if output.for_terminal and not next_steps and len(pieces) == 1 and pieces[0].tokens is None:
         state = question_in_address(lm, texts[0], position, token, other, alone=alone)
         print_explorer_link(opening, "trace", index=index, prompt=texts[0], edits=changes, **state)
-
-
-def compared_with(against: str | None) -> tuple[str | None, bool]:
-    """Read `--against`: a token (None: the runner-up), and whether the logit is explained alone."""
-    return (None, True) if against == "none" else (against, False)
 
 
 def _of_tokens(lm: LanguageModel, piece: Piece) -> Tracing:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from unembed.cli.output import show, write_page
+from unembed.cli.output import show, write_json, write_page
 from unembed.cli.trace.html import page
 from unembed.results import Provenance, Table
 from unembed.trace import TraceView
@@ -37,14 +36,13 @@ def deliver(
     if output.html is not None:
         write_page(output.html, page(views[0], provenance.line()))
     if output.as_json:
-        whole = {"schema": SCHEMA_SEVERAL, "traces": [_fields(view) for view in views]}
-        json.dump(whole if len(views) > 1 else whole["traces"][0], sys.stdout, ensure_ascii=False, allow_nan=False)
-        print()
+        traces = [view.to_dict() for view in views]
+        write_json({"schema": SCHEMA_SEVERAL, "traces": traces} if len(views) > 1 else traces[0])
     elif output.csv:
         rows = [
             ({"prompt": number} if len(views) > 1 else {}) | row
             for number, view in enumerate(views)
-            for row in (_readings(view) if view.grid else _shares(view))
+            for row in _readings(view)
         ]
         sys.stdout.write(Table("", {name: [row[name] for row in rows] for name in rows[0]}, provenance).to_csv())
     elif output.html is None or output.plain:
@@ -52,11 +50,6 @@ def deliver(
             if number:
                 print()
             show(partial(draw, view, plain=output.plain), plain=output.plain)
-
-
-def _fields(view: TraceView) -> dict[str, Any]:
-    """The fields of a view, roles only of a conversation."""
-    return {name: value for name, value in asdict(view).items() if name != "roles" or value is not None}
 
 
 def _readings(view: TraceView) -> list[dict[str, Any]]:
@@ -68,8 +61,3 @@ def _readings(view: TraceView) -> list[dict[str, Any]]:
         for position, cell in enumerate(cells)
         for rank, candidate in enumerate(cell, start=1)
     ]
-
-
-def _shares(view: TraceView) -> list[dict[str, Any]]:
-    """One row for every writer of every attribution."""
-    return [{"by": attribution.by, **asdict(row)} for attribution in view.attributions for row in attribution.rows]

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unembed.cli.bars import Scale, decimals, percent, signed
-from unembed.cli.index.view import passage
+from unembed.cli.passages import passage
 from unembed.cli.trace.tokens import ACCENT, bar, question, signed_text, token_text
 from unembed.results import visible_rich
 from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, MemoriesView, SubUpdateView, TraceView

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from inspect import Parameter as ParameterOf
 from inspect import Signature
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from unembed import Edit, Index
+from unembed import Edit, Index, LanguageModel
 from unembed.analyses import Cost, Listing, Needs, listings
 from unembed.document import Answer
 from unembed.options import Parameter
@@ -24,9 +25,13 @@ _ON: dict[Cost, Pool] = {Cost.INSTANT: "model", Cost.SECONDS: "long", Cost.MINUT
 def declared_routes() -> Routes:
     """`GET /analyses`, and `POST /analyses/NAME` for the analyses of this package and of other installed ones.
 
-    An analysis that needs a file of this machine has none.
+    An analysis that needs a file of this machine has none, or of files alone.
     """
-    answered = [one for one in listings() if not any(p.required and _names_a_file(p) for p in one.parameters)]
+    answered = [
+        one
+        for one in listings()
+        if one.needs is not Needs.NOTHING and not any(p.required and _names_a_file(p) for p in one.parameters)
+    ]
     routes, requests = Routes("analyses"), {listing.name: _request(listing) for listing in answered}
 
     @routes.get("/analyses")
@@ -72,9 +77,50 @@ def _slug(listing: Listing) -> str:
 
 def _subject(needs: Needs, state: ServerState) -> Any:
     """Return the first argument of the function."""
-    if needs is Needs.INDEX:
-        return state.require_index()
-    return state.circuits if needs is Needs.CIRCUITS else state.lm
+    match needs:
+        case Needs.INDEX | Needs.FILES_OF_INDEX:
+            return state.require_index()
+        case Needs.CIRCUITS:
+            return state.circuits
+        case Needs.UNOPENED:
+            return _OpenModel(state)
+        case _:
+            return state.lm
+
+
+@dataclass(frozen=True)
+class _OpenModel:
+    """The page's model, which is open already."""
+
+    state: ServerState
+    known: None = None
+    is_as_saved: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.state.lm.name
+
+    @property
+    def has_lens(self) -> bool:
+        """Tell whether values are read through a fitted lens."""
+        return self.state.lm.lens is not None
+
+    def open(self) -> LanguageModel:
+        """The model."""
+        return self.state.lm
+
+
+@dataclass(frozen=True)
+class _OpenIndex:
+    """The page's index: a page builds none."""
+
+    state: ServerState
+    is_chosen: bool = False
+
+    def __call__(self, *, build: bool = True, opened: bool = True) -> Index | None:
+        """Return the index; None where the page has none."""
+        return self.state.index
 
 
 def _request(listing: Listing) -> type[BaseModel]:
@@ -86,7 +132,7 @@ def _request(listing: Listing) -> type[BaseModel]:
 
 
 def _is_asked_for(parameter: Parameter) -> bool:
-    return parameter.kind == "edits" if parameter.option.given else not _names_a_file(parameter)
+    return parameter.kind in ("edits", "prompts") if parameter.option.given else not _names_a_file(parameter)
 
 
 def _names_a_file(parameter: Parameter) -> bool:
@@ -98,6 +144,9 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
     option = parameter.option
     if parameter.kind == "edits":
         return r.EditList, Field(default_factory=list, description=option.help)
+    if parameter.kind == "prompts":
+        text = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
+        return Annotated[list[text], Field(min_length=1, max_length=100)], Field(description=option.help)
     if parameter.choices:
         kind: Any = Literal[*parameter.choices]
     else:
@@ -130,9 +179,4 @@ def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[s
             given[name] = list(value if read is None else map(read, value))
         elif read is not None:
             given[name] = read(value)
-
-    def index(*, build: bool = True) -> Index | None:
-        """Return the open index; a page builds none."""
-        return state.index
-
-    return given | {parameter.name: index for parameter in listing.parameters if parameter.kind == "index"}
+    return given | {one.name: _OpenIndex(state) for one in listing.parameters if one.kind == "index"}

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from unembed.analyses import listings
 from unembed.cli.command import command
-from unembed.cli.option_groups import Json, Opening
+from unembed.cli.option_groups import Json, Opening, Output
+from unembed.cli.output import write_json
+from unembed.cli.progress import duration
 from unembed.options import Corpus, Layers, Option, Out
+from unembed.results import bytes_in_words, visible
+
+if TYPE_CHECKING:
+    from unembed.index import Estimate
 
 
 @command("index build", "unembed index build --corpus mine.jsonl --out mine.index")
@@ -50,10 +59,8 @@ def build(
     Without --out the folder is in the cache, where other commands find it. Prints the estimated cost first, unless the
     index is already complete. After an interruption, the same command resumes the build.
     """
-    import sys
-
     import unembed
-    from unembed.cli.index.view import deliver, deliver_status, in_words, is_complete
+    from unembed.cli.answer import deliver
     from unembed.cli.progress import ProgressLine
     from unembed.cli.stored_index import record_index
     from unembed.index import IndexSettings, check_folder
@@ -73,14 +80,39 @@ def build(
         from unembed.index import cached_path
 
         out = cached_path(lm, read)
-    if dry_run or not is_complete(out):
+    if dry_run or not _is_complete(out):
         cost = unembed.Index.estimate(lm, read, settings=settings)
         print(in_words(cost, lm.name), file=sys.stderr)
         if dry_run:
-            deliver({"schema": "unembed.index.estimate/1", **cost.to_dict()}, as_json, lambda: None)
+            if as_json:
+                write_json({"schema": "unembed.index.estimate/1", **cost.to_dict()})
             return
     report = ProgressLine()
     index = unembed.Index.build(lm, read, out, engine=engine, settings=settings, progress=report)
     report.end()
     record_index(opening, lm, index)
-    deliver_status(index, as_json)
+    status = next(one for one in listings() if one.name == "index status")
+    deliver(status, {}, status.load().function(index), Output(as_json=as_json))
+
+
+def in_words(cost: Estimate, model: str) -> str:
+    """Write an estimate as one line."""
+    about = "" if cost.is_exact else "about "
+    duration_text = duration(cost.seconds)
+    if cost.seconds_busy > 1.3 * cost.seconds:
+        duration_text += f" ({duration(cost.seconds_busy)} if the machine stays as busy as now)"
+    return (
+        f"{visible(model, prose=True)}: {cost.keys:,} keys over {about}{cost.tokens:,} tokens; "
+        f"about {duration_text}, {bytes_in_words(cost.bytes)} on disk, {bytes_in_words(cost.memory)} of lists in memory"
+    )
+
+
+def _is_complete(folder: Path) -> bool:
+    """Tell whether a folder contains a complete index, valid or not."""
+    import unembed
+    from unembed.errors import IndexFault
+
+    try:
+        return unembed.Index.open(folder, partial=True).manifest.state == "complete"
+    except IndexFault:
+        return False

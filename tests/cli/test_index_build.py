@@ -46,14 +46,14 @@ def shown(result: Result) -> str:
 
 
 def test_bytes_of_a_character_are_shown_as_the_character() -> None:
-    from unembed.cli.index.view import draw_passages
     from unembed.cli.output import show
+    from unembed.cli.passages import draw_passages
     from unembed.results import Provenance, Table
 
     row = {"coefficient": 2.0, "prefix": "the city \\xe5\\x8c", "token": "\\x97", "next_token": "\\xe4"}
     table = Table("Triggers", {name: [value] for name, value in row.items()}, Provenance("m", None, "float32"))
     with redirect_stdout(io.StringIO()) as printed:
-        show(lambda width: draw_passages(table, None, width, plain=True), plain=True)
+        show(lambda width: draw_passages(table, width, plain=True), plain=True)
     assert "the city [北]" in printed.getvalue().replace("  ", " ").replace("city[", "city [")
     assert "\\xe5" not in printed.getvalue()
 
@@ -166,7 +166,8 @@ def test_faults_are_one_line(unembed: Run, folder: Path, tmp_path: Path, gpt2_fo
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     (copy / "values/score.npy").write_bytes(b"short")
     verified = unembed("index", "verify", copy)
-    assert verified.exit_code == 1 and "values/score.npy: 5 bytes instead of" in verified.stdout
+    assert verified.exit_code == 1
+    assert "values/score.npy  5 bytes instead of" in verified.stdout and "1 of " in verified.stdout
     assert unembed("index", "verify", folder).exit_code == 0
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 noir\n")

@@ -1,1 +1,0 @@
-"""`unembed index ...`: build, status, triggers, search, SQL, verify, export."""

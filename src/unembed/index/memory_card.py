@@ -1,0 +1,224 @@
+"""One memory's card: its description, what its value promotes and suppresses, and the text on which it fires most."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.document.model import Answer, Screen
+from unembed.gallery import MemoryDescriptions, memory_descriptions, saved_descriptions
+from unembed.names import Basis, Pole, SignedMemory
+from unembed.options import Index as GivenIndex
+from unembed.options import Memory, Option, Seed, ShowUnlearned, Tokens, ValueBasis
+from unembed.results import Provenance, Table
+from unembed.version import __version__
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.memories.truth_of_values import ReadingTruth
+    from unembed.models.decoder import Decoder
+    from unembed.models.model_source import UnopenedModel
+
+_TRIGGERS = 5
+
+
+@dataclass(frozen=True)
+class PoleOfMemory:
+    """One sign of a memory's coefficient: what is known of it."""
+
+    pole: Pole
+    title: str
+    """Empty where the memory fires at one sign only."""
+    description: str | None
+    triggers: Table | None
+    """None without an index."""
+    often: str = ""
+    """On how many tokens the memory fires at this sign."""
+
+    @property
+    def strength(self) -> float:
+        """The size of the coefficient on its top trigger."""
+        found = self.triggers
+        return max((abs(m) for m in found.columns["coefficient"]), default=0.0) if found else 0.0
+
+
+@dataclass(frozen=True)
+class MemoryCard:
+    """What `unembed value` draws."""
+
+    tokens: Table
+    """Those at both ends of the value, at the coefficient's sign `shown`."""
+    shown: Pole
+    poles: Sequence[PoleOfMemory]
+    """The one that was named with its sign first, else the stronger one."""
+    truth: str | None
+    """How true the reading is, in words, where that was measured."""
+    to_build: str = ""
+    """The command that builds the index that is missing."""
+
+
+def value(
+    model: UnopenedModel,
+    memory: Memory,
+    *,
+    tokens: Tokens = 10,
+    basis: ValueBasis = None,
+    show_unlearned: ShowUnlearned = False,
+    index: GivenIndex,
+    distinctive: Annotated[
+        bool,
+        Option("List the tokens that set the value apart from the others of its layer, not those it raises most."),
+    ] = False,
+    truth: Annotated[bool, Option("Measure whether adding the value raises the tokens listed as promoted.")] = False,
+    seed: Seed = 0,
+) -> Answer:
+    """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
+
+    An index answers alone, without the model: only --lens, --basis, --show-unlearned, --truth, and more tokens than the
+    index holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire
+    with either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A
+    description is shown where a gallery has one (see `unembed memories`), but not where --truth finds that adding the
+    value does not raise the tokens listed as promoted. --json, --csv and --html hold the tokens.
+
+    Caution: What a value promotes is a reading of its direction; --truth measures how far adding the value does that.
+    Triggers are the strongest of one corpus.
+    """
+    needs_model = basis == "final" or (basis is None and model.has_lens)
+    place: tuple[int, int]
+    stored = None if needs_model or show_unlearned or truth or distinctive else index(opened=False)
+    if stored is not None and basis not in (None, stored.provenance.basis):
+        stored = None  # its tokens were read in another basis
+    table, measured = None if stored is None else _stored_tokens(stored, memory, tokens), None
+    if stored is not None and table is not None and (known := model.known) is not None:
+        opened, is_signed = stored, "negative" in stored.poles
+        place = opened.memory(*memory.address)
+        name = opened.memory_name(*place, memory.pole)
+        described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
+    else:
+        from unembed.jacobian import basis_or_default
+
+        lm = model.open()
+        chosen = basis_or_default(lm, basis, "raw")
+        place = lm.memory(*memory.address)
+        opened = index()
+        name, is_signed = lm.memory_name(*place, memory.pole), lm.is_signed(place[0])
+        signed = SignedMemory(*place, memory.pole)
+        table = _tokens(lm, signed, tokens, chosen, show_unlearned, distinctive=distinctive)
+        described = memory_descriptions(lm, None if opened is None else opened.path)
+        if truth:
+            from unembed.memories.truth_of_values import reading_truth
+
+            measured = reading_truth(lm, [signed], basis=chosen, seed=seed)
+            table = _with_truth(table, measured, seed)
+    poles = _poles(opened, SignedMemory(*place, memory.pole), described, is_signed=is_signed)
+    if measured is not None and not measured.borne_out[0]:
+        poles = [replace(one, description=None) for one in poles]
+    layer_truth = None if opened is None else opened.truth
+    if layer_truth is not None and layer_truth.provenance.basis != table.provenance.basis:
+        layer_truth = None  # it was measured for another reading
+    if measured is None and layer_truth is not None and layer_truth.is_above_control(place[0]) is False:
+        poles = [replace(one, description=None) for one in poles]
+    of_layer = None if layer_truth is None else layer_truth.in_words(place[0])
+    words = of_layer if measured is None else measured.in_words()
+    to_build = f"unembed index build --model {shlex.quote(model.name)}" if opened is None else ""
+    return Answer.of_table(
+        table,
+        screen=Screen("memory", {"memory": name}),
+        view=MemoryCard(table, memory.pole, poles, words, to_build),
+    )
+
+
+def _poles(
+    index: Index | None, memory: SignedMemory, described: MemoryDescriptions, *, is_signed: bool
+) -> list[PoleOfMemory]:
+    """The poles of a memory: the one that was named with its sign first, else the stronger one."""
+    found: list[PoleOfMemory] = []
+    for pole in get_args(Pole) if is_signed else (memory.pole,):
+        known = index is not None and pole in index.poles
+        triggers = index.triggers(*memory.address, _TRIGGERS, pole=pole) if index is not None and known else None
+        description = described.of(memory.layer, cast(int, memory.index), negative=pole == "negative")
+        title = f"At {pole} coefficients" if is_signed else ""
+        found.append(PoleOfMemory(pole, title, description, triggers, _how_often(index, memory, pole)))
+    first = {memory.pole} if memory.pole == "negative" else set[str]()
+    return sorted(found, key=lambda one: (one.pole not in first, -one.strength))
+
+
+def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
+    """On how many tokens of the index's corpus a gated memory fires at a sign; empty where that is not known."""
+    if index is None or len(index.poles) < 2 or index.firing_shares is None:
+        return ""
+    share = float(index.firing_shares[pole][index.row(*memory.address)])
+    size = index.usual_size(*memory.address)
+    return f"fires on {100 * share:.2g} % of the tokens (half of its usual size, {size:.2g}, or more)"
+
+
+def _stored_tokens(index: Index, memory: SignedMemory, top: int) -> Table | None:
+    """The tokens as an index holds them; None where it holds fewer, or none that are suppressed."""
+    if index.suppressed is None or top > index.manifest.settings["top_tokens"]:
+        return None
+    ends = {name: index.value_tokens(*memory.address, top, bottom=bottom).columns for name, bottom in _ends(memory)}
+    columns = {
+        f"{name}_{column.removeprefix('token_')}": read[column]
+        for name, read in ends.items()
+        for column in ("token_id", "token", "score")
+    }
+    for name in ends if memory.sign < 0 else ():
+        columns[f"{name}_score"] = [-score for score in columns[f"{name}_score"]]
+    notes = {"show_unlearned": False}
+    provenance = replace(index.provenance, corpus=None, seed=None, version=__version__, notes=notes)
+    place = index.memory(*memory.address)
+    return _titled(index.memory_name(*place, memory.pole), index.value_norm(*place), columns, provenance)
+
+
+def _ends(memory: SignedMemory) -> tuple[tuple[str, bool], tuple[str, bool]]:
+    """What is listed, and whether it is the lower end of the value's scores; the ends change places with the sign."""
+    return ("promoted", memory.sign < 0), ("suppressed", memory.sign > 0)
+
+
+def _tokens(
+    lm: Decoder, memory: SignedMemory, top: int, basis: Basis, show_unlearned: bool, *, distinctive: bool
+) -> Table:
+    """The tokens as the weights give them."""
+    from unembed.memories import distinctive_tokens
+    from unembed.memories.values import Values
+
+    columns: dict[str, Any] = {}
+    values = Values(lm)
+    read = partial(distinctive_tokens, lm) if distinctive else values.top
+    layer, column = cast("tuple[int, int]", memory.address)
+    for name, bottom in _ends(memory):
+        ids, scores = read(layer, column, top, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
+        columns |= {
+            f"{name}_id": ids.tolist(),  # pyright: ignore[reportUnknownMemberType]
+            f"{name}_token": lm.token_strings(ids),
+            f"{name}_score": (memory.sign * scores).tolist(),  # pyright: ignore[reportUnknownMemberType]
+        }
+    notes = {"show_unlearned": show_unlearned, **({"scores": "standardised"} if distinctive else {})}
+    provenance = lm.provenance(basis=basis, notes=notes)
+    return _titled(lm.memory_name(layer, column, memory.pole), values.norm(layer, column), columns, provenance)
+
+
+def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
+    ways = {"final": ", read through the final norm", "jacobian": ", read by the fitted lens"}
+    through = ways.get(str(provenance.basis), "")
+    if "scores" in provenance.notes:
+        through += (
+            "; scores in standard deviations over the layer's values: what sets it apart, not what it raises most"
+        )
+    title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}{through}"
+    return Table(title, columns, provenance)
+
+
+def _with_truth(table: Table, measured: ReadingTruth, seed: int) -> Table:
+    """The tokens, whose provenance holds how true they are."""
+    row = next(measured.to_table().rows())
+    numbers = {name: row[name] for name in ("correlation", "overlap", "control_99", "borne_out")}
+    notes = {**table.provenance.notes, "truth": numbers}
+    return Table(table.title, table.columns, replace(table.provenance, seed=seed, notes=notes))
+
+
+ANALYSIS = Analysis("value", value, Needs.UNOPENED, Cost.INSTANT, "unembed value L7M985 --tokens 5")
