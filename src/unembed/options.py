@@ -133,6 +133,14 @@ Corpus = Annotated[
     ),
 ]
 MaxTokens = Annotated[int, Option("Largest number of tokens to run.", low=1, aliases=("--tokens",))]
+LensFile = Annotated[
+    str | None,
+    Option(
+        "Read streams and values through this fitted lens, a file that unembed fit-lens wrote; none: through the "
+        "logit lens. Default: the lens that fit-lens kept for this model, if there is one.",
+        metavar="FILE",
+    ),
+]
 Seed = Annotated[int, Option("Seed of all random choices.")]
 AnySeed = Annotated[int | None, Option("Seed of all random choices.")]
 """Where none is given, the likeliest token follows; or the seed is one that no other command's examples have."""

@@ -124,7 +124,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "circuits/term-importance": (TABLE, "circuits term-importance --corpus text.txt --max-tokens 300"),
     "circuits/in-context": (TABLE, "circuits in-context --corpus long.txt --window 64 --windows 3"),
     "circuits/in-context/without": (TEXT, "circuits in-context --corpus long.txt --window 64 --without 1.0"),
-    "confidence": (TABLE, "confidence --top 3 --windows 2 --corpus text.txt"),
+    "confidence": (TABLE, "confidence --top 3 --text-windows 2 --corpus text.txt"),
     "toxicity/select": (TABLE, "toxicity select --values 4"),
     "toxicity/select/lowest": (TEXT, "toxicity select --values 4 --lowest --coefficient 2"),
     "toxicity/evaluate": (

@@ -112,5 +112,5 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 
 def test_the_answer_has_a_row_for_each_measured_memory() -> None:
-    table = confidence_answer(unembed.load(), top=2, windows=2)
+    table = confidence_answer(unembed.load(), top=2, text_windows=2)
     assert len(table) == len(set(table["memory"])) >= 4

@@ -44,6 +44,8 @@ def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Outp
     facts = {"model": found.provenance.model, **sizes}
     report = Report(group, found.title, "", listing.source, found.provenance, found.sections, facts)
     by_hand = None if found.view is None else drawing_of(found.view)
+    if by_hand is None and output.takes(report):
+        return found
     if output.html is not None:
         made = None if by_hand is None else by_hand.page
         write_page(output.html, page(report, _drawing(found)) if made is None else made())
@@ -54,7 +56,7 @@ def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Outp
         sys.stdout.write(table.to_csv())
     elif output.html is None or output.plain:
         with_maps = found.data is not None
-        draw = partial(_drawn, report, with_maps=with_maps) if by_hand is None else by_hand.draw
+        draw = partial(drawn, report, with_maps=with_maps) if by_hand is None else by_hand.draw
         show(lambda width: draw(width, plain=output.plain), plain=output.plain)
     for remark in found.remarks:
         print(visible(remark, prose=True), file=sys.stderr)
@@ -70,18 +72,23 @@ def _drawing(found: Answer) -> str:
     return Card(dict(found.drawing()), "").on_page()
 
 
-def _drawn(report: Report, width: int, *, plain: bool, with_maps: bool) -> RenderableType:
-    """Draw brief tables and the figures that a terminal can show; maps unless the answer is only its tables."""
+def drawn(report: Report, width: int, *, plain: bool, with_maps: bool, sentences_first: bool = False) -> RenderableType:
+    """Draw brief tables and the figures that a terminal can show; maps unless the answer is only its tables.
+
+    Args:
+        sentences_first: the text of a section above its tables, and no figures: for a client that gets these as
+            pictures.
+    """
     from rich.console import Group
-    from rich.padding import Padding
     from rich.text import Text
 
-    from unembed.document import as_written
     from unembed.results import visible_rich
 
     parts: list[Any] = []
     for section in report.sections:
-        for figure in section.figures if with_maps else ():
+        texts = [_paragraph(text) for text in section.text]
+        parts += texts if sentences_first else []
+        for figure in section.figures if with_maps and not sentences_first else ():
             if figure.kind == "heat":
                 parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
         # Long tables behind a page's fold (every pair, every eigenvalue) are for pages and JSON, unless they are all
@@ -90,12 +97,31 @@ def _drawn(report: Report, width: int, *, plain: bool, with_maps: bool) -> Rende
         shown = [one for one in section.exhibits if not one.folded] or ([] if scatters else section.exhibits)
         for exhibit in shown:
             parts += _table(exhibit, width, plain)
-        for figure in scatters:
-            parts += [Text(figure.title, style="bold"), _scatter(figure, report, width), Text()]
-        for text in section.text:
-            written = visible_rich(as_written(text.replace("`", "")), prose=True)
-            parts.append(Padding(written, (0, 0, 1, 0), expand=False))
+        if not sentences_first:
+            for figure in scatters:
+                parts += [Text(figure.title, style="bold"), _scatter(figure, report, width), Text()]
+            parts += texts
     return Group(*parts, visible_rich(report.provenance.line(), prose=True, style="dim"))
+
+
+def with_sentences_first(report: Report, width: int) -> RenderableType:
+    """Draw a result for a client that gets its figures as pictures: the title, and sentences above tables."""
+    from rich.console import Group
+
+    from unembed.results import visible_rich
+
+    return Group(
+        visible_rich(report.title, prose=True), drawn(report, width, plain=True, with_maps=False, sentences_first=True)
+    )
+
+
+def _paragraph(text: str) -> RenderableType:
+    from rich.padding import Padding
+
+    from unembed.document import as_written
+    from unembed.results import visible_rich
+
+    return Padding(visible_rich(as_written(text.replace("`", "")), prose=True), (0, 0, 1, 0), expand=False)
 
 
 def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from unembed.errors import InvalidInput
-from unembed.options import Option
+from unembed.options import LensFile, Option
 from unembed.results import check_writable
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
+    from unembed.document import Report
 
 NO_LENS = "none"
 """What --lens takes for the logit lens."""
@@ -41,14 +42,7 @@ class Opening:
     offline: Annotated[bool, Option("Use only what is on this machine.")] = False
     dtype: Annotated[str | None, Option("float32, bfloat16, float16; default: as saved.")] = None
     device: Annotated[str | None, Option("cpu, cuda, cuda:1, ...; auto: over all GPUs, then memory, then disk.")] = None
-    lens: Annotated[
-        str | None,
-        Option(
-            "Read streams and values through this fitted lens, a file that unembed fit-lens wrote; none: through the "
-            "logit lens. Default: the lens that fit-lens kept for this model, if there is one.",
-            metavar="FILE",
-        ),
-    ] = None
+    lens: LensFile = None
     trust_remote_code: Annotated[
         bool, Option("Run the code in the model's repository, which can do anything that you can.")
     ] = False
@@ -172,6 +166,10 @@ class Output:
             check_writable(self.html)
         if self.as_json or self.csv:
             _data_in_utf8()
+
+    def takes(self, report: Report) -> bool:
+        """Tell whether the result goes elsewhere than to the terminal and files; such a kind of output keeps it."""
+        return False
 
     @property
     def for_terminal(self) -> bool:

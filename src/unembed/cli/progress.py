@@ -4,6 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Listener = Callable[[str, int, int | None], None]
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Generator[None]:
+    """A context in which every progress line also tells the listener its stage, how much is done, and of how much."""
+    before = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(before)
 
 
 class ProgressLine:
@@ -16,6 +32,8 @@ class ProgressLine:
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Show how much of a stage is done; at most ten times a second."""
+        if (listener := _LISTENER.get()) is not None:
+            listener(stage, done, total)
         now = time.monotonic()
         if stage != self._stage:
             self._stage, self._began = stage, now

@@ -12,6 +12,9 @@ from unembed.cli.command import command
 from unembed.cli.option_groups import Opening
 from unembed.options import IndexFolder, Option
 
+Host = Annotated[str, Option("Address to listen on; default: this machine only.")]
+Port = Annotated[int, Option("Port to listen on; 0: any free one.", low=0, high=65535)]
+
 
 @command("serve", "unembed serve --model wren --port 8000")
 def serve(
@@ -21,8 +24,8 @@ def serve(
         Option("Open on this view: what follows #/ in the page's address, such as heads?head=L1H0.", metavar="VIEW"),
     ] = None,
     index: IndexFolder = None,
-    host: Annotated[str, Option("Address to listen on; default: this machine only.")] = "127.0.0.1",
-    port: Annotated[int, Option("Port to listen on; 0: any free one.", low=0, high=65535)] = 7333,
+    host: Host = "127.0.0.1",
+    port: Port = 7333,
     browser: Annotated[bool, Option("Open the page at once.")] = True,
     opening: Opening = Opening(),
 ) -> None:

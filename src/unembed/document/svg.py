@@ -6,6 +6,7 @@ Colours are classes, not values: a drawing inside a page and one in a separate f
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -39,6 +40,18 @@ svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #
 for _i in range(SERIES):
     STYLE += f".figure .s{_i} {{ stroke: var(--s{_i}); }} .figure .f{_i} {{ fill: var(--s{_i}); }}\n"
     STYLE += f".figure .refband.s{_i} {{ fill: var(--s{_i}); stroke: none; }}\n"
+
+
+_SCHEME = re.compile(r"@media \(prefers-color-scheme: dark\) \{.*?\} \}", re.DOTALL)
+_VARIABLE = re.compile(r"(--[a-z0-9-]+): ([^;]+);")
+
+
+def in_plain_colours(drawing: str) -> str:
+    """Return a separate drawing on white, its colours written out: for readers of SVG that know no CSS variables."""
+    light = _SCHEME.sub("", drawing)
+    for name, colour in dict(_VARIABLE.findall(light)).items():
+        light = light.replace(f"var({name})", colour)
+    return light.replace("</style>", '</style><rect width="100%" height="100%" fill="#fff"/>', 1)
 
 
 @dataclass

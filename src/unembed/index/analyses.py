@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Exhibit, Screen, Section
 from unembed.names import Among, FiredBy, PromotedBy
-from unembed.options import AnySide, Context, Memory, Option, PerLayer, Places, Seed, Top
+from unembed.options import AnySide, Context, LensFile, Memory, Option, PerLayer, Places, Seed, Top
 from unembed.results import Table, bytes_in_words, visible
 
 if TYPE_CHECKING:
@@ -111,9 +110,7 @@ def truth(
     *,
     per_layer: PerLayer = 10,
     places: Places = 24,
-    lens: Annotated[
-        Path | None, Option("The fitted lens by which values are read; default: that of the cache.")
-    ] = None,
+    lens: LensFile = None,
     seed: Seed = 0,
 ) -> Table:
     """Measure by layer how true readings of values are, and store the result with the index.
@@ -125,7 +122,7 @@ def truth(
     from unembed.jacobian import cached_lens, open_lens
 
     lm = index.model
-    found = cached_lens(lm) if lens is None else open_lens(lens)
+    found = cached_lens(lm) if lens is None else None if lens == "none" else open_lens(lens)
     if found is not None:
         lm.lens = found.bound_to(lm)  # pyright: ignore[reportAttributeAccessIssue]
     return index.measure_truth(per_layer, contexts=places, seed=seed).to_table()

@@ -241,7 +241,7 @@ def confidence_answer(
     *,
     top: Top = 10,
     corpus: Corpus = None,
-    windows: Annotated[int, Option("Windows of 32 tokens in which effects are measured.", low=1)] = WINDOWS,
+    text_windows: Annotated[int, Option("Windows of 32 tokens in which effects are measured.", low=1)] = WINDOWS,
     seed: AnySeed = None,
 ) -> Table:
     """Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
@@ -253,7 +253,7 @@ def confidence_answer(
     Caution: The null space is the 5 % of directions that are read least; no gap need separate them from the others.
     through_scale is measured: believe it first, and neither where memories drawn at random show the same.
     """
-    return confidence_memories(lm, top, corpus=corpus, windows=windows, seed=seed or 0).to_table()
+    return confidence_memories(lm, top, corpus=corpus, windows=text_windows, seed=seed or 0).to_table()
 
 
 ANALYSIS = Analysis(

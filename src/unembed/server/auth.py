@@ -52,6 +52,7 @@ class Guard:
     token: str
     port: int
     hosts: frozenset[str] = LOOPBACK
+    needed: str = _OPEN_LINK
     _in_flight: int = field(default=0, init=False)
 
     @property
@@ -87,7 +88,7 @@ class Guard:
         """Return the answer to a request that is not passed on; None for one that is."""
         host = _host_of(headers.get("host", ""))
         if host not in self.hosts:
-            return _refused(421, "host", f"host {host[:80]!r} is not served here", _OPEN_LINK)
+            return _refused(421, "host", f"host {host[:80]!r} is not served here", self.needed)
         origin = headers.get("origin")
         # The port is compared as well, because cookies do not distinguish the ports of a host.
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
@@ -99,7 +100,7 @@ class Guard:
         if path == "/" and "token" in query and self._matches(query["token"]):
             return self._without_token(query)
         if path.startswith("/api/") and not self._is_authenticated(headers):
-            return _refused(401, "token", "no token", _OPEN_LINK)
+            return _refused(401, "token", "no token", self.needed)
         if self._in_flight >= MAX_IN_FLIGHT and path != "/api/v1/status":
             return _refused(503, "busy", "too many requests at once", "Try again in a moment")
         return None

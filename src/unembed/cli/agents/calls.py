@@ -1,4 +1,4 @@
-"""Calls of tools: one at a time, on models that stay open; answers are the terminal's text, in pages."""
+"""Calls of tools: one at a time, on models that stay open; answers are text in pages, and pictures."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from unembed.cli.agents.pictures import pictures_of
 from unembed.cli.agents.tools import MODEL, Tool, checked, tools, with_models
 from unembed.cli.option_groups import Opening, Output
+from unembed.cli.progress import listening
 from unembed.errors import IndexFault, InvalidInput, UnembedError
 from unembed.results import visible
 from unembed.validation import valid_seed
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unembed import LanguageModel
+    from unembed.document import Report
 
 LARGEST = 4_000
 """Characters of an answer; the rest is read by `more`."""
@@ -48,11 +51,73 @@ class OpenModel(Opening):
         return self.lm
 
 
+@dataclass(frozen=True, kw_only=True)
+class Collected(Output):
+    """An output that keeps the results for an answer of another form than the terminal's."""
+
+    plain: bool = True
+    reports: list[Report] = field(default_factory=list[Any])
+
+    def takes(self, report: Report) -> bool:
+        """Keep the result."""
+        self.reports.append(report)
+        return True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call returns: text, pictures as PNG, and whether it is an error, whose text says what to do."""
+
+    text: str
+    pictures: tuple[bytes, ...] = ()
+    failed: bool = False
+
+
+class Cancelled(UnembedError):
+    """Raised within a call whose client no longer waits for it."""
+
+
+@dataclass
+class UnderWay:
+    """A call that is running: where its progress goes, and whether the client still waits."""
+
+    report: Callable[[str, int, int | None], None] = lambda _stage, _done, _total: None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        """Pass progress on.
+
+        Raises:
+            Cancelled: the client no longer waits.
+        """
+        self.check()
+        self.report(stage, done, total)
+
+    def check(self, *_: object) -> None:
+        """End the call where the client no longer waits.
+
+        Raises:
+            Cancelled: it does not.
+        """
+        if self.cancelled.is_set():
+            raise Cancelled("this call was cancelled")
+
+    @contextlib.contextmanager
+    def watched(self, lm: LanguageModel) -> Generator[None]:
+        """A context in which the call ends before the next forward pass, or progress, after it was cancelled."""
+        hook = lm.hf.register_forward_pre_hook(self.check)
+        try:
+            with listening(self.progress):
+                yield
+        finally:
+            hook.remove()
+
+
 class Calls:
     """The tools, the open model, and the answers that have further pages."""
 
     def __init__(self, opening: Opening, folder: Path | None = None) -> None:
-        """Prepare the tools; the model is opened by the first call that needs it.
+        """Prepare the tools; a model is opened by the first call that needs it.
 
         Args:
             opening: the model that calls ask where they name none, and how it is opened.
@@ -69,8 +134,16 @@ class Calls:
         self._count = 0
         self._one_at_a_time = threading.Lock()
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The first page of a tool's answer.
+    def open_default(self) -> None:
+        """Open the model of calls that name none.
+
+        Raises:
+            ModelUnavailable: it cannot be opened.
+        """
+        self._model(self.opening.model)
+
+    def call(self, name: str, arguments: Mapping[str, Any], under_way: UnderWay | None = None) -> Answer:
+        """The first page of a tool's answer, with its pictures.
 
         Raises:
             UnembedError: there is no such tool, or an argument is not one that it takes; the message says what is.
@@ -80,7 +153,8 @@ class Calls:
         tool = self.tools[name]
         checked(tool, arguments, self.models)
         with self._one_at_a_time:
-            return self._page_of(self._run(tool, arguments))
+            text, pictures = self._run(tool, arguments, under_way or UnderWay())
+            return Answer(self._page_of(text), pictures)
 
     def more(self, handle: str, page: int) -> str:
         """A further page of an answer.
@@ -97,15 +171,18 @@ class Calls:
             raise InvalidInput(f"page {page} of answer {handle}", why=f"it has pages 1 to {len(pages)}")
         return pages[page - 1]
 
-    def _run(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """Return what the command prints for a person, without colour."""
+    def _run(self, tool: Tool, arguments: Mapping[str, Any], under_way: UnderWay) -> tuple[str, tuple[bytes, ...]]:
+        """Return what the command prints for a person, without colour and its sentences first, and its figures."""
+        from unembed.cli.answer import with_sentences_first
+        from unembed.cli.output import show
+
         name = str(arguments.get(MODEL, self.opening.model))
         lm = self._model(name)
         opening: dict[str, Any] = vars(with_models(self.opening, name)) | {"lm": lm}
-        printed, said = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        printed, said, output = io.StringIO(), io.StringIO(), Collected()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), under_way.watched(lm):
             try:
-                slots = tool.slots(arguments, OpenModel(**opening), Output(plain=True))
+                slots = tool.slots(arguments, OpenModel(**opening), output)
                 if tool.takes_index:
                     slots["folder"] = self._index_of(lm, name)
                     slots |= {MODEL: None} if MODEL in tool.command.slots else {}
@@ -114,8 +191,10 @@ class Calls:
                 raise InvalidInput(f"{tool.name}: {error.format_message()}") from None
             except typer.Exit:
                 pass
+            for report in output.reports:
+                show(lambda width, one=report: with_sentences_first(one, width), plain=True)
         sys.stderr.write(said.getvalue())
-        return f"{printed.getvalue().strip()}\n"
+        return f"{printed.getvalue().strip()}\n", pictures_of(output.reports)
 
     def _model(self, name: str) -> LanguageModel:
         """The open model of a name; one is open at a time."""
@@ -160,16 +239,17 @@ class Calls:
         return self._pages[handle][0]
 
 
-def answer(calls: Calls, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the answer to a call, and whether it is an error: one line that says what to do."""
+def answer(calls: Calls, name: str, arguments: Mapping[str, Any], under_way: UnderWay | None = None) -> Answer:
+    """Return the answer to a call; an error is one line that says what to do."""
     try:
         if name == "more":
-            return calls.more(str(arguments.get("handle", "")), _page_number(arguments.get("page", 2))), False
-        return calls.call(name, arguments), False
+            return Answer(calls.more(str(arguments.get("handle", "")), _page_number(arguments.get("page", 2))))
+        return calls.call(name, arguments, under_way)
     except UnembedError as error:
-        return _in_one_line(str(error)), True
+        return Answer(_in_one_line(str(error)), failed=True)
     except (MemoryError, RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:
-        return _in_one_line(f"{name} failed: {type(error).__name__}: {error}. Try other arguments"), True
+        text = f"{name} failed: {type(error).__name__}: {error}. Try other arguments"
+        return Answer(_in_one_line(text), failed=True)
 
 
 def _page_number(value: Any) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
+from base64 import b64encode
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from unembed.cli.agents.calls import Calls, answer
+from unembed.cli.agents.calls import Calls, UnderWay, answer
 from unembed.errors import ExtraMissing
 from unembed.version import __version__
 
@@ -18,6 +21,7 @@ _INSTRUCTIONS = (
     "shows one memory (FFN neuron), `ablate` and `patch` measure what parts do by changing the model. Numbers are "
     "measured on the model itself; what a direction 'promotes' is a reading, which an ablation may contradict."
 )
+_PATH = "/api/mcp"
 _MORE = "Read a further page of an answer that was longer than one."
 _MORE_SCHEMA = {
     "type": "object",
@@ -43,6 +47,7 @@ def server_of(calls: Calls) -> Server[Any]:
         raise ExtraMissing(
             "unembed mcp", why="the package mcp is not installed", instead="pip install 'unembed[mcp]'"
         ) from None
+    import anyio.from_thread
     import anyio.to_thread
 
     async def list_tools(context: Any, request: Any) -> types.ListToolsResult:
@@ -55,11 +60,22 @@ def server_of(calls: Calls) -> Server[Any]:
         )
 
     async def call_tool(context: Any, request: types.CallToolRequestParams) -> types.CallToolResult:
-        # A client that cancels gets its answer at once; the model's work ends on its own, and the next call waits.
-        text, failed = await anyio.to_thread.run_sync(
-            answer, calls, request.name, request.arguments or {}, abandon_on_cancel=True
-        )
-        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
+        # A client that cancels gets its answer at once; the model's work ends before its next forward pass.
+        under_way = UnderWay(_throttled(lambda *done: anyio.from_thread.run(context.session.report_progress, *done)))
+        arguments = request.arguments or {}
+        try:
+            given = await anyio.to_thread.run_sync(
+                answer, calls, request.name, arguments, under_way, abandon_on_cancel=True
+            )
+        except anyio.get_cancelled_exc_class():
+            under_way.cancelled.set()
+            raise
+        pictures = [
+            types.ImageContent(type="image", data=b64encode(one).decode("ascii"), mime_type="image/png")
+            for one in given.pictures
+        ]
+        text = types.TextContent(type="text", text=given.text)
+        return types.CallToolResult(content=[text, *pictures], is_error=given.failed)
 
     return Server(
         "unembed",
@@ -68,6 +84,19 @@ def server_of(calls: Calls) -> Server[Any]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+
+
+def _throttled(send: Callable[[float, float | None, str], None]) -> Callable[[str, int, int | None], None]:
+    """Return a listener that sends progress at most twice a second."""
+    last = 0.0
+
+    def report(stage: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= 0.5:
+            last = now
+            send(done, total, stage)
+
+    return report
 
 
 def serve_stdio(calls: Calls) -> None:
@@ -82,3 +111,32 @@ def serve_stdio(calls: Calls) -> None:
             await server.run(incoming, outgoing, server.create_initialization_options())
 
     anyio.run(run)
+
+
+def serve_http(calls: Calls, host: str, port: int) -> None:
+    """Answer over HTTP until interrupted; prints the address and the token that a client must send.
+
+    Host names, origins, the token and the size of requests are checked as those of the explorer are.
+
+    Raises:
+        InvalidInput: the address cannot be used.
+    """
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    from unembed.server.auth import LOOPBACK, Guard, new_token
+    from unembed.server.serve import listening_socket
+
+    # The guard checks hosts and origins.
+    open_to_all = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    app = server_of(calls).streamable_http_app(streamable_http_path=_PATH, transport_security=open_to_all)
+    listener, token = listening_socket(host, port), new_token()
+    port = listener.getsockname()[1]
+    guarded = Guard(app, token, port, LOOPBACK | {host.lower()}, needed="Send the token that `unembed mcp` printed")
+    if host not in LOOPBACK:
+        print(f"unembed: {host} can be reached from other machines; anyone with the token can use it.", file=sys.stderr)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}{_PATH}"
+    print(f"unembed tools of {calls.opening.model}: {address}\nAuthorization: Bearer {token}", flush=True)
+    config = uvicorn.Config(guarded, log_level="warning", access_log=False, server_header=False)
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
