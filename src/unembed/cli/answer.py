@@ -110,9 +110,9 @@ def with_sentences_first(report: Report, width: int) -> RenderableType:
 
     from unembed.results import visible_rich
 
-    return Group(
-        visible_rich(report.title, prose=True), drawn(report, width, plain=True, with_maps=False, sentences_first=True)
-    )
+    named = any(one.table.title == report.title for section in report.sections for one in section.exhibits)
+    title = [] if named else [visible_rich(report.title, prose=True)]
+    return Group(*title, drawn(report, width, plain=True, with_maps=False, sentences_first=True))
 
 
 def _paragraph(text: str) -> RenderableType:
@@ -179,12 +179,13 @@ def _heat(figure: Figure, report: Report, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
+    from unembed.document.charts import axis_of
     from unembed.results import visible
 
     columns = report.exhibits[figure.table].table.columns
     keys = zip(columns[figure.rows], columns[figure.x], strict=True)
     values = dict(zip(keys, columns[figure.y[0]], strict=True))
-    down, across = list(dict.fromkeys(columns[figure.rows])), list(dict.fromkeys(columns[figure.x]))
+    down, across = axis_of(columns[figure.rows]), axis_of(columns[figure.x])
     largest = figure.y_range[1] if figure.y_range else max((abs(v) for v in values.values()), default=0.0) or 1.0
     names = {x: visible(str(x))[:10] for x in across}
     cell = max(5, max(map(len, names.values()), default=0))

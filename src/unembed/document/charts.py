@@ -238,10 +238,15 @@ def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     _references(canvas, figure, x, n, y)
 
 
+def axis_of(column: Sequence[Any]) -> list[Any]:
+    """Return the values along an axis of a map: whole numbers in their order, names in that of the rows."""
+    found = list(dict.fromkeys(column))
+    return sorted(found) if all(isinstance(one, int) for one in found) else found
+
+
 def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
     """Draw a matrix as colours: darker for larger numbers, and another colour below zero."""
-    across = list(dict.fromkeys(columns[figure.x]))
-    down = list(dict.fromkeys(columns[figure.rows]))
+    across, down = axis_of(columns[figure.x]), axis_of(columns[figure.rows])
     canvas.left = max(
         canvas.left, 7 * max((len(format_number(name)) for name in down), default=0) + (26 if figure.y_label else 10)
     )

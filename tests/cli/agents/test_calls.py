@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from unembed.cli.agents.calls import LARGEST, Calls, answer
+from unembed.cli.agents.calls import LARGEST, Calls, UnderWay, answer
 from unembed.cli.option_groups import Opening
 
 Run = Callable[..., Result]
@@ -16,25 +16,51 @@ def calls() -> Calls:
     return Calls(Opening(model="wren"))
 
 
-def test_an_answer_is_what_the_command_prints(unembed: Run, calls: Calls) -> None:
-    text, failed = answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war lasted from 1861"})
+def test_an_answer_is_what_the_command_prints_with_its_sentences_first(unembed: Run, calls: Calls) -> None:
+    given = answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war lasted from 1861"})
     printed = unembed("circuits", "look", "L1H0", "The war lasted from 1861", "--plain", "--model", "wren").stdout
-    assert not failed and text.strip() == printed.strip()
+    lines = given.text.splitlines()
+    tables = [line for line in printed.splitlines() if line.startswith(" ") or "─" in line]
+    assert not given.failed and tables and set(tables) <= set(lines)
+    assert lines.index(next(line for line in lines if line.startswith("At position"))) < 3
+
+
+def test_figures_are_pictures(calls: Calls) -> None:
+    given = answer(calls, "circuits-heads", {"model": "attn-2l"})
+    assert 1 <= len(given.pictures) <= 4
+    assert all(picture.startswith(b"\x89PNG\r\n") for picture in given.pictures)
+    assert len(set(given.pictures)) == len(given.pictures)
+
+
+def test_a_cancelled_call_ends_and_the_next_one_works(calls: Calls) -> None:
+    under_way = UnderWay()
+    reported: list[str] = []
+
+    def report(stage: str, _done: int, _total: int | None) -> None:
+        reported.append(stage)
+        under_way.cancelled.set()
+
+    under_way.report = report
+    given = answer(calls, "clusters", {}, under_way)
+    assert given.failed and "cancelled" in given.text and len(reported) == 1
+    look = {"head": "L1H0", "prompt": "The war"}
+    assert "cancelled" in answer(calls, "circuits-look", look, under_way).text  # before its first forward pass
+    assert not answer(calls, "circuits-look", look).failed
 
 
 def test_a_call_may_name_another_shipped_model(calls: Calls) -> None:
-    text, failed = answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war", "model": "attn-2l"})
-    assert not failed and "attn-2l" in text
+    given = answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war", "model": "attn-2l"})
+    assert not given.failed and "attn-2l" in given.text
 
 
 def test_a_long_answer_has_pages_that_hold_all_of_it(unembed: Run, calls: Calls) -> None:
     wanted = {"prompt": "The war lasted from 1861", "memories": 60}
-    first, failed = answer(calls, "trace", wanted)
-    assert not failed and len(first) <= LARGEST
+    first = answer(calls, "trace", wanted).text
+    assert len(first) <= LARGEST
     handle = first.split("more(handle='")[1].split("'")[0]
     pages, n = [first], 2
     while "more(handle" in pages[-1]:
-        pages.append(answer(calls, "more", {"handle": handle, "page": n})[0])
+        pages.append(answer(calls, "more", {"handle": handle, "page": n}).text)
         n += 1
     assert len(pages) >= 2 and all(len(page) <= LARGEST for page in pages)
     lines = [line for page in pages for line in page.splitlines() if line and not line.startswith("(page ")]
@@ -56,6 +82,6 @@ def test_a_long_answer_has_pages_that_hold_all_of_it(unembed: Run, calls: Calls)
 def test_a_failed_call_is_one_line_and_the_next_works(
     calls: Calls, name: str, arguments: dict[str, object], why: str
 ) -> None:
-    text, failed = answer(calls, name, arguments)
-    assert failed and why in text and "\n" not in text and "Traceback" not in text
-    assert not answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war"})[1]
+    given = answer(calls, name, arguments)
+    assert given.failed and why in given.text and "\n" not in given.text and "Traceback" not in given.text
+    assert not answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war"}).failed

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import anyio
+import httpx
 from mcp import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 
 def test_a_client_lists_tools_and_calls_them() -> None:
@@ -52,3 +54,43 @@ def test_lines_that_are_no_messages_do_not_end_the_server() -> None:
         server.stdin.close()
         assert server.wait(60) == 0
     assert any("tools" in one.get("result", {}) for one in answers)
+
+
+def test_over_http_a_client_with_the_token_gets_answers_pictures_and_progress() -> None:
+    command = [sys.executable, "-m", "unembed", "mcp", "--http", "--port", "0", "--model", "attn-2l"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    assert server.stdout is not None
+    address = server.stdout.readline().split(": ", 1)[1].strip()
+    name, token = server.stdout.readline().strip().split(": ", 1)
+    progress: list[str | None] = []
+
+    async def note(_done: float, _total: float | None, stage: str | None) -> None:
+        progress.append(stage)
+
+    async def session() -> None:
+        async with (
+            httpx.AsyncClient(headers={name: token}, timeout=None) as http,
+            streamable_http_client(address, http_client=http) as (incoming, outgoing, *_),
+            ClientSession(incoming, outgoing) as client,
+        ):
+            await client.initialize()
+            heads = await client.call_tool("circuits-heads", {}, progress_callback=note)
+            assert not heads.is_error and [one.type for one in heads.content[:2]] == ["text", "image"]
+            clusters = await client.call_tool("clusters", {"model": "wren"}, progress_callback=note)
+            assert not clusters.is_error and "merges" in progress
+
+    with server:
+        try:
+            assert httpx.post(address, json={}).status_code == 401
+            assert httpx.post(address, json={}, headers={name: f"{token}x"}).status_code == 401
+            assert httpx.post(address, json={}, headers={name: token, "host": "other.example"}).status_code == 421
+            anyio.run(session)
+        finally:
+            server.terminate()
+
+
+def test_a_model_that_cannot_be_opened_ends_the_start_in_one_line() -> None:
+    command = [sys.executable, "-m", "unembed", "mcp", "--model", "no-such-model", "--offline"]
+    ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert ended.returncode == 1 and ended.stdout == "" and "no-such-model" in ended.stderr
+    assert ended.stderr.count("\n") == 1
