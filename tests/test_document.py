@@ -357,3 +357,12 @@ def test_headings_of_numbers_keep_the_word_token() -> None:
     table = Table("T", {"previous_token": [0.5], "next_token": [" a"]}, PROVENANCE)
     made = page(Report("n", "t", "s", "p", PROVENANCE, (Section("S", (), (Exhibit("t", table),)),)))
     assert ">previous token</th>" in made and ">next</th>" in made
+
+
+def test_a_map_of_sorted_rows_has_its_numbers_in_order() -> None:
+    rows = {"layer": [1, 0, 1, 0], "head": [7, 2, 2, 7], "share": [0.9, 0.8, 0.1, 0.2]}
+    figure = Figure("h", "H", "heat", "t", "head", ("share",), rows="layer")
+    by_size = draw(figure, Table("t", rows, PROVENANCE))
+    order = [1, 3, 2, 0]
+    in_order = draw(figure, Table("t", {name: [one[i] for i in order] for name, one in rows.items()}, PROVENANCE))
+    assert sorted(re.findall(r"<rect[^>]*>", by_size)) == sorted(re.findall(r"<rect[^>]*>", in_order))
