@@ -103,11 +103,11 @@ def circuit_answer(
     change: Annotated[
         GroupChange | None,
         Option(
-            "What is done to one group at a time: set to 0, multiplied by --factor, or set to its values in the "
+            "What is done to one group at a time: set to 0, multiplied by --times, or set to its values in the "
             "counterfactual; default: patch, without a counterfactual silence."
         ),
     ] = None,
-    factor: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,
+    times: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,
     viewer: Annotated[
         Path | None,
         Option("Write the graph as JSON for the viewers of circuit-tracer and Neuronpedia.", metavar="FILE"),
@@ -131,7 +131,7 @@ def circuit_answer(
     if viewer is not None and prompt is None:
         raise InvalidInput("--viewer without a prompt", why="a viewer shows one prompt", instead="Give a prompt")
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
-    form = _Form(nodes, group_by, tuple(group or ()), change, factor, out, viewer)
+    form = _Form(nodes, group_by, tuple(group or ()), change, times, out, viewer)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
     if graph is not None:

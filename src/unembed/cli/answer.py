@@ -179,7 +179,7 @@ def _heat(figure: Figure, report: Report, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from unembed.document.charts import axis_of
+    from unembed.document import axis_of
     from unembed.results import visible
 
     columns = report.exhibits[figure.table].table.columns

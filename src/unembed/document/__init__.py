@@ -17,17 +17,22 @@ from unembed.document.model import Section as Section
 from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
+    from unembed.document.charts import axis_of as axis_of
+    from unembed.document.charts import draw as draw
     from unembed.document.files import PAGE as PAGE
     from unembed.document.html import page as page
     from unembed.document.numbers import as_written as as_written
+    from unembed.document.svg import in_plain_colours as in_plain_colours
     from unembed.document.terminal import summary as summary
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
+            "charts": "axis_of draw",
             "files": "PAGE",
             "html": "page",
             "numbers": "as_written",
+            "svg": "in_plain_colours",
             "terminal": "summary",
         },
     )

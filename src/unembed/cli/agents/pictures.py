@@ -20,8 +20,7 @@ def pictures_of(reports: Sequence[Report]) -> tuple[bytes, ...]:
         import resvg_py
     except ImportError:
         return ()
-    from unembed.document.charts import draw
-    from unembed.document.svg import in_plain_colours
+    from unembed.document import draw, in_plain_colours
 
     figures = [(figure, report) for report in reports for section in report.sections for figure in section.figures]
     drawings = (
