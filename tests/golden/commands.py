@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "circuit/rankings": (TEXT, f"circuit '{PROMPT}' --token ' the' --alone --kinds memories --rankings --max-nodes 8"),
     "circuit/groups": (
         TEXT,
-        f"circuit '{PROMPT}' --token ' the' --alone --group-by role --change scale --factor 0.5 --max-nodes 8",
+        f"circuit '{PROMPT}' --token ' the' --alone --group-by role --change scale --times 0.5 --max-nodes 8",
     ),
     "circuit/nothing": (TEXT, "circuit"),
     "value": (TABLE, "value L1M5"),
