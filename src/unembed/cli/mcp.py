@@ -17,7 +17,7 @@ def mcp(
         bool, Option("Answer over HTTP, at an address with a token, not on standard input and output.")
     ] = False,
     host: Host = "127.0.0.1",
-    port: Port = 7334,
+    port: Port = 7333,
     opening: Opening = Opening(),
 ) -> None:
     """Let an agent ask: every command that answers a question, as a tool of the Model Context Protocol.

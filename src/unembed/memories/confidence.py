@@ -239,7 +239,7 @@ def entropy_changes(
 def confidence_answer(
     lm: Decoder,
     *,
-    top: Top = 10,
+    top: Top = 20,
     corpus: Corpus = None,
     text_windows: Annotated[int, Option("Windows of 32 tokens in which effects are measured.", low=1)] = WINDOWS,
     seed: AnySeed = None,
