@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata, util
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,9 +36,10 @@ from unembed.corpus import Batch, Corpus, open_corpus
 from unembed.language_model import LanguageModel
 from unembed.models.decoder import Decoder
 from unembed.sweeps import Ray, Reducer, TopTriggers, fast_difference, sweep
-from unembed.sweeps.fast_kernels import MODES, fast_forward
+from unembed.sweeps.fast_kernels import Fast, fast_forward
 from unembed.sweeps.forward import feed_reducers
 
+MODES = get_args(Fast)
 TOP = 25
 A1, A2 = "A1 plain forward", "A2 stopped, nothing kept"
 

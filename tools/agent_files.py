@@ -39,8 +39,8 @@ space, and attention circuits. This page is for agents (and people) who change i
 _SKILL = """---
 name: unembed
 description: >-
-  Explain why a language model predicts a token, what its FFN memories and attention heads do, and what changes when
-  they are edited. Use for questions about the inside of a transformer model.
+  Explain why a language model predicts a token, what its memories (FFN neurons) and attention heads do, and what
+  changes when they are edited. Use for questions about the inside of a transformer model.
 ---
 
 # Ask a model how it builds its prediction

@@ -19,6 +19,7 @@ from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 from unembed.cli.commands import app
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
+from unembed.results.result_files import save_result
 
 SVA = Path(__file__).parents[1] / "data" / "sva"
 
@@ -103,7 +104,7 @@ def test_groups_and_files_that_are_not_of_the_form_are_refused(wren: LanguageMod
     for text in ("France", "=L0H1", "France=", "France= ,"):
         with pytest.raises(InvalidInput, match="not of the form"):
             read_group(text)
-    circuit(wren, "The dogs", " are", max_nodes=5).test(sizes=(2,), to="zero").save(tmp_path / "table")
+    save_result(circuit(wren, "The dogs", " are", max_nodes=5).nodes, tmp_path / "table")
     with pytest.raises(InvalidInput, match="it holds a Table"):
         circuit_answer(wren, graph=tmp_path / "table")
 

@@ -110,7 +110,8 @@ class Bench:
     ) -> None:
         self.lm, self.dictionary = lm, dictionary
         self.sizes = places(lm, dictionary, kinds)
-        self.kinds = tuple(kind for kind in kinds if any(place[0] == kind for place in self.sizes))
+        kinds_here = [kind for kind in kinds if any(place[0] == kind for place in self.sizes)]
+        self.kinds: tuple[PartKind, ...] = tuple(kinds_here)
         self.is_interchange = "head" in kinds and baseline == "counterfactual"
         self.longest = max(len(case.prompt) for case in cases)
         self.batches: list[tuple[CaseBatch, Values, Values]] = []

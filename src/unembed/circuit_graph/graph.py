@@ -288,7 +288,7 @@ class CircuitGraph(Displayed):
     ) -> Table:
         """Compare the orders on cases; see `rankings`."""
         orders: tuple[RankedBy, ...] = get_args(RankedBy)
-        tests = {
+        tests: dict[RankedBy, CircuitTest] = {
             by: self.tested_on(
                 cases, sizes, kinds=kinds, to=to, ranked_by=by, seed=seed, draws=DRAWS if by == "relevance" else 1
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -45,7 +46,7 @@ def group_effects(
 
     Cost: a pass over the prompts for each group, and one over the counterfactuals where they are patched in.
     """
-    rows = [(UNCHANGED, 0, None, *_effect(lm, cases, (), change, factor, dictionary))]
+    rows: list[tuple[Any, ...]] = [(UNCHANGED, 0, None, *_effect(lm, cases, (), change, factor, dictionary))]
     for name, (nodes, relevance) in groups.items():
         rows.append((name, len(nodes), relevance, *_effect(lm, cases, nodes, change, factor, dictionary)))
     doing = {"silence": "set to 0", "patch": "at their values in the counterfactual", "scale": f"times {factor:g}"}

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.node_values import capture_points, values
+from unembed.circuit_graph.node_values import Place, capture_points, values
 from unembed.dictionaries import AttachedDictionary
 from unembed.lens import comparable_basis, read
 from unembed.models.decoder import Decoder
@@ -68,7 +68,7 @@ def written(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
 ) -> Float[Tensor, "node d_model"]:
     """Return the direction that each node writes in a run: z W_O of a head, a value with its coefficient's sign."""
-    where = list({(node.kind, node.layer): None for node in nodes})
+    where: list[Place] = list({(node.kind, node.layer): None for node in nodes})
     seen = run(lm, list(tokens), capture_points(dictionary, where), logits=False)
     own = values(seen, dictionary, where)
     return torch.stack([_written(lm, own[node.kind, node.layer][0], node, dictionary) for node in nodes])

@@ -117,7 +117,7 @@ def truth(
 
     As `unembed truth` does for a random sample of each layer. `unembed index status` and `unembed value` show it.
 
-    Caution: A median of a sample says little of one memory: `unembed value L5M278 --truth` measures it.
+    Caution: A median of a sample says little of one memory (FFN neuron): `unembed value L5M278 --truth` measures it.
     """
     from unembed.jacobian import cached_lens, open_lens
 

@@ -274,7 +274,7 @@ def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
 def _generate(lm: Decoder, texts: list[str], arm: Arm, settings: Mapping[str, Any], start: int) -> tuple[str, ...]:
     options = {k: v for k, v in settings.items() if k not in ("samples", "seed", "new_tokens", "batch")}
     samples, seed, new_tokens = settings["samples"], settings["seed"], settings["new_tokens"]
-    processors = {} if arm.processor is None else {"logits_processor": [arm.processor()]}
+    processors: dict[str, Any] = {} if arm.processor is None else {"logits_processor": [arm.processor()]}
     repeated = [text for text in texts for _ in range(samples)]
     found = generate(
         lm,

@@ -285,8 +285,9 @@ class PromptReadings:
             return
         at = slice(column, column + 1)
         points: list[StreamPoint] = ["resid_post", "resid_pre"]
-        points += ["resid_mid"] if self.before_ffn == "resid_mid" else []
-        streams = {point: self.stream(point)[:, at] for point in points}
+        if self.before_ffn == "resid_mid":
+            points.append("resid_mid")
+        streams: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
         # What enters a layer usually is what left the one below, bit for bit; then only the first is read.
         follows = basis == "final" and torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
         if basis == "jacobian":

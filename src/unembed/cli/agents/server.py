@@ -61,7 +61,10 @@ def server_of(calls: Calls) -> Server[Any]:
 
     async def call_tool(context: Any, request: types.CallToolRequestParams) -> types.CallToolResult:
         # A client that cancels gets its answer at once; the model's work ends before its next forward pass.
-        under_way = UnderWay(_throttled(lambda *done: anyio.from_thread.run(context.session.report_progress, *done)))
+        def send(done: float, total: float | None, stage: str) -> None:
+            anyio.from_thread.run(context.session.report_progress, done, total, stage)
+
+        under_way = UnderWay(_throttled(send))
         arguments = request.arguments or {}
         try:
             given = await anyio.to_thread.run_sync(
