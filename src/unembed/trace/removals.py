@@ -183,7 +183,8 @@ class Removals:
         """The logits with each change by itself; changes come in the order of their layers."""
         layers = [change.layer for change in changes]
         batches = split_by_cost(layers, self._rerun.lm.n_layers, self._rerun.n_pos)
-        return torch.cat([self._rerun.logits([[change] for change in changes[part]]) for part in batches])
+        found = [self._rerun.logits([[change] for change in changes[part]]) for part in batches]
+        return torch.cat(found) if found else self._rerun.reference[None][:0]
 
     def _zero(self, part: Part) -> Replacement:
         index = torch.tensor([part.index]) if part.kind == "memory" else part.index
