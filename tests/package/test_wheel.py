@@ -73,6 +73,7 @@ def test_the_wheel_names_its_requirements_and_command(wheel: Path) -> None:
             "numpy",
             "packaging",
             "safetensors",
+            "regex",
             "pyarrow",
             "duckdb",
             "jaxtyping",

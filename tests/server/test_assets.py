@@ -82,7 +82,7 @@ def weight(names: Iterable[str]) -> int:
     return sum(len(gzip.compress((STATIC / name).read_bytes(), 1)) for name in names)
 
 
-def test_no_screen_needs_more_than_120_kb():
+def test_no_screen_needs_more_than_135_kb():
     """The page with its style sheets, and the modules of the screen that is open: others come when they are opened."""
     found = modules()
     start = {*first_modules(), *(f"css/{name}.css" for name in STYLES)}
@@ -92,7 +92,7 @@ def test_no_screen_needs_more_than_120_kb():
             if (one := waiting.pop()) not in needed:
                 needed.add(one)
                 waiting += imported(one, re.sub(r'import\("[^"]+"\)', "", found[one]))
-        assert weight(needed) < 120_000, name
+        assert weight(needed) < 135_000, name
     assert weight(start) < 100_000
 
 

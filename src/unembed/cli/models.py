@@ -73,7 +73,7 @@ def _fit(name: str) -> None:
     """Fit the lens of a model that was fetched, unless it has one."""
     from unembed.cli.model_loading import opened
     from unembed.cli.progress import ProgressLine
-    from unembed.jacobian import cached_lens, kept_lens, lens_path
+    from unembed.jacobian import cached_lens, lens_path, stored_lens
 
     lm = opened(name)
     if cached_lens(lm) is not None:
@@ -84,7 +84,7 @@ def _fit(name: str) -> None:
         file=sys.stderr,
     )
     line = ProgressLine()
-    lens = kept_lens(lm, line)
+    lens = stored_lens(lm, line)
     line.end()
     print(f"kept in {lens_path(lens.fingerprint)}", file=sys.stderr)
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens as JacobianLens
     from unembed.jacobian.lens import open_lens as open_lens
     from unembed.jacobian.lens_cache import cached_lens as cached_lens
-    from unembed.jacobian.lens_cache import kept_lens as kept_lens
     from unembed.jacobian.lens_cache import lens_path as lens_path
+    from unembed.jacobian.lens_cache import stored_lens as stored_lens
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
             "basis": "basis_or_default lens_identity lens_of without_lens",
-            "lens_cache": "cached_lens kept_lens lens_path",
+            "lens_cache": "cached_lens stored_lens lens_path",
             "check": "LensCheck",
             "fit": "fit_lens",
             "lens": "JacobianLens open_lens",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _IDENTIFIED = 1 << 16
-"""Numbers of a lens by which it is told from others."""
+"""Numbers of a lens that distinguish it from others."""
 
 
 def lens_of(lm: Decoder) -> JacobianLens | None:

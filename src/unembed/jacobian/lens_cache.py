@@ -18,7 +18,7 @@ def lens_path(fingerprint: str) -> Path:
     return cache_folder() / "lenses" / f"{fingerprint}.lens"
 
 
-def kept_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> JacobianLens:
+def stored_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> JacobianLens:
     """Return the lens in the cache folder, fitting it on the shipped text first where there is none.
 
     Raises:

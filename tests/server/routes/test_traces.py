@@ -253,7 +253,8 @@ def test_a_prompt_is_traced_while_it_is_typed(typing, wren):
     assert [line["kind"] for line in _streamed(client, other)] == ["layers", "trace", "done"]
     found = _streamed(client, text)[0]
     view = json.loads(json.dumps(asdict(emergence(wren, wren.trace(text), text))))
-    close(found, {"kind": "trace", "id": session.trace_id(text, []), **view})
+    own = {"kind": "trace", "id": session.trace_id(text, []), "roles": None, "without_chat": False}
+    close(found, {**own, **view})
 
 
 @pytest.mark.parametrize("text", ["", "word " * 3000, "Once more, by a larger model"])
