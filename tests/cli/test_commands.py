@@ -105,12 +105,19 @@ def test_a_negative_position_counts_from_the_end(unembed: Run, gpt2_folder: Path
     assert from_end == from_start
 
 
+def assert_same_prediction(found: list[dict[str, object]], expected: list[dict[str, object]]) -> None:
+    """The logits of a prediction may be rounded in another order, where more readings share its product."""
+    assert [one["token"] for one in found] == [one["token"] for one in expected]
+    for name in ("probability", "logit"):
+        assert [one[name] for one in found] == pytest.approx([one[name] for one in expected], rel=2e-6)
+
+
 @pytest.mark.parametrize("basis", ["raw", "frozen"])
 def test_the_basis_changes_readings_and_not_the_prediction(unembed: Run, gpt2_folder: Path, basis: str) -> None:
     final = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
     other = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json", "--basis", basis))
     assert other["provenance"]["basis"] == basis
-    assert other["prediction"] == final["prediction"]
+    assert_same_prediction(other["prediction"], final["prediction"])
     assert other["layers"][0]["after"] != final["layers"][0]["after"]
 
 
@@ -118,7 +125,7 @@ def test_an_edit_changes_the_prediction_and_both_are_shown(unembed: Run, gpt2_fo
     plain = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, "--json"))
     arguments = ("--set", "1.3=40", "--set", "0.2=-1.5e1")
     edited = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments, "--json"))
-    assert edited["without_edits"] == plain["prediction"]
+    assert_same_prediction(edited["without_edits"], plain["prediction"])
     assert edited["prediction"] != plain["prediction"]
     assert edited["edits"] == ["memory L1M3 set to 40", "memory L0M2 set to -15"]
     assert [e["value"] for e in edited["provenance"]["notes"]["edits"]] == [40.0, -15.0]
@@ -178,7 +185,7 @@ def test_value_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:
     assert [row["suppressed_token"] for row in table["rows"]] == values.top_tokens(1, 5, 4, bottom=True)
     card = unembed("value", 1, 5, "--model", gpt2_folder)
     assert "Memory L1M5 of tiny" in shown(card)
-    assert f"unembed index build --model {gpt2_folder} finds the text" in card.stderr
+    assert f"unembed index build --model {gpt2_folder} finds the text" in " ".join(card.output.split())
 
 
 def test_value_through_the_final_norm_lists_both_ends(unembed: Run, gpt2_folder: Path) -> None:

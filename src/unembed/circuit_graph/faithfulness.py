@@ -110,8 +110,8 @@ class Bench:
     ) -> None:
         self.lm, self.dictionary = lm, dictionary
         self.sizes = places(lm, dictionary, kinds)
-        kinds_here = [kind for kind in kinds if any(place[0] == kind for place in self.sizes)]
-        self.kinds: tuple[PartKind, ...] = tuple(kinds_here)
+        present: set[PartKind] = {kind for kind, _ in self.sizes}
+        self.kinds = tuple[PartKind, ...](kind for kind in kinds if kind in present)
         self.is_interchange = "head" in kinds and baseline == "counterfactual"
         self.longest = max(len(case.prompt) for case in cases)
         self.batches: list[tuple[CaseBatch, Values, Values]] = []
