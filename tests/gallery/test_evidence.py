@@ -60,7 +60,9 @@ def test_a_description_that_its_effect_does_not_bear_out_is_none() -> None:
     row = MemoryEvidence(5, 278, "negative", "months", MONTHS, (1, 2, 3, 4), None, (), None, dict(FULL))
     true, untrue = (row.with_truth(Truth(r, 0.3)) for r in (0.8, 0.05))
     assert true.description == "months" and has_theme(true)
-    assert untrue.description.startswith("adding it does not raise what it lists (r 0.05)")
+    assert untrue.description.startswith(
+        "adding it raises what it lists no more than adding other values does (r 0.05,"
+    )
     assert (
         not has_theme(untrue)
         and len(MemoryDescriptions(Gallery((true, untrue), Provenance("m", None, "float32")))) == 1

@@ -39,7 +39,8 @@ def relevance_slopes(
     Memory: that of `linear_pass`.
     """
     made = linear_pass(lm, ids)
-    found = {(p, n): made.parts[_KINDS[p], n].own for p, n in places if (_KINDS[p], n) in made.parts}
+    parts = {(p, n): made.parts.get((_KINDS[p], n)) for p, n in places}
+    found = {place: part.own for place, part in parts.items() if part is not None and part.own.requires_grad}
     norm = lm.structure.final_norm
     with torch.enable_grad():
         last = made.last[:, -1]

@@ -84,9 +84,9 @@ class MemoryEvidence:
         if found.is_borne_out:
             return found
         tokens = ", ".join(_quoted(token) for token in self.top_tokens[:3])
-        return replace(
-            found, description=f"adding it does not raise what it lists (r {truth.correlation:.2f}): {tokens}"
-        )
+        size = f"r {truth.correlation:.2f}, control {truth.control:.2f}"
+        said = f"adding it raises what it lists no more than adding other values does ({size}): {tokens}"
+        return replace(found, description=said)
 
     @property
     def is_borne_out(self) -> bool:

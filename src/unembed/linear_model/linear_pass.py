@@ -17,11 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from unembed.errors import Unsupported
 from unembed.linear_model.expert_memories import open_experts
 from unembed.linear_model.linear_rules import half_rule, identity_rule, norm_rule, ratio
 from unembed.linear_model.pass_tensors import Closed, LinearPass, OtherNodes, Part, bias_term
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm, OpaqueNorm
+from unembed.models.offload import is_offloaded
 from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite
 from unembed.stream.capture_points import ForwardPass, has_point
 from unembed.stream.decomposition import prove, require_one_stream, tolerance
@@ -67,12 +69,18 @@ def linear_pass(
         cut: whether heads, memories and features are leaves of the graph.
 
     Raises:
-        Unsupported: the model has several streams.
+        Unsupported: the model has several streams, or offloaded weights.
         SumNotProved: a head's values, mixed by its pattern, are not what its layer computed.
 
     Memory: activations of all layers, twice for the norms and FFNs.
     """
     require_one_stream(lm, "the linear model of a run")
+    if is_offloaded(lm.hf):
+        raise Unsupported(
+            "the linear model of a run",
+            why="weights are offloaded, and the graph of a pass needs them all",
+            instead="Open the model on one device",
+        )
     patterns = attention_patterns(lm, tokens) if patterns is None else patterns
     made = LinearPass(lm, tokens, cut, patterns)
     hooks: dict[tuple[str, int], Any] = {}

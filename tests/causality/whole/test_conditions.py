@@ -88,7 +88,7 @@ def test_a_patched_pattern_acts_before_the_edits_of_its_head(name: str) -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
 
 
-def test_fused_attention_stays_in_use_where_no_pattern_is_patched() -> None:
+def test_fused_attention_stays_in_use_where_no_pattern_is_read_or_patched() -> None:
     lm = unembed.load(build("llama"))
     assert lm.hf.config._attn_implementation == "sdpa"
     seen: list[Any] = []
@@ -97,8 +97,9 @@ def test_fused_attention_stays_in_use_where_no_pattern_is_patched() -> None:
         seen.append(module.config._attn_implementation)
 
     attention = lm.structure.blocks[1].attention.module
+    reading = {"patterns", "estimates", "total effects"}
     handle = attention.register_forward_pre_hook(note, with_kwargs=True)
-    fused = {question: QUESTIONS[question](lm) for question in QUESTIONS if question != "patterns"}
+    fused = {question: QUESTIONS[question](lm) for question in QUESTIONS if question not in reading}
     assert set(seen) == {"sdpa"}
     QUESTIONS["patterns"](lm)
     handle.remove()
