@@ -23,6 +23,7 @@ from unembed.attention.behaviour.in_context import scores_on_text
 from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import Gallery
 from unembed.jacobian import fit_lens
+from unembed.memories.confidence import confidence_memories
 from unembed.memories.value_map import value_map
 from unembed.results import Displayed
 from unembed.toxicity.prompts import Prompt
@@ -95,6 +96,7 @@ RESULTS: dict[str, Callable[[Given], Any]] = {
     "source effects": lambda x: x.circuits.source_effects(PROMPT, 1, 1, -1, " girl"),
     "relations": lambda x: x.circuits.relations([("France", "Paris"), ("Italy", "Rome")]),
     "circuit": lambda x: x.lm.circuit(PAIR[0], " of", against=" and", max_nodes=5),
+    "confidence memories": lambda x: confidence_memories(x.lm, 2, windows=2),
     "truth of readings": lambda x: x.lm.reading_truth(["L2M3", "L2M4"], contexts=4),
     "term importance": lambda x: x.circuits.term_importance(TEXTS, max_tokens=64, window=16),
     "direct path": lambda x: x.circuits.direct_path(TEXTS, n_tokens=5),
