@@ -97,7 +97,8 @@ class LinearPass:
 
 def bias_term(factor: Float[Tensor, "batch pos"], bias: Tensor, like: Tensor) -> Tensor:
     """Return zeros whose derivative by the factor is the relevance of the bias."""
-    return (factor.view(*like.shape[:-1], 1) * bias.detach().to(factor)).to(like.dtype)
+    here = factor.to(like.device).view(*like.shape[:-1], 1)
+    return (here * bias.detach().to(here)).to(like.dtype)
 
 
 Captures = Mapping[tuple[str, int], Callable[[Tensor], None]]
