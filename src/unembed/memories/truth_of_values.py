@@ -243,7 +243,7 @@ def _effects(
     lm: Decoder, vectors: Float[Tensor, "memory d_model"], layer: int, windows: Sequence[Int[Tensor, " pos"]]
 ) -> Float[Tensor, "memory d_vocab"]:
     """The mean change of the logits when each vector is added after a layer at the last position of windows."""
-    units = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    units = (vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)).to(lm.device)
 
     def add(stream: Float[Tensor, "copy d_model"]) -> Float[Tensor, "copy d_model"]:
         sizes = SIZE * stream[:1].norm(dim=-1, keepdim=True)
