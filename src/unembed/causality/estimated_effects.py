@@ -215,8 +215,6 @@ def _by_relevance(
         return _estimates(lm, relevance_slopes(lm, ids, places, function), pair), ""
     except (Unsupported, SumNotProved) as error:
         return {}, str(error)
-    except RuntimeError as error:  # a device without the operators, or a layout of weights, of the linear pass
-        return {}, f"the linear pass cannot run on this device: {error}"
 
 
 def _chosen(

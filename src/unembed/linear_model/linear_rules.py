@@ -20,7 +20,7 @@ _NEAR_ZERO = 1e-3
 
 def linearized(own: Float[Tensor, "*axes"], linear: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
     """Return the model's own tensor with the derivatives of a linear expression."""
-    linear = linear.to(own.dtype)
+    linear = linear.to(own)
     return own.detach() + (linear - linear.detach())
 
 
@@ -31,6 +31,7 @@ def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*ax
         x: what the norm received.
         y: what it returned.
     """
+    x = x.to(norm.gain.device)  # layers may be placed on several devices
     scale = norm.scale(x.detach())
     return linearized(y, norm.frozen(x.to(scale.dtype), scale))
 

@@ -243,11 +243,12 @@ def _effects(
     lm: Decoder, vectors: Float[Tensor, "memory d_model"], layer: int, windows: Sequence[Int[Tensor, " pos"]]
 ) -> Float[Tensor, "memory d_vocab"]:
     """The mean change of the logits when each vector is added after a layer at the last position of windows."""
-    units = (vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)).to(lm.device)
+    units = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
 
     def add(stream: Float[Tensor, "copy d_model"]) -> Float[Tensor, "copy d_model"]:
         sizes = SIZE * stream[:1].norm(dim=-1, keepdim=True)
-        moved = torch.cat([torch.zeros_like(units[:1]), sizes * units])  # the first copy is left as it is
+        here = units.to(stream.device)  # a model may be placed on several devices
+        moved = torch.cat([torch.zeros_like(here[:1]), sizes * here])  # the first copy is left as it is
         return stream + moved.to(stream.dtype)
 
     total = torch.zeros(len(vectors), lm.d_vocab, device=lm.device)
