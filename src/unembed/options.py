@@ -117,7 +117,7 @@ Tokens = Annotated[int, Option("Number of tokens to list for each reading.", low
 TokensOrFew = Annotated[
     int | None, Option("Number of tokens to list for each reading.", low=1, aliases=("--top", "-k"))
 ]
-TopTokens = Annotated[int, Option("Top tokens of each value.", low=4, aliases=("--top", "-k"))]
+TopTokens = Annotated[int, Option("Number of promoted tokens of each memory.", low=4, aliases=("--top", "-k"))]
 Position = Annotated[int, Option("Token position, from 0; negative from the end.", "p")]
 Layer = Annotated[int | None, Option("Only this layer, from 0.", "l")]
 Layers = Annotated[list[int] | None, Option("Only this layer, from 0; repeatable.", "l", aliases=("--layer",))]
@@ -136,8 +136,8 @@ MaxTokens = Annotated[int, Option("Largest number of tokens to run.", low=1, ali
 LensFile = Annotated[
     str | None,
     Option(
-        "Read streams and values through this fitted lens, a file that unembed fit-lens wrote; none: through the "
-        "logit lens. Default: the lens that fit-lens kept for this model, if there is one.",
+        "The fitted lens through which streams and values are read: a file written by unembed fit-lens, or none for "
+        "the logit lens. Default: the lens stored for this model, if there is one.",
         metavar="FILE",
     ),
 ]
@@ -160,7 +160,10 @@ Head = Annotated[HeadAddress, Option("A head, such as L0H3 or 0.3.", parse=parse
 Without = Annotated[Sequence[HeadAddress], Option('Heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
 Memory = Annotated[
     SignedMemory,
-    Option("A memory (FFN neuron), such as L5M278; -L5M278 is its negative pole.", parse=read_signed_memory),
+    Option(
+        "A memory (FFN neuron), such as L5M278; -L5M278 is the same one at negative activations.",
+        parse=read_signed_memory,
+    ),
 ]
 Memories = Annotated[
     list[MemoryAddress] | None,

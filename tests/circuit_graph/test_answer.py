@@ -75,10 +75,8 @@ def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
     line = ["circuit", "The dogs", "--token", " are", "--against", " is", "--out", str(tmp_path / "graph")]
     printed = CliRunner().invoke(app, line, env={"COLUMNS": "100"})
     assert printed.exit_code == 0, printed.output
-    assert (
-        "Test in the model itself: with their values of the prompt" in printed.output and "Relevance:" in printed.output
-    )
-    assert len(printed.output.splitlines()) < 25
+    assert "Test in the model itself: copied from the prompt" in printed.output and "relevance:" in printed.output
+    assert len(printed.output.splitlines()) < 26
     assert unembed.open_result(tmp_path / "graph").metric == pytest.approx(
         unembed.load().circuit("The dogs", " are", " is").metric, abs=1e-5
     )

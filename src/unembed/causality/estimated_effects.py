@@ -121,7 +121,7 @@ def attribution_patching(
         corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
         top: how many are listed, and memories of the largest estimates, by gradient and by relevance, that are replaced
-            for real beside all heads; 0 leaves the estimates unchecked.
+            in the model, as all heads are; 0 leaves the estimates unchecked.
         sample: other memories drawn at random and replaced for real, to measure how well estimates agree with exact
             effects, and to bound what they missed.
         seed: of the draw.

@@ -149,7 +149,7 @@ class Rerun:
         if outputs is not None:
             self._outputs = outputs
             return seen.logits[0, self.n_pos - 1].to(lm.device)
-        # The form of a block's output does not depend on the text: one token shows it.
+        # Whether a block returns a tensor or a tuple does not depend on the text, so one token is enough to find out.
         with ExitStack() as stack:
             current = stack.enter_context(replaced_pass(lm, ()))
             self._outputs = record_outputs(stack, lm)

@@ -77,7 +77,7 @@ def circuit_answer(
     ] = None,
     kinds: Annotated[
         CircuitNodes | None,
-        Option("The nodes of the test; default: all for one prompt; with --pairs, memories, then all."),
+        Option("Which nodes are tested. Default: all; with --pairs a test of memories alone comes first."),
     ] = None,
     set_to: Annotated[
         SetTo | None,

@@ -67,10 +67,11 @@ def read_case(
 
 
 def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
-    """Return the cases of a set of pairs.
+    """Check pairs of prompts, and turn each into a case.
 
     Raises:
-        InvalidInput: there are none, one is not of four parts, or only some have a counterfactual.
+        InvalidInput: there is no pair; one is not (prompt, counterfactual, token, against); or only some have a
+            counterfactual.
     """
     if isinstance(pairs, str) or not len(pairs):
         raise InvalidInput("pairs", why="there are none", instead="Give (prompt, counterfactual, token, against)")

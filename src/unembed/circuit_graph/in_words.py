@@ -138,12 +138,18 @@ class CircuitWords:
     def how(self) -> str:
         """Explain what the numbers mean."""
         graph = self.graph
-        differs = ", as a difference to the counterfactual" if graph.is_paired else ""
+        differs = ", less those of the counterfactual" if graph.is_paired else ""
         closed = f" Not opened: {', '.join(graph.unopened)}." if graph.unopened else ""
+        memory = next((row for row in self.rows.values() if row["kind"] == "memory"), None)
+        named = ""
+        if memory is not None:
+            named = (
+                f" {memory['name'].split('@')[0]} is memory (FFN neuron) {memory['index']} of layer {memory['layer']}."
+            )
         return (
-            f"Relevance: logits that pass through a node on all paths{differs}; directly: through no other node after "
-            f"it. Patterns, gates and norms are those of the run; sums hold to {graph.error:.0e}.{closed} Replacement "
-            f"score {graph.replacement:.2f}, completeness {graph.completeness:.2f}."
+            f"reads: the token that a head reads most (and the node that wrote most of it).{named} "
+            f"relevance: logits that pass through a node{differs}; directly: through no later node. Attention "
+            f"patterns, gates and norms stay frozen.{closed}"
         )
 
 
@@ -169,8 +175,8 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     brought = f"{_share(row.faithfulness)} of the difference{_in_passing(others)}"
     random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
     if "head" in tested.kinds and tested.baseline == "counterfactual":
-        alone = f"with their values of the prompt in the counterfactual's run, {some} bring {brought}"
-        without = f"taken out of the prompt's run, they leave {_share(row.complement)}"
+        alone = f"copied from the prompt's run into the counterfactual's, {some} restore {brought}"
+        without = f"with their counterfactual values in the prompt's run, {_share(row.complement)} is left"
     else:
         to = _REPLACED[tested.baseline]
         alone = f"with all others at {to}, {some} alone give {brought}"

@@ -215,8 +215,8 @@ def _proved(
         cut = f"the stream that enters layer {where}" if where < lm.n_layers else "the last stream"
         row = int(errors[where].argmax())
         raise SumNotProved(
-            f"the linear model of this run of {lm.name} at {cut}",
-            why=f"relevance and constants give {float(cuts[where, row]):.5g}, the model {float(out.metric[row]):.5g} "
+            f"the sum of all relevance at {cut} of {lm.name}",
+            why=f"it is {float(cuts[where, row]):.5g} where the model's own metric is {float(out.metric[row]):.5g} "
             f"(relative error {error:.1e})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )

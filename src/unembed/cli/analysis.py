@@ -19,6 +19,7 @@ from unembed.options import Option, Parameter
 
 if TYPE_CHECKING:
     from unembed.document import Answer
+    from unembed.index.index import Index
 
 _SEED = Parameter("seed", "int", Option("Seed of all random choices.", hidden=True))
 """Understood everywhere, shown where a choice is random."""
@@ -124,7 +125,7 @@ def _on_files_of_index(listing: Listing) -> Callable[..., None]:
     return command
 
 
-def _deliver_of_index(listing: Listing, index: Any, folder: Path, output: Output, chosen: Mapping[str, Any]) -> None:
+def _deliver_of_index(listing: Listing, index: Index, folder: Path, output: Output, chosen: Mapping[str, Any]) -> None:
     """Write the answer; the place of a model that does not ship is not known, so that no screen of it is named."""
     from unembed.models import SHIPPED
 

@@ -34,9 +34,15 @@ def build(
     max_documents: Annotated[int | None, Option("Stop after this many documents.", low=1)] = None,
     layers: Layers = None,
     triggers: Annotated[
-        int, Option("Triggers of each key.", low=1, aliases=("--top", "-k"), name="triggers-per-key")
+        int,
+        Option(
+            "Number of texts stored for each memory (FFN neuron): those on which it fires most.",
+            low=1,
+            aliases=("--top", "-k"),
+            name="triggers-per-key",
+        ),
     ] = 25,
-    top_tokens: Annotated[int, Option("Top tokens of each value.", low=1)] = 30,
+    top_tokens: Annotated[int, Option("Number of promoted tokens of each memory.", low=1)] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
         Option("Signs of coefficients: positive, or both; auto: both in gated layers."),

@@ -28,7 +28,7 @@ Model = Annotated[
     ),
 ]
 Json = Annotated[bool, Option("JSON on stdout, with a stable schema.", name="json")]
-Plain = Annotated[bool, Option("No colour, bars or signs.")]
+Plain = Annotated[bool, Option("Plain text: no colours, bars or symbols.")]
 
 
 @dataclass(frozen=True, kw_only=True)

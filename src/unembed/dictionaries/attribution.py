@@ -1,7 +1,8 @@
 """Split a logit by the features of a dictionary, with the error of the reconstruction as a separate row.
 
-The activation that is reconstructed is features times values, plus the bias, plus the error, exactly; each part goes
-to the logit by the same linear path. For a point of the stream these rows replace everything written before it.
+The reconstructed activation is exactly the sum of each feature's activation times its vector, the bias, and the error;
+each part reaches the logit by the same linear path. Where the dictionary reconstructs the residual stream, these rows
+stand for everything that earlier layers wrote to it.
 """
 
 from __future__ import annotations

@@ -52,13 +52,13 @@ def has_theme(row: MemoryEvidence) -> bool:
 
 
 def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> MemoryDescriptions:
-    """Return the descriptions saved with an index of the model or with an embedded model; empty if there are none.
+    """Return what memories do in words, as saved with an index or shipped with the model; empty where nothing was.
 
     Args:
         index_folder: the folder of an index of this model.
 
     Raises:
-        InvalidInput: the file with the index is not a saved gallery.
+        InvalidInput: the file of descriptions in the index's folder was not saved by `Gallery.save`.
     """
     return MemoryDescriptions(memory_gallery(lm, index_folder))
 

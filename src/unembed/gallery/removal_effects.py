@@ -103,7 +103,7 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
 
 
 def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
-    """Yield groups of removals as large as their prefixes allow, longest prefixes first."""
+    """Yield the removals in batches, longest prefixes first; the longer the prefixes, the fewer in a batch."""
     ordered = sorted(places, key=lambda one: -one.position)
     start = 0
     while start < len(ordered):
@@ -115,7 +115,10 @@ def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
 def _before(
     lm: Decoder, texts: Sequence[Tensor], places: Sequence[_At]
 ) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
-    """Return the promoted tokens' probability at each trigger token, and the cache if only that token must be rerun."""
+    """Return the total probability of the tokens that each memory promotes, where it fires, before it is removed.
+
+    Also the cache of keys and values, if it suffices to rerun the last token of a prefix.
+    """
     ids, mask = padded(lm, texts)
     arguments = forward_arguments(lm, mask)
     if accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids"):
@@ -137,7 +140,10 @@ def _before(
 def _last_token(
     lm: Decoder, places: Sequence[_At], cache: DynamicCache | None, *, remove: bool
 ) -> Float[Tensor, " removal"]:
-    """Return the promoted tokens' probability if only the trigger token is run, on the cache of its prefix."""
+    """Return the total probability of the tokens that each memory promotes, by running only the token where it fires.
+
+    Its prefix comes from the cache of keys and values.
+    """
     assert cache is not None
     n = max(one.position for one in places)
     rows = torch.tensor([one.row for one in places], device=lm.device)

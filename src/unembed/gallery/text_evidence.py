@@ -31,7 +31,7 @@ class TextEvidence:
         """Count the text's contexts; about a second for each 100,000 tokens."""
         self._lm, self._known, self._seed = lm, known, seed
         text = np.asarray(known.text)
-        # Pieces of words are excluded, because the token before the end of a word is the same for all of them.
+        # Pieces of words are left out: an ending always follows its word's beginning, so the token before tells little.
         eligible = np.array([token.kind in ("word", "number") for token in classes.tokens])
         self._contexts = ContextVectors.count(text, eligible & ~lm.unlearned.cpu().numpy())
         self._patterns = PatternFinder(classes, text)

@@ -38,10 +38,10 @@ def fit_lens_answer(
     """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
 
     The lens carries a stream, or a part of it, through the layers that follow by their mean derivative on text. Beside
-    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file, for --lens; a
-    name that ends in .pt has the format of published lenses. Without --out the lens is kept in the cache folder, where
-    all commands find it: it is the model's default from then on, and --lens none reads with the logit lens. After an
-    interruption, the same command resumes the fit.
+    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file, which --lens
+    opens; a file whose name ends in .pt is written in the format of published lenses. Without --out the lens is stored
+    in the cache folder and is the model's default from then on; --lens none reads with the logit lens. If a fit is
+    interrupted, the same command resumes it.
 
     Caution: The check is on text of the same corpus; on text of another kind the lens may read worse.
     """

@@ -42,7 +42,10 @@ TOKENS = ("final", "candidate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventSample(Displayed):
-    """Events and scores of examples, which are columns in corpus order. Ranks count from 1."""
+    """What each FFN did to the top token on examples of a corpus: events (saturation, elimination) and scores.
+
+    Every array has one column for each example, in the order of the corpus. Ranks count from 1.
+    """
 
     segment: Int[np.ndarray, " example"]
     length: Int[np.ndarray, " example"]
@@ -151,7 +154,7 @@ class EventRecorder(Reducer):
         self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
-        """Start without examples.
+        """Begin a sweep over a corpus with an empty sample.
 
         Raises:
             Unsupported: the model has no memories in some layer.

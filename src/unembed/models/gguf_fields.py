@@ -100,8 +100,8 @@ def check_tensors(name: str, sizes: Mapping[str, int], hf: PreTrainedModel) -> N
     if factors := [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]:
         raise ModelUnavailable(
             f"file {name}",
-            why=f"transformers does not read its {factors[0]}, rotary factors that change every number",
-            instead="Open the model as transformers saves it",
+            why=f"transformers ignores its rotary factors ({factors[0]}), so that every result would be wrong",
+            instead="Open the safetensors from which it was made",
         )
     surplus = sum(sizes.values()) - sum(parameter.numel() for parameter in hf.parameters())
     if surplus > 0:

@@ -197,6 +197,18 @@ class ServerState:
         pool = self._long if on == "long" else self._files
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
+    async def stream_cached(
+        self, key: str, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
+    ) -> AsyncGenerator[Any]:
+        """Yield what `stream_progress` yields; its encoded result is cached, and alone is yielded the next time."""
+        if (known := self.cache.get(key)) is not None:
+            yield known
+            return
+        async for item in self.stream_progress(work, client=client, channel=channel):
+            if isinstance(item, bytes):
+                self.cache.put(key, item)
+            yield item
+
     async def stream_progress(
         self, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
     ) -> AsyncGenerator[Any]:

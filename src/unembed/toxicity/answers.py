@@ -51,7 +51,7 @@ def select_answer(
     method: Annotated[Literal["scorer", "greedy", "paper"], Option("The method; each is described above.")] = "scorer",
     scorer: ScorerName = "linear",
     comments: Annotated[Path | None, Option("For greedy: CSV of comment and label (1 = toxic), no header.")] = None,
-    values: Annotated[int, Option("Number of values.", "n", low=1)] = 10,
+    values: Annotated[int, Option("Number of value vectors to select.", "n", low=1)] = 10,
     below: Annotated[float, Option("For scorer: select values whose tokens score below this.")] = 0.1,
     lowest: Annotated[bool, Option("For scorer: select the least toxic values instead of random ones.")] = False,
     coefficient: Coefficient = 3.0,

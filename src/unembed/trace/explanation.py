@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `unembed explain` draws: a view, and whether all of it."""
+    """What `unembed explain` draws: a view of a trace, whole (`everything`) or shortened."""
 
     view: TraceView
     provenance: Provenance
@@ -51,7 +51,13 @@ def explain(
     effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
     position: Position = -1,
     n_writers: Annotated[
-        int, Option("Number of writers to list in each split.", low=1, aliases=("--top", "-k"), name="writers")
+        int,
+        Option(
+            "Number of parts (heads, memories ...) listed for each way in which the logit is split.",
+            low=1,
+            aliases=("--top", "-k"),
+            name="writers",
+        ),
     ] = 12,
     everything: ShowAll = False,
     edits: Edits = (),

@@ -1,4 +1,4 @@
-"""The heads behind a prediction: what each adds to a question at a position, and the tokens that it reads from."""
+"""The heads behind a prediction: what each adds to a logit, or a difference of two, and the tokens that it reads."""
 
 from __future__ import annotations
 

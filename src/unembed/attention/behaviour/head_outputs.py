@@ -51,11 +51,11 @@ def head_updates(
     k: int = 10,
     hide_unlearned: bool = False,
 ) -> list[HeadUpdate]:
-    """Return what each head of a layer writes at a position, sorted by length. The run must have captured the point z.
+    """Return what each head of a layer writes at a position, sorted by length.
 
     Args:
-        run: a run of one prompt.
-        token: a token to score each for.
+        run: a run of one prompt that captured z, the output of each head before W_O.
+        token: each head is scored by what it adds to this token's logit.
         scale: the scale of the final norm at the position, by which scores are divided.
         against: score the difference of the token's logit to this one's.
         k: how many tokens to list.

@@ -21,7 +21,8 @@ from unembed.validation import as_int, positive_int, valid_seed
 
 Sequences = Annotated[int, Option("Number of random sequences, each of which is repeated.", low=2)]
 Length = Annotated[
-    int | None, Option("Tokens before the repetition; default: 64, or half of a shorter context.", low=2)
+    int | None,
+    Option("Tokens of the sequence that is repeated; default: 64, or half the context if that is less.", low=2),
 ]
 
 

@@ -261,5 +261,5 @@ def _rotated(rotary: Rotary, W_Q: Tensor, W_K: Tensor, offsets: list[int]) -> tu
         return W_Q, W_K
     W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
     zero = torch.zeros(W_Q.shape[-2], dtype=torch.long, device=W_Q.device)
-    # The score is linear in the rotated queries, so the mean over offsets can be taken of the query factor alone.
+    # The score is linear in the rotated queries, so averaging these over the offsets averages the score.
     return torch.stack([rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0), rotary.rotate(W_K, zero)

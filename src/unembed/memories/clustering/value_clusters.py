@@ -61,7 +61,9 @@ def dendrogram(
     try:
         rows = torch.as_tensor(vectors)
     except (TypeError, ValueError) as error:
-        raise InvalidInput("vectors", why=str(error), instead="Give one row of numbers for each") from error
+        raise InvalidInput(
+            "vectors", why=str(error), instead="Give a matrix: one row of numbers for each vector"
+        ) from error
     return LINKAGES[linkage](rows, progress=progress)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from fastapi.responses import StreamingResponse
 
@@ -26,17 +25,7 @@ async def post_flow(state: r.State, query: r.FlowRequest, client: r.Client = "")
     ends the work after the current step.
     """
     key = f"flow {query.model_dump_json()}"
-
-    async def items() -> AsyncGenerator[bytes | dict[str, Any]]:
-        if (known := state.cache.get(key)) is not None:
-            yield known
-            return
-        async for item in state.stream_progress(partial(_flow, state, query), client=client, channel="flow"):
-            if isinstance(item, bytes):
-                state.cache.put(key, item)
-            yield item
-
-    return ndjson_response(items())
+    return ndjson_response(state.stream_cached(key, partial(_flow, state, query), client=client, channel="flow"))
 
 
 def _flow(state: ServerState, query: r.FlowRequest, report: Callable[[object], None]) -> None:

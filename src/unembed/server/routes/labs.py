@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,17 +31,9 @@ async def post_suppression(state: r.State, query: r.SuppressRequest, client: r.C
     disconnects ends the work after the current prompt.
     """
     key = f"suppress {query.model_dump_json()}"
-
-    async def items() -> AsyncGenerator[bytes | dict[str, Any]]:
-        if (known := state.cache.get(key)) is not None:
-            yield known
-            return
-        async for item in state.stream_progress(partial(_suppress, state, query), client=client, channel="suppress"):
-            if isinstance(item, bytes):
-                state.cache.put(key, item)
-            yield item
-
-    return ndjson_response(items())
+    return ndjson_response(
+        state.stream_cached(key, partial(_suppress, state, query), client=client, channel="suppress")
+    )
 
 
 @routes.answer("POST /labs/promoters", "finding values", on="long")
