@@ -238,7 +238,7 @@ export const memoryLink = (one, props) => link(one, "memory", props);
 /** The memories of the last search, as ids, for Previous and Next. */
 export const trail = [];
 
-/** Some tokens, one after the other. */
+/** Some tokens, one after the other. @param {string[]} list */
 export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
 
 /** Lists of tokens with their scores as bars, [title, rows] each, with one scale and the same number of decimals. */

@@ -96,7 +96,7 @@ function drawOne(t, i) {
   const island = atlas.islands[atlas.cluster[i]];
   const linked = memoryLink(one);
   const promoted = h("p", points.top(i));
-  const draw = (found) => fill(promoted, toks(found.promoted));
+  const draw = (found) => fill(promoted, toks(found.promoted.map((one) => one.token)));
   t.api.get(memoryPath(one), { top: 8 }, { channel: "atlas-one" }).then(draw, t.api.fail);
   fill(t.panel, [
     // The description has a line of its own.
