@@ -119,8 +119,9 @@ def test_quiet_layers_are_one_row_until_they_are_unfolded(page, deep):
 
 
 def test_the_folded_layers_are_those_across_which_the_predictions_rank_moves_least(page, deep):
-    ranks = deep.session.lm.trace(TEXT).readings("resid_post").rank_of_prediction[:, -1].clamp(max=1000).double()
-    before = deep.session.lm.trace(TEXT).readings("resid_pre").rank_of_prediction[:1, -1].clamp(max=1000).double()
+    trace = deep.session.lm.trace(TEXT)
+    ranks, before = (trace.prediction_ranks(point, -1)[:, 0] for point in ("resid_post", "resid_pre"))
+    ranks, before = ranks.clamp(max=1000).double(), before[:1].clamp(max=1000).double()
     moves = (ranks / torch.cat([before, ranks[:-1]])).log2().abs()
     labels = rows(page)
     alone = [int(label.split()[1]) for label in labels if label.startswith("Layer ")]

@@ -22,7 +22,7 @@ def view(lm) -> FlowView:
 
 def part(page: Page, name: str):
     """A box of the picture."""
-    return page.get_by_role("button", name=re.compile(rf"^{re.escape(name)}[ ,]"))
+    return page.locator(".flow-svg").get_by_role("button", name=re.compile(rf"^{re.escape(name)}[ ,]"))
 
 
 def drawn(opened, **more) -> Page:

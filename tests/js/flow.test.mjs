@@ -6,6 +6,7 @@ import { module } from "./page.mjs";
 const { fold, ANSWER } = await module("islands/flow-fold.js");
 const { layout, ROW } = await module("islands/flow-layout.js");
 const { pooled } = await module("islands/flow-rows.js");
+const { nameOf } = await module("islands/flow-card.js");
 const { answerLines, boxLines, wrapped } = await module("islands/flow-words.js");
 
 /** A graph in which every sum holds: random edges from lower to higher parts. */
@@ -162,4 +163,16 @@ test("texts are cut into lines, and an answer without an opponent has one number
   assert.deepEqual(wrapped("one two three", 7), ["one two", "three"]);
   const data = { ...graph(), against: null, probabilities: [0.25] };
   assert.deepEqual(answerLines(data, false), ["·five 25.0 %", "+1.00 logits"]);
+});
+
+test("every kind of part has a name, those without a position too", () => {
+  const data = graph();
+  const bias = { name: "bias L3", kind: "bias", layer: 3, position: null, relevance: 0.1 };
+  assert.deepEqual(
+    [
+      bias,
+      ...["rest L2", "changes", "token@1", "L0H1@3"].map((name) => data.nodes.find((one) => one.name === name)),
+    ].map((one) => nameOf(data, one)),
+    ["biases L3", "all else of layer 2", "changes of patterns, gates, norms", "token ·one", "L0H1 at ·three"],
+  );
 });

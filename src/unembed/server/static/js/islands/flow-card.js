@@ -117,9 +117,10 @@ function listed(data, edges, end, title, onpick, most = LISTED) {
   );
 }
 
-function nameOf(data, node) {
+/** What a node is called in a sentence. */
+export function nameOf(data, node) {
   if (node.kind === "head" || node.kind === "memory") return `${short(node)} at ${at(data, node.position)}`;
   if (node.kind === "token") return `token ${at(data, node.position)}`;
   if (node.kind === "rest" && node.name.startsWith("rest")) return `all else of layer ${node.layer}`;
-  return node.kind === "changes" ? "changes of patterns, gates, norms" : short(node);
+  return node.kind === "changes" ? "changes of patterns, gates, norms" : boxLines(node, data)[0];
 }

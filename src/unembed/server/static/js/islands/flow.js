@@ -6,7 +6,7 @@
  * `data`: `unembed.flow/1`; `boxes`: heads and memories with a box; `chosen`: the name of the chosen node; `more`:
  * elements at the end of its card; `named`: its name by people.
  */
-import { card } from "./flow-card.js";
+import { card, nameOf } from "./flow-card.js";
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { layout, NARROW } from "./flow-layout.js";
 import { answerLines, at, boxLines, clipped, legend, logits, minus, short, wrapped } from "./flow-words.js";
@@ -169,14 +169,7 @@ function ribbonOf(f, place, ribbon) {
   return s("path", props, s("title", name));
 }
 
-const label = (f, node) =>
-  node.kind === "others"
-    ? "all parts that are not drawn"
-    : node.kind === "token"
-      ? `token ${at(f.data, node.position)}`
-      : node.kind === "rest"
-        ? `all else of layer ${node.layer}`
-        : `${short(node)} at ${at(f.data, node.position)}`;
+const label = (f, node) => (node.kind === "others" ? "all parts that are not drawn" : nameOf(f.data, node));
 
 const END = 20;
 /** A pointed end: all parts that are not drawn. */
