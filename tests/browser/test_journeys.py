@@ -49,7 +49,7 @@ def test_another_metric_sends_no_request(opened):
     expect(the_sum(page)).to_be_visible()
     requests = []
     page.on("request", lambda r: requests.append(r.url) if "/api/" in r.url else None)
-    page.get_by_role("radio", name="Rank", exact=True).click()
+    page.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank").click()
     expect(page.get_by_text("logarithmic")).to_be_visible()
     assert requests == []
 
@@ -92,11 +92,11 @@ def test_a_link_restores_what_was_seen(opened, served):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
     grid(page).get_by_role("gridcell", name=re.compile("^Layer 2 after FFN, position 3 ")).click()
-    page.get_by_role("radio", name="Rank", exact=True).click()
+    page.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank").click()
     expect(page.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
     other = opened(address(page).removeprefix(served.address))
     expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
-    expect(other.get_by_role("radio", name="Rank", exact=True)).to_have_attribute("aria-checked", "true")
+    expect(other.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank")).to_have_attribute("aria-checked", "true")
     assert "position 3" in other.get_by_role("complementary").inner_text()
 
 

@@ -61,7 +61,7 @@ def test_a_long_trace_comes_in_parts(opened, lm):
         """async (text) => {
           const api = await import(document.querySelector("script").src.replace("main.js", "api.js"));
           const seen = [];
-          const lengths = (part) => part.stages.map((s) => [s.point, s.ids.length]);
+          const lengths = (part) => part.stages.map((s) => [s.point, Object.keys(s.ids).length]);
           const whole = await api.trace(text, [], { on: (part) => seen.push(lengths(part)) });
           return [seen, whole.stages.map((s) => s.ids.length), (await api.trace(text, [])).id === whole.id];
         }""",
@@ -174,10 +174,11 @@ def test_a_coefficient_is_marked_in_the_activation_distribution(opened, lm):
     region = page.get_by_role("region", name="Activation distribution")
     m = lm.trace(PROMPT).run.at("coefficients", 3)[0, :, 5]
     largest = float(m[m.abs().argmax()])
-    expect(region.locator(".here")).to_have_count(1)
-    shown = region.locator("text", has_text="here").text_content() or ""
-    shown = shown.replace("−", "-").removeprefix("here ")
-    assert math.isclose(float(shown), largest, rel_tol=0.01)
+    expect(region.locator(".here")).to_have_count(2)
+    marked = {f"At ·is ({len(m) - 1})": float(m[-1]), "Largest on the tested text": largest}
+    for what, coefficient in marked.items():
+        shown = region.get_by_role("paragraph").filter(has_text=what).locator("b").inner_text()
+        assert math.isclose(float(shown.replace("−", "-")), coefficient, rel_tol=0.01), what
 
 
 def test_a_name_leads_to_its_concept_and_into_the_edits(opened, served):
