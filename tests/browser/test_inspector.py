@@ -15,6 +15,7 @@ AT = "#/trace?prompt=The+war+lasted+from+1861"
 def test_effects_are_bars_to_both_sides_of_one_zero(opened):
     page = opened(AT)
     expect(the_sum(page)).to_be_visible()
+    inspector(page).get_by_role("button", name="Wider").click()  # a narrow inspector has no room for bars
     rows = inspector(page).locator("tr.sub-update").filter(visible=True)
     expect(rows).to_have_count(5)
     effects, bars, zeros = [], [], set()
