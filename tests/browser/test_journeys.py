@@ -96,7 +96,9 @@ def test_a_link_restores_what_was_seen(opened, served):
     expect(page.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
     other = opened(address(page).removeprefix(served.address))
     expect(other.get_by_role("heading", name="Layer 2, FFN")).to_be_visible()
-    expect(other.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank")).to_have_attribute("aria-checked", "true")
+    expect(other.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank")).to_have_attribute(
+        "aria-checked", "true"
+    )
     assert "position 3" in other.get_by_role("complementary").inner_text()
 
 

@@ -62,7 +62,9 @@ def test_brackets_move_between_layers_and_commas_between_positions(traced, lm):
 
 def test_letters_recolour_pin_hide_events_and_add_an_edit(traced, lm, index):
     traced.keyboard.press("m")
-    expect(traced.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank")).to_have_attribute("aria-checked", "true")
+    expect(traced.get_by_role("radiogroup", name="Shade by").get_by_role("radio", name="Rank")).to_have_attribute(
+        "aria-checked", "true"
+    )
     traced.keyboard.press("p")
     expect(traced.get_by_role("button", name="Clear pins")).to_be_visible()
     assert f"pins={int(lm.trace(PROMPT).readings().ids[-1, -1, 0])}" in address(traced)
