@@ -75,6 +75,9 @@ CircuitNodes = Literal["memories", "heads", "all"]
 RankedBy = Literal["relevance", "gradient", "difference", "coefficient"]
 """The order in which a test takes nodes: by relevance; by the plain gradient times the change between two prompts; by
 the size of the change; by the size of the node's own number."""
+QKRule = Literal["constant", "shared"]
+"""How relevance passes attention: "constant", through values alone, with patterns as they are in the run; "shared",
+half of a head's relevance through its pattern to queries and keys."""
 GroupRule = Literal["role", "values", "description"]
 """How a circuit's nodes are grouped: by what they do in it, by the direction of their values, or by what the tokens
 that their values promote have in common."""

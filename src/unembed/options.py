@@ -190,6 +190,15 @@ PerLayer = Annotated[int, Option("Memories drawn from each layer.", low=1)]
 Samples = Annotated[int, Option("Continuations of each prompt; more than one needs --seed.", low=1)]
 Clusters = Annotated[int | None, Option("Number of clusters of values.", low=1, name="clusters")]
 NewTokens = Annotated[int, Option("Tokens to generate.", "n", low=1)]
+Dictionaries = Annotated[
+    list[str] | None,
+    Option(
+        "Features of this dictionary (sparse autoencoder or transcoder) are nodes; where it replaces an FFN, in place "
+        "of the memories: a folder, or an id of the hub. Repeatable, for several layers.",
+        name="dictionary",
+        metavar="FOLDER",
+    ),
+]
 Coefficient = Annotated[float, Option("Coefficient of the values to turn on.")]
 Clean = Annotated[str, Option("The clean prompt, on which the model shows the behaviour.")]
 Corrupted = Annotated[str, Option("The corrupted prompt, on which the model does not show the behaviour.")]

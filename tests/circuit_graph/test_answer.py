@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import unembed
@@ -16,7 +17,9 @@ from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.in_words import test_in_words as in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
+from unembed.circuit_graph.tested_picture import picture
 from unembed.cli.commands import app
+from unembed.dictionaries import Dictionary, save_dictionary
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
 from unembed.results.result_files import save_result
@@ -153,3 +156,62 @@ def test_a_page_shows_the_picture_and_a_file_is_for_other_viewers(tmp_path: Path
     assert json.loads(viewer.read_text("utf-8"))["metadata"]["prompt"] == "The dogs"
     refused = CliRunner().invoke(app, ["circuit", "--pairs", str(viewer), "--viewer", str(viewer)])
     assert refused.exit_code == 1 and "a viewer shows one prompt" in refused.output
+
+
+def test_features_of_a_dictionary_are_nodes_on_the_command_line(wren: LanguageModel, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = 64
+    W_enc = torch.randn(wren.d_model, features, generator=generator) / wren.d_model**0.5
+    W_dec = torch.randn(features, wren.d_model, generator=generator) / 8
+    nothing = torch.zeros(features), torch.zeros(wren.d_model)
+    made = Dictionary(W_enc, nothing[0], (W_dec,), nothing[1], "relu", layer=4, reads="mlp_in", writes="mlp_out")
+    save_dictionary(made, tmp_path / "features")
+    asked = ["circuit", "The dogs", "--token", " are", "--against", " is", "--against-prompt", "The dog"]
+    asked += ["--dictionary", str(tmp_path / "features"), "--sizes", "5", "--max-nodes", "300"]
+    out = CliRunner().invoke(app, [*asked, "--json", "--out", str(tmp_path / "graph")])
+    assert out.exit_code == 0, out.output
+    names = [row["name"] for row in json.loads(out.stdout)["tables"]["nodes"]["rows"]]
+    assert any(name.startswith("L4F") for name in names) and not any(name.startswith("L4M") for name in names)
+    graph = circuit(wren, "The dogs", " are", " is", "The dog", max_nodes=300, dictionary=wren.attach(made))
+    assert names[:20] == graph.nodes["name"][:20]
+    again = CliRunner().invoke(app, ["circuit", "--graph", str(tmp_path / "graph"), "--sizes", "5"])
+    assert again.exit_code == 1 and "without their dictionary" in again.stderr
+
+
+def test_a_picture_has_features_with_what_the_model_does_without_them(wren: LanguageModel) -> None:
+    generator = torch.Generator().manual_seed(0)
+    W = torch.randn(wren.d_model, 32, generator=generator) / wren.d_model**0.5
+    part = Dictionary(
+        W,
+        torch.zeros(32),
+        (W.T.clone() * 4,),
+        torch.zeros(wren.d_model),
+        "relu",
+        layer=5,
+        reads="mlp_in",
+        writes="mlp_out",
+    )
+    attached = wren.attach(part)
+    view = picture(circuit(wren, "The dogs", " are", max_nodes=400, dictionary=attached), test=())
+    assert view.without == "0 in its place"
+    shown = [node for node in view.nodes if node.kind == "feature" and node.removed is not None]
+    features, compared = attached.features("The dogs", 5)[0], 0
+    for node in shown:
+        assert node.index is not None and node.removed is not None
+        if [i for i, f in enumerate(features[:, node.index].tolist()) if f > 0] != [node.position]:
+            continue  # an edit is of every position
+        with attached.edited([unembed.Edit("feature", "scale", 5, node.index, 0.0)]):
+            logits = wren.run("The dogs").logits[0, -1]
+        assert node.removed.metric == pytest.approx(float(logits[wren.single_token(" are")]), abs=1e-4)
+        compared += 1
+    assert compared > 1
+
+
+def test_shared_patterns_are_an_option(wren: LanguageModel) -> None:
+    asked = ["circuit", "The dogs", "--token", " are", "--alone", "--set-to", "zero", "--sizes", "5", "--json"]
+    found = [CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--qk", "shared"])]
+    constant, shared = (json.loads(one.stdout)["tables"]["nodes"]["rows"] for one in found)
+    assert constant != shared
+    assert any("patterns" in row["label"] for row in shared if row["kind"] == "bias")
+    graph = circuit(wren, "The dogs", " are", qk="shared")
+    assert [row["name"] for row in shared][:10] == graph.nodes["name"][:10]

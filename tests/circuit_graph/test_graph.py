@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.circuit_graph.frozen_model import Frozen
 from tests.conftest import tiny
-from tests.families import EXPERTS
+from tests.families import EXPERTS, build
 
 import unembed
 from unembed.circuit_graph import CircuitGraph, circuit
@@ -42,6 +43,49 @@ def test_edges_into_each_node_add_up_to_its_relevance(name: str, other: list[int
     assert sums["metric"] == pytest.approx(whole, abs=1e-5)
     logits = lm.run(torch.tensor([PROMPT])).logits[0, -1]
     assert graph.metric == pytest.approx(float(logits[5] - logits[9]), abs=1e-6)
+
+
+HALVES = ["gpt2", "llama", "gemma2", "gptj", "olmo2", "gpt_neox", "qwen3", "cohere-qk-norm", "mpt", "falcon-40b"]
+"""Ungated and gated, grouped queries, rotary, ALiBi, norms on either side of a part, parallel blocks, soft caps."""
+
+
+def rounded(hf: torch.nn.Module, dtype: torch.dtype) -> Any:
+    """A model whose weights are rounded to a dtype."""
+    return hf.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*HALVES, *EXPERTS])
+def test_edges_add_up_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    limit = 5e-2 if dtype == torch.bfloat16 else 1e-2
+    exact = circuit(unembed.load(rounded(build(name), dtype).float()), PROMPT, 5, 9, max_nodes=25)
+    graph = circuit(unembed.load(rounded(build(name), dtype)), PROMPT, 5, 9, max_nodes=25)
+    assert graph.error < limit
+    rows = {row["name"]: row["relevance"] for row in graph.nodes.rows() if row["kind"] in ("memory", "head")}
+    sums, largest = flows(graph), {row["name"]: 0.0 for row in graph.nodes.rows()} | {"metric": 0.0}
+    for edge in graph.edges.rows():
+        largest[edge["target"]] = max(largest[edge["target"]], abs(edge["weight"]))
+    for target, whole in {**rows, "metric": graph.metric}.items():
+        assert abs(sums.get(target, 0.0) - whole) <= limit * max(abs(whole), largest[target]) + 1e-6
+    # The same circuit as in float32, up to rounding: half of a coefficient's digits are gone.
+    other = {row["name"]: row["relevance"] for row in exact.nodes.rows()}
+    shared = [name for name in rows if name in other]
+    assert len(shared) > 0.6 * len(rows)
+    size = max(abs(value) for value in other.values() if value is not None)
+    assert max(abs(rows[name] - other[name]) for name in shared) < (0.1 if dtype == torch.bfloat16 else 0.02) * size
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gptj", "olmo2", "qwen3", "bloom", *EXPERTS])
+@pytest.mark.parametrize("other", [None, OTHER])
+def test_edges_through_patterns_add_up_too(name: str, other: list[int] | None) -> None:
+    graph = circuit(tiny(name), PROMPT, 5, 9, other, max_nodes=25, qk="shared")
+    sums = flows(graph)
+    kept = [row for row in graph.nodes.rows() if row["kind"] in ("memory", "head")]
+    assert len(kept) > 20 and graph.error < 1e-4
+    for row in kept:
+        assert sums.get(row["name"], 0.0) == pytest.approx(row["relevance"], abs=1e-5)
+    assert sums["metric"] == pytest.approx(graph.metric - (graph.counterfactual_metric or 0.0), abs=1e-5)
+    assert graph.provenance.notes["qk"] == "shared"
 
 
 def test_an_edge_is_what_a_node_reads_from_another_directly() -> None:
@@ -141,6 +185,7 @@ def test_a_graph_is_saved_and_opened_again(tmp_path: Path) -> None:
         ({"prompt": PROMPT, "token": 5, "against": 5}, "against itself"),
         ({"prompt": PROMPT, "token": 5, "against_prompt": [5, 6]}, "as many tokens"),
         ({"prompt": PROMPT, "pairs": [(PROMPT, None, 5, 9)]}, "one or of the other"),
+        ({"prompt": PROMPT, "token": 5, "qk": "half"}, "constant"),
         ({"pairs": []}, "there are none"),
         ({"pairs": [(PROMPT, OTHER)]}, "four parts"),
         ({"pairs": [(PROMPT, OTHER, 5, 9), (PROMPT, None, 5, 9)]}, "only some"),

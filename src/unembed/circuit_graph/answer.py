@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -18,11 +18,12 @@ from unembed.circuit_graph.outcome_tables import outcome_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 from unembed.circuit_graph.tested_picture import picture
 from unembed.circuit_graph.viewer_graph import viewer_graph
+from unembed.dictionaries import AttachedDictionary, Dictionary, attach, open_dictionary
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.names import CircuitNodes, GroupChange, GroupRule, SetTo
-from unembed.options import Against, Option, Out, Seed, Token
+from unembed.names import CircuitNodes, GroupChange, GroupRule, QKRule, SetTo
+from unembed.options import Against, Dictionaries, Option, Out, Seed, Token
 from unembed.results import check_writable, write_whole
 from unembed.results.result_files import open_result
 from unembed.stream.run import run
@@ -70,6 +71,14 @@ def circuit_answer(
     test_pairs: Annotated[
         Path | None, Option("Pairs for the test; default: every fourth of --pairs.", metavar="FILE")
     ] = None,
+    dictionaries: Dictionaries = None,
+    qk: Annotated[
+        QKRule,
+        Option(
+            "What passes attention: constant, values alone, with patterns as they are in the run; shared, half of a "
+            "head's relevance through its pattern to queries and keys."
+        ),
+    ] = "constant",
     max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
     nodes: Annotated[int, Option("Nodes shown.", low=1)] = 6,
     sizes: Annotated[
@@ -134,20 +143,30 @@ def circuit_answer(
     form = _Form(nodes, group_by, tuple(group or ()), change, times, out, viewer)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
+    dictionary = _attached(lm, dictionaries or ())
     if graph is not None:
-        return _of_file(lm, graph, test, form)
+        return _of_file(lm, graph, dictionary, test, form)
+
+    def find(cases: tuple[Case, ...]) -> CircuitGraph:
+        return circuit_of(lm, cases, max_nodes, dictionary, qk)
+
     if pairs is not None:
-        return _of_pairs(lm, pairs, test_pairs, max_nodes, test, form)
+        return _of_pairs(lm, pairs, test_pairs, find, test, form)
     if prompt is None:
         raise InvalidInput("a circuit of nothing", why="it needs a prompt, --pairs or --graph")
     target = int(run(lm, prompt).logits[0, -1].argmax()) if token is None else token
     case = read_case(lm, prompt, against_prompt, target, against)
     if against is not None and case.counterfactual is None and not alone:
         case = with_counterfactual(lm, case)
-    found = circuit_of(lm, (case,), max_nodes)
-    if viewer is not None:
-        write_whole(viewer, json.dumps(viewer_graph(found), ensure_ascii=False, allow_nan=False))
+    found = find((case,))
     return form.answer(found, test.of(found, (case,), (kinds,)))
+
+
+def _attached(lm: Decoder, folders: Sequence[str]) -> AttachedDictionary | None:
+    """Attach the dictionaries of some folders, each at the layer that its files name."""
+    opened = [open_dictionary(folder) for folder in folders]
+    parts = [part for one in opened for part in ((one,) if isinstance(one, Dictionary) else one)]
+    return attach(lm, parts) if parts else None
 
 
 @dataclass(frozen=True)
@@ -220,19 +239,26 @@ class _Form:
         )
 
 
-def _of_file(lm: Decoder, path: Path, test: _Test, form: _Form) -> Answer:
+def _of_file(lm: Decoder, path: Path, dictionary: AttachedDictionary | None, test: _Test, form: _Form) -> Answer:
     opened = open_result(path)
     if not isinstance(opened, CircuitGraph):
         raise InvalidInput(f"{path}", why=f"it holds a {type(opened).__name__}", instead="Give what --out wrote")
-    graph = opened.bound_to(lm)
+    graph = opened.bound_to(lm, dictionary)
     kinds = _tested_kinds(lm, test) if len(graph.cases) > 1 else (test.kinds,)
     return form.answer(graph, test.of(graph, graph.cases, kinds))
 
 
-def _of_pairs(lm: Decoder, pairs: Path, test_pairs: Path | None, max_nodes: int, test: _Test, form: _Form) -> Answer:
+def _of_pairs(
+    lm: Decoder,
+    pairs: Path,
+    test_pairs: Path | None,
+    find: Callable[[tuple[Case, ...]], CircuitGraph],
+    test: _Test,
+    form: _Form,
+) -> Answer:
     cases, skipped = usable_cases(lm, read_pairs(pairs))
     found_on, tested_on = _split(cases) if test_pairs is None else (cases, usable_cases(lm, read_pairs(test_pairs))[0])
-    graph = circuit_of(lm, found_on, max_nodes)
+    graph = find(found_on)
     tests = test.of(graph, tested_on, _tested_kinds(lm, test), held_out=tested_on is not found_on)
     left_out = f"{skipped} pairs were left out: their prompts differ in length, or an answer is not one token."
     return form.answer(graph, tests, (left_out,) if skipped else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
@@ -17,9 +18,10 @@ from unembed.circuit_graph.node_scores import Node, NodeScores, node_scores, ran
 from unembed.dictionaries import AttachedDictionary
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.names import QKRule
 from unembed.results import Provenance, Table, visible
 from unembed.stream.run import OnePrompt
-from unembed.validation import positive_int
+from unembed.validation import one_of, positive_int
 
 SHARE = 0.8
 """The share of all |R| that the kept nodes have, unless `max_nodes` are fewer."""
@@ -39,6 +41,7 @@ def circuit(
     pairs: Sequence[GivenPair] | None = None,
     max_nodes: int = 100,
     dictionary: AttachedDictionary | None = None,
+    qk: QKRule = "constant",
 ) -> CircuitGraph:
     """The circuit of a behaviour: which memories and heads at which positions produce a token, as a graph.
 
@@ -55,13 +58,16 @@ def circuit(
         max_nodes: heads and memories kept at most; fewer where they have 0.8 of all relevance.
         dictionary: what `lm.attach` returns: its features are nodes too, with its error of reconstruction as a rest
             node; where it writes mlp_out, in place of the layer's memories.
+        qk: "constant": attention patterns are constants of the run; "shared": half of a head's relevance goes through
+            its pattern to what queries and keys read.
 
     Raises:
         InvalidInput: a counterfactual of another length, or both a prompt and pairs.
         NotOneToken: a token is not a single one.
         SumNotProved: the linear model of a run misses the metric, or edges miss a node's relevance.
         Unsupported: the model has no layers, or several streams; or a dictionary at other points than
-            `features.READS` and `features.WRITES`, or whose features write to several layers.
+            `features.READS` and `features.WRITES`, or whose features write to several layers; or, with qk="shared",
+            attention scores that do not follow from queries and keys.
 
     Memory: activations and gradients of a batch, one number for each node, and 256 MiB for edges. Cost: about four
     passes for the nodes, and less than one for each node that is kept.
@@ -80,22 +86,27 @@ def circuit(
         )
     else:
         cases = (read_case(lm, prompt, against_prompt, token, against),)
-    return circuit_of(lm, cases, most, dictionary)
+    return circuit_of(lm, cases, most, dictionary, qk)
 
 
 def circuit_of(
-    lm: Decoder, cases: tuple[Case, ...], most: int, dictionary: AttachedDictionary | None = None
+    lm: Decoder,
+    cases: tuple[Case, ...],
+    most: int,
+    dictionary: AttachedDictionary | None = None,
+    qk: QKRule = "constant",
 ) -> CircuitGraph:
     """The circuit of cases; see `circuit`."""
     if not lm.n_layers:
         raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
     if dictionary is not None:
         require_nodes(dictionary)
-    scores = node_scores(lm, cases, dictionary)
+    one_of("qk", qk, get_args(QKRule))
+    scores = node_scores(lm, cases, dictionary, qk)
     chosen = select_nodes(scores, most, SHARE)
     nodes = [node for node, _ in chosen]
-    flow = inflow(lm, cases[:EDGE_PROMPTS], nodes, dictionary)
-    return _graph(lm, cases, scores, chosen, flow, dictionary)
+    flow = inflow(lm, cases[:EDGE_PROMPTS], nodes, dictionary, qk)
+    return _graph(lm, cases, scores, chosen, flow, dictionary, qk)
 
 
 def _graph(
@@ -105,11 +116,13 @@ def _graph(
     chosen: Sequence[tuple[Node, float]],
     flow: Inflow,
     dictionary: AttachedDictionary | None,
+    qk: QKRule,
 ) -> CircuitGraph:
     n = len(cases)
     is_paired = cases[0].counterfactual is not None
-    provenance = lm.provenance(basis="frozen", notes={"prompts": n, "counterfactual": is_paired})
-    tables = _Tables(lm, cases, scores, chosen, flow, dictionary)
+    notes: dict[str, object] = {"prompts": n, "counterfactual": is_paired}
+    provenance = lm.provenance(basis="frozen", notes=notes if qk == "constant" else {**notes, "qk": qk})
+    tables = _Tables(lm, cases, scores, chosen, flow, dictionary, qk)
     everything = [node for kind in KINDS for node in ranked(scores.parts, RANKED, kind)]
     everything.sort(key=lambda one: -abs(one[1]))
     places = [(KINDS.index(node.kind), node.layer, node.back, node.index) for node, _ in everything]
@@ -152,7 +165,9 @@ class _Tables:
         chosen: Sequence[tuple[Node, float]],
         flow: Inflow,
         dictionary: AttachedDictionary | None,
+        qk: QKRule,
     ) -> None:
+        self.qk = qk
         self.lm, self.cases, self.scores, self.chosen, self.flow = lm, cases, scores, chosen, flow
         self.dictionary = dictionary
         self.longest = max(len(case.prompt) for case in cases)
@@ -181,9 +196,11 @@ class _Tables:
             rows.append((self.token_name(back), "token", None, self.position(back), None, score / n, visible(text)))
         if self.scores.positions:
             rows.append(("positions", "bias", None, None, None, self.scores.positions / n, "position embeddings"))
+        constants = "" if self.qk == "constant" else ", and what its attention patterns have besides their scores"
         for layer, score in enumerate(self.scores.biases.tolist()):
             if score:
-                rows.append((f"bias L{layer}", "bias", layer, None, None, score / n, f"biases of layer {layer}"))
+                label = f"biases of layer {layer}{constants}"
+                rows.append((f"bias L{layer}", "bias", layer, None, None, score / n, label))
         if self.scores.constants:
             rows.append(("readout", "bias", None, None, None, self.scores.constants / n, "biases and cap of logits"))
         rows += self._rest()

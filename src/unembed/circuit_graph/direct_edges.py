@@ -23,6 +23,7 @@ from unembed.errors import SumNotProved
 from unembed.linear_model.linear_pass import attention_patterns, linear_pass
 from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
 from unembed.models.decoder import Decoder
+from unembed.names import QKRule
 from unembed.stream.decomposition import tolerance
 
 _GRADIENT_NUMBERS = 2**26
@@ -68,7 +69,11 @@ class Inflow:
 
 
 def inflow(
-    lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
+    lm: Decoder,
+    cases: Sequence[Case],
+    nodes: Sequence[Node],
+    dictionary: AttachedDictionary | None = None,
+    qk: QKRule = "constant",
 ) -> Inflow:
     """Compute the edges between nodes, and into the metric.
 
@@ -89,10 +94,10 @@ def inflow(
         zeros(len(nodes)), zeros(n), zeros(longest), zeros(), zeros(n), zeros(n), zeros(), zeros(longest), zeros()
     )
     for batch in batches(lm, cases):
-        patterns = attention_patterns(lm, batch.tokens)
-        whole = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary))
+        patterns = attention_patterns(lm, batch.tokens, qk)
+        whole = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary), qk=qk)
         found = relevance(whole, batch.aim)
-        made = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary), cut=True)
+        made = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary), cut=True, qk=qk)
         differences, start, other = changes(lm, batch, made, dictionary)
         into = _Collector(total, made, nodes, differences, start, is_paired=other is not None)
         for targets in _targets(made, found.gradients, nodes):

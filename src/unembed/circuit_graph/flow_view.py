@@ -21,7 +21,7 @@ SCHEMA = "unembed.flow/1"
 """Name of the JSON form; the number rises when a field changes its meaning or is removed."""
 BOXES = 40
 """Heads and memories that a picture can show; all others are added up by layer."""
-_WRITERS = ("head", "memory")
+_WRITERS = ("head", "memory", "feature")
 _PROMOTED = re.compile(r'"((?:[^"]|"(?! "|$))*)"')
 
 
@@ -31,7 +31,7 @@ class FlowNode:
 
     Attributes:
         name: such as "L23H4@4".
-        kind: "head", "memory", "token", "bias", "rest" (all else of a layer) or "changes".
+        kind: "head", "memory", "feature" (of a dictionary), "token", "bias", "rest" (all else of a layer) or "changes".
         position: from 0 in one prompt, from -1 backwards in several; None for what has none.
         relevance: what it adds to the metric along all paths; None for "changes".
         reads: the position that a head reads most; for all else of a layer, that of what it writes to most.

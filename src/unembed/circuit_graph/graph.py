@@ -246,7 +246,7 @@ class CircuitGraph(Displayed):
                 one.
             to: what nodes are set to: "mean" of the counterfactual prompts at each position (the default for memories
                 of several prompts), each prompt's own "counterfactual" (the default else), the mean over a text
-                ("corpus", the default without counterfactuals), or "zero".
+                ("corpus", the default without counterfactuals), or "zero" (the default then with a dictionary).
             ranked_by: the order of the nodes; another than "relevance" is computed on the graph's own prompts.
 
         Returns:
@@ -329,7 +329,8 @@ class CircuitGraph(Displayed):
         one_of("kinds", kinds, get_args(CircuitNodes))
         paired = cases[0].counterfactual is not None
         if to is None:
-            to = "corpus" if not paired else "mean" if several and kinds == "memories" else "counterfactual"
+            alone: SetTo = "zero" if self.dictionary is not None else "corpus"
+            to = alone if not paired else "mean" if several and kinds == "memories" else "counterfactual"
         one_of("to", to, get_args(SetTo))
         if to in ("mean", "counterfactual") and not paired:
             raise InvalidInput(f"to={to!r}", why="the prompts have no counterfactuals", instead='Use to="corpus"')

@@ -20,6 +20,7 @@ from unembed.dictionaries import AttachedDictionary
 from unembed.linear_model.linear_pass import attention_patterns, linear_pass
 from unembed.linear_model.pass_tensors import LinearPass, PartKind
 from unembed.models.decoder import Decoder
+from unembed.names import QKRule
 from unembed.stream.run import Run, run
 
 
@@ -79,7 +80,9 @@ def changes(
     return found, made.start.detach() - other.at("resid_pre", 0), other
 
 
-def node_scores(lm: Decoder, cases: Sequence[Case], dictionary: AttachedDictionary | None = None) -> NodeScores:
+def node_scores(
+    lm: Decoder, cases: Sequence[Case], dictionary: AttachedDictionary | None = None, qk: QKRule = "constant"
+) -> NodeScores:
     """Run one forward and one backward pass for each batch of cases; with counterfactuals, one more forward pass.
 
     Raises:
@@ -92,7 +95,8 @@ def node_scores(lm: Decoder, cases: Sequence[Case], dictionary: AttachedDictiona
         {}, torch.zeros(longest, dtype=torch.float64), 0.0, torch.zeros(lm.n_layers), {}, 0.0, 0.0, 0.0, 0.0, ()
     )
     for batch in batches(lm, cases):
-        made = linear_pass(lm, batch.tokens, attention_patterns(lm, batch.tokens), in_place_of_memories(dictionary))
+        patterns = attention_patterns(lm, batch.tokens, qk)
+        made = linear_pass(lm, batch.tokens, patterns, in_place_of_memories(dictionary), qk=qk)
         found = relevance(made, batch.aim)
         differences, start, other = changes(lm, batch, made, dictionary)
         for (kind, layer), gradient in found.gradients.items():

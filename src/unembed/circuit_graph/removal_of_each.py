@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -17,12 +15,10 @@ from torch import Tensor
 from unembed.circuit_graph.cases import BATCH_TOKENS, Case
 from unembed.circuit_graph.faithfulness import Bench
 from unembed.circuit_graph.node_scores import Node
-from unembed.linear_model.pass_tensors import PartKind
+from unembed.circuit_graph.node_values import Place, run_changed
+from unembed.dictionaries import AttachedDictionary
 from unembed.models.decoder import Decoder
 from unembed.names import SetTo
-from unembed.stream.run import run
-
-_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
 
 
 @dataclass(frozen=True)
@@ -39,18 +35,21 @@ class Removal:
 
 
 @torch.no_grad()
-def removal_of_each(lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo) -> list[Removal]:
+def removal_of_each(
+    lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
+) -> list[Removal]:
     """Measure the prediction without each node by itself; the first result is that with all of them.
 
     Args:
         case: one prompt.
-        nodes: heads and memories at positions counted back.
+        nodes: at positions counted back.
         to: what a removed node is set to: its value after the "counterfactual", its mean over a text ("corpus"), or
             "zero".
+        dictionary: the one whose features are among the nodes.
 
     Memory: activations and logits of `BATCH_TOKENS` tokens. Cost: a pass for as many nodes as fit.
     """
-    bench = Bench(lm, [case], to, ("head", "memory"))
+    bench = Bench(lm, [case], to, ("head", "memory", *(() if dictionary is None else ("feature",))), dictionary)
     ((batch, values, _),) = bench.batches
     length = batch.tokens.shape[1]
     waiting: list[Node | None] = [None, *nodes]
@@ -59,23 +58,20 @@ def removal_of_each(lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo) -
     for start in range(0, len(waiting), rows):
         some = waiting[start : start + rows]
 
-        def replaced(t: Tensor, layer: int, kind: PartKind, some: Sequence[Node | None] = some) -> Tensor:
-            here = [(i, n) for i, n in enumerate(some) if n is not None and (n.kind, n.layer) == (kind, layer)]
-            if not here:
-                return t
+        of_place: dict[Place, list[tuple[int, Node]]] = {}
+        for row, node in enumerate(some):
+            if node is not None:
+                of_place.setdefault((node.kind, node.layer), []).append((row, node))
+
+        def replaced(t: Tensor, place: Place, of_place: dict[Place, list[tuple[int, Node]]] = of_place) -> Tensor:
             changed = t.clone()
-            for row, node in here:
+            for row, node in of_place[place]:
                 at = length - 1 - node.back
-                changed[row, at, node.index] = values[kind, layer][0, at, node.index].to(t)
+                changed[row, at, node.index] = values[place][0, at, node.index].to(t)
             return changed
 
-        hooks = {
-            _POINTS[kind]: partial(replaced, kind=kind)
-            for kind in _POINTS
-            if any(place[0] == kind for place in bench.sizes)
-        }
-        logits = run(lm, batch.tokens.expand(len(some), -1), hooks=hooks).logits[:, -1].double().cpu()
-        found += [_removal(case, row) for row in logits]
+        seen = run_changed(lm, batch.tokens.expand(len(some), -1), dictionary, list(of_place), replaced)
+        found += [_removal(case, row) for row in seen.logits[:, -1].double().cpu()]
     return found
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
 from unembed.circuit_graph.flow_view import BOXES, FlowView, flow_view
-from unembed.circuit_graph.graph import CircuitGraph
+from unembed.circuit_graph.graph import KINDS, CircuitGraph
 from unembed.circuit_graph.in_words import test_in_words
 from unembed.circuit_graph.labels import node_name, text_of
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.removal_of_each import Removal, removal_of_each
+from unembed.dictionaries import AttachedDictionary
 from unembed.errors import OutOfRange, Unsupported
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
@@ -24,7 +25,6 @@ from unembed.stream.run import OnePrompt, run
 SIZES = (10, 30, 100)
 """Nodes of the test of a picture; the first is how many a picture shows at first."""
 _LIKELY = 10
-_KINDS: tuple[PartKind, ...] = ("head", "memory")
 
 
 def picture(
@@ -49,14 +49,15 @@ def picture(
     (case, *more), lm = graph.cases, graph.lm
     if more:
         return flow_view(graph, words)
-    nodes = graph.ranking.nodes(_KINDS)[:BOXES]
-    whole, *found = removal_of_each(lm, case, nodes, _usual(case))
+    nodes = graph.ranking.nodes(KINDS)[:BOXES]
+    to = _usual(case, graph.dictionary)
+    whole, *found = removal_of_each(lm, case, nodes, to, graph.dictionary)
     names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
     return flow_view(
         graph,
         words,
         removals=dict(zip(names, found, strict=True)),
-        without=_without(lm, case),
+        without=_without(lm, case, to),
         probabilities=whole.probabilities,
         likely=most_likely(lm, run(lm, list(case.prompt)).logits[0, -1], _LIKELY),
     )
@@ -135,12 +136,14 @@ def removal(
     return removal_of_each(lm, case, [Node(kind, layer, len(case.prompt) - 1 - position, index)], to)[1]
 
 
-def _usual(case: Case) -> SetTo:
-    return "corpus" if case.counterfactual is None else "counterfactual"
+def _usual(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
+    if case.counterfactual is not None:
+        return "counterfactual"
+    return "corpus" if dictionary is None else "zero"
 
 
-def _without(lm: Decoder, case: Case) -> str:
+def _without(lm: Decoder, case: Case, to: SetTo) -> str:
     """Say what stands in the place of a removed node."""
     if case.counterfactual is None:
-        return "its mean over a text"
+        return "its mean over a text" if to == "corpus" else "0 in its place"
     return f"its value after “{visible(text_of(lm, case.counterfactual), prose=True)}”"

@@ -1,7 +1,7 @@
 """A circuit as the JSON that the viewers of circuit-tracer and Neuronpedia open: an attribution graph.
 
-These viewers know features, errors, embeddings and logits. Memories and heads are written as features; what is added up
-(the rest of a layer, biases, changes of patterns) as errors, which they draw as diamonds.
+These viewers know features, errors, embeddings and logits. Memories, heads and features of a dictionary are written as
+features; what is added up (the rest of a layer, biases, changes of patterns) as errors, which they draw as diamonds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from unembed.causality.rerun import n_heads_of
 from unembed.circuit_graph.flow_view import fed_position
-from unembed.circuit_graph.graph import METRIC, CircuitGraph
+from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
 from unembed.circuit_graph.in_words import CircuitWords, quoted
 from unembed.circuit_graph.labels import text_of
 from unembed.errors import InvalidInput, Unsupported
@@ -29,7 +30,7 @@ def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
     """Return the graph of one prompt as JSON values of circuit-tracer's and Neuronpedia's viewers.
 
     Each node's `influence` is the share of |relevance| that it and all larger nodes have, by which the viewers hide
-    small nodes. Weights are those of the graph's edges, in logits.
+    small nodes; groups are their supernodes. Weights are those of the graph's edges, in logits.
 
     Raises:
         InvalidInput: the graph is of several prompts.
@@ -46,7 +47,7 @@ def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
     answer = _answer(words)
     names = {name: node["node_id"] for name, node in nodes.items()} | {METRIC: answer["node_id"]}
     slug = re.sub(r"[^a-z0-9]+", "-", f"{lm.name} {text_of(lm, case.prompt)}".lower()).strip("-")[:80]
-    writers = [row["name"] for row in rows if row["kind"] in ("head", "memory")]
+    writers = [row["name"] for row in rows if row["kind"] in KINDS]
     return {
         "metadata": {
             "slug": slug,
@@ -60,7 +61,7 @@ def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
         },
         "qParams": {
             "pinnedIds": [answer["node_id"], *(names[name] for name in writers[:_PINNED])],
-            "supernodes": [],
+            "supernodes": [[name, *(names[node] for node in some)] for name, some in graph.groups.items()],
             "linkType": "both",
             "clickedId": names[writers[0]] if writers else "",
             "sg_pos": "",
@@ -87,9 +88,11 @@ def _node(words: CircuitWords, row: dict[str, Any], share: float) -> dict[str, A
         token, at = words.graph.cases[0].prompt[row["position"]], row["position"]
         return _written(f"E_{token}_{at}", at, "E", at, EMBEDDING, "", share)
     layer = row["layer"] or 0
-    if kind in ("head", "memory"):
-        # A head has the number after the last memory of its layer, so that no two nodes have one.
-        after = words.lm.n_memories_of(layer) if kind == "head" and layer in words.lm.memory_layers else 0
+    if kind in KINDS:
+        # A head has the number after the last memory of its layer, and a feature after these, so that no two nodes
+        # have one.
+        after = words.lm.n_memories_of(layer) if kind != "memory" and layer in words.lm.memory_layers else 0
+        after += n_heads_of(words.lm, layer) if kind == "feature" else 0
         index = row["index"] + after
         label = f"{name.split('@')[0]}: {row['label']}"
         written = _written(

@@ -1,9 +1,10 @@
 """Run the real model once, with relevance propagated by the linear rules.
 
-Every number of the pass is the model's own. Queries and keys are constants, so that attention is linear in its values.
-Where the attention's layout is unknown or values are clipped, the pattern of an earlier pass mixes them. A pass is
-either whole, so that derivatives flow through all parts, or cut: then heads and memories are leaves, and a derivative
-with respect to what one part reads shows what others write directly into it.
+Every number of the pass is the model's own. Queries and keys are constants, so that attention is linear in its values,
+unless they have a share of relevance (`shared_patterns.py`). Where they have, or where the attention's layout is
+unknown or values are clipped, the pattern of an earlier pass mixes the values. A pass is either whole, so that
+derivatives flow through all parts, or cut: then heads and memories are leaves, and a derivative with respect to what
+one part reads shows what others write directly into it.
 """
 
 from __future__ import annotations
@@ -21,22 +22,31 @@ from unembed.errors import Unsupported
 from unembed.linear_model.expert_memories import open_experts
 from unembed.linear_model.linear_rules import half_rule, identity_rule, norm_rule, ratio
 from unembed.linear_model.pass_tensors import Closed, LinearPass, OtherNodes, Part, bias_term
+from unembed.linear_model.shared_patterns import require_scores, shared_pattern
 from unembed.models.decoder import Decoder
 from unembed.models.norms import ChannelGain, Norm, OpaqueNorm
 from unembed.models.offload import is_offloaded
 from unembed.models.structure.structure import AttentionSite, Block, FeedForwardSite
+from unembed.names import QKRule
 from unembed.stream.capture_points import ForwardPass, has_point
 from unembed.stream.decomposition import prove, require_one_stream, tolerance
 from unembed.stream.hooks import attach_hooks, change_tensor, memory_guard
 from unembed.stream.run import cache_argument, run
 
 
-def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"]) -> dict[int, Tensor]:
+def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"], qk: QKRule = "constant") -> dict[int, Tensor]:
     """Return attention weights of layers whose values are mixed here, because the model's graph cannot serve.
+
+    Raises:
+        Unsupported: relevance is shared with queries and keys, and the scores of a layer do not follow from them.
 
     Memory: layers * heads * positions squared.
     """
-    layers = [n for n, b in enumerate(lm.structure.blocks) if _is_open(b.mixer) and not _runs_itself(b.mixer)]
+    is_shared = qk == "shared"
+    opened = [n for n, block in enumerate(lm.structure.blocks) if _is_open(block.mixer)]
+    if is_shared:
+        require_scores(lm, opened)
+    layers = [n for n in opened if is_shared or not _runs_itself(lm.structure.blocks[n].mixer)]
     if not layers:
         return {}
     seen = run(lm, tokens, ("pattern",), layers=layers)
@@ -60,19 +70,22 @@ def linear_pass(
     others: OtherNodes | None = None,
     *,
     cut: bool = False,
+    qk: QKRule = "constant",
 ) -> LinearPass:
     """Run the model on prompts of equal length, with a graph that follows the linear rules.
 
     Args:
-        patterns: what `attention_patterns` returned for the same tokens; None to run it.
+        patterns: what `attention_patterns` returned for the same tokens and rule; None to run it.
         others: nodes in place of the memories of some layers, such as a dictionary's features.
         cut: whether heads, memories and features are leaves of the graph.
+        qk: "constant", or "shared": half of a head's relevance goes through its pattern to queries and keys.
 
     Raises:
-        Unsupported: the model has several streams, or offloaded weights.
-        SumNotProved: a head's values, mixed by its pattern, are not what its layer computed.
+        Unsupported: the model has several streams, or offloaded weights; or scores do not follow from queries and keys.
+        SumNotProved: a head's values, mixed by its pattern, are not what its layer computed; or the softmax of queries
+            and keys is not its pattern.
 
-    Memory: activations of all layers, twice for the norms and FFNs.
+    Memory: activations of all layers, twice for the norms and FFNs; with "shared", six patterns of each layer.
     """
     require_one_stream(lm, "the linear model of a run")
     if is_offloaded(lm.hf):
@@ -81,7 +94,7 @@ def linear_pass(
             why="weights are offloaded, and the graph of a pass needs them all",
             instead="Open the model on one device",
         )
-    patterns = attention_patterns(lm, tokens) if patterns is None else patterns
+    patterns = attention_patterns(lm, tokens, qk) if patterns is None else patterns
     made = LinearPass(lm, tokens, cut, patterns)
     hooks: dict[tuple[str, int], Any] = {}
     captures: dict[tuple[str, int], Any] = {}
@@ -113,7 +126,7 @@ def linear_pass(
         if lm.n_layers:
             change_tensor(stack, lm, 0, "resid_pre", lambda t: _begin(made, t))
         for layer, block in enumerate(lm.structure.blocks):
-            _install(stack, made, live, current, layer, block, has_memories=layer not in replaced)
+            _install(stack, made, live, current, layer, block, has_memories=layer not in replaced, qk=qk)
         for (point, layer), change in behind_norms.items():
             _change_normed(stack, lm, point, layer, change)
         out = lm.hf(tokens, **cache_argument_without_graph(lm), **current.arguments).logits
@@ -170,21 +183,28 @@ def _install(
     block: Block,
     *,
     has_memories: bool,
+    qk: QKRule,
 ) -> None:
     """Install the hooks of one block: norms and biases, then what stays on the graph, then what is not opened."""
     norms = _norms_of(block)
-    inner = _inner_norms(block, {norm.module for norm in norms})
+    rule = None if block.mixer is None else block.mixer.scores
+    scores = {norm for norm in (rule.q_norm, rule.k_norm) if norm is not None} if rule is not None else set[nn.Module]()
+    inner = _inner_norms(block, {*scores, *(norm.module for norm in norms)})
     for norm in (*norms, *inner):
         factor = made.bias(layer, "norm") if norm.bias is not None and norm not in inner else None
         _change_output(stack, norm.module, lambda x, y, n=norm, s=factor: _normed(n, x, y, s))
     for module in block.module.modules():
         bias = module._parameters.get("bias")
-        if bias is not None and bias.dim() == 1 and module not in {norm.module for norm in (*norms, *inner)}:
+        if (
+            bias is not None
+            and bias.dim() == 1
+            and module not in {*scores, *(norm.module for norm in (*norms, *inner))}
+        ):
             _add_bias(stack, made, module, bias, layer, block)
     if block.mixer is not None and block.mixer.constant is not None:
         constant = block.mixer.constant.to(made.lm.device) / block.mixer.multiplier
         _add_bias(stack, made, block.mixer.output, constant, layer, block)
-    _install_mixer(stack, made, live, current, layer, block.mixer)
+    _install_mixer(stack, made, live, current, layer, block.mixer, qk)
     if has_memories:
         _install_ffn(stack, made, live, current, layer, block.feed_forward)
     for number, writer in enumerate((*block.early_writers, *block.late_writers)):
@@ -199,13 +219,20 @@ def _install_mixer(
     current: ForwardPass,
     layer: int,
     mixer: AttentionSite | None,
+    qk: QKRule,
 ) -> None:
     if mixer is None:
         return
     if layer in made.patterns:
         if mixer.head_layout is not None:
-            for module in {mixer.head_layout.q, mixer.head_layout.k} - {mixer.head_layout.v}:
-                _change_output(stack, module, lambda _x, y: y.detach())
+            for which in "qk":
+
+                def keep_one(_x: Tensor, y: Tensor, which: str = which) -> Tensor:
+                    if qk == "shared":
+                        live[which, layer] = mixer.split_heads(current.by_position(y), which)
+                    return y if mixer.layout.v is getattr(mixer.layout, which) else y.detach().clone()
+
+                _change_output(stack, getattr(mixer.head_layout, which), keep_one)
 
         def keep(own: Tensor) -> Tensor:
             live["values", layer] = current.by_position(own)
@@ -280,6 +307,10 @@ def _heads(
             values = values * ratio(clipped, values).to(values.dtype)
         values = values.repeat_interleave(source.n_heads // source.n_kv_heads, dim=1)
         read = torch.einsum("bhqk,bhkd->bqhd", made.patterns[layer].to(values.dtype), values)
+        if ("q", layer) in live:
+            q, k = live.pop(("q", layer)), live.pop(("k", layer))
+            pattern = shared_pattern(made, layer, q, k, made.patterns[layer])
+            read = 0.5 * (read + torch.einsum("bhqk,bhkd->bqhd", pattern, values.detach().to(pattern)))
         if source.gated:
             read = read * ratio(own, read).to(read.dtype)
         what = f"the heads of layer {layer} of {made.lm.name}"
@@ -315,12 +346,11 @@ def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
     """Return norms inside an opened attention that its values pass (a latent's), and inside an FFN of experts."""
     if not _is_open(block.mixer) or block.mixer is None:
         return []
-    scores = {block.mixer.scores.q_norm, block.mixer.scores.k_norm}
     found: list[Norm] = []
     for path, module in block.mixer.module.named_modules():
         weight = getattr(module, "weight", None)
         is_norm = "norm" in type(module).__name__.lower() and isinstance(weight, Tensor) and weight.dim() == 1
-        if is_norm and isinstance(weight, Tensor) and module not in known and module not in scores:
+        if is_norm and isinstance(weight, Tensor) and module not in known:
             found.append(Norm(module, f"{block.mixer.path}.{path}", weight.shape[0]))
     return found
 

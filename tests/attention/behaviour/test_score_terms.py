@@ -6,8 +6,8 @@ import torch
 import unembed
 from tests.conftest import tiny
 from tests.families import FAMILIES
-from unembed.attention.weights.folded_weights import QKNorm
 from unembed.errors import Unsupported
+from unembed.models.qk_norm import QKNorm
 
 PROMPT = torch.tensor([[5, 9, 31, 5, 77, 12, 44]])
 

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from unembed.analyses import Cost
 from unembed.attention.weights.composed_weights import is_composed, read_in_run
-from unembed.attention.weights.folded_weights import QKNorm
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.exhibits import drawing, exhibit
 from unembed.document.model import Answer, Section
 from unembed.errors import InvalidInput, OutOfRange, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
+from unembed.models.qk_norm import QKNorm
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Head, Position, Prompt

@@ -1,0 +1,125 @@
+"""Let relevance flow through attention patterns to queries and keys: the option `qk="shared"` of a linear pass.
+
+A head's mixed values z = A v have two factors, and either receives half of the relevance. A pattern is the softmax of
+scores s, expanded at the scores of the run: A = J s + rest, with J s = A (s - sum of A s over the sources). The rest is
+a constant of the layer. A score is a product of a query and a key, and either receives half of it; clipping, soft cap
+and QK-norm are linear with the run's own factor, and a position bias (ALiBi) is part of the constant.
+
+Source: Achtibat et al. 2024 (AttnLRP), section 3.3: softmax by its Taylor expansion, products in equal parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.errors import Unsupported
+from unembed.linear_model.linear_rules import linearized, ratio
+from unembed.linear_model.pass_tensors import LinearPass
+from unembed.models.decoder import Decoder
+from unembed.models.qk_norm import QKNorm
+from unembed.models.structure.structure import AttentionSite
+from unembed.names import SUM_TOLERANCE
+from unembed.stream.decomposition import prove, tolerance
+
+Heads = Float[Tensor, "batch head pos d_head"]
+
+
+def require_scores(lm: Decoder, layers: Sequence[int]) -> None:
+    """Refuse layers whose scores do not follow from queries and keys.
+
+    Raises:
+        Unsupported: there is one.
+    """
+    for layer in layers:
+        site = lm.structure.blocks[layer].attention
+        if site.head_layout is None or not site.scores.understood:
+            raise Unsupported(
+                f"relevance through the attention patterns of layer {layer} of {lm.name}",
+                why=site.scores.missing or site.values_missing,
+                instead='Use qk="constant", which takes patterns as they are in the run',
+            )
+
+
+def shared_pattern(
+    made: LinearPass,
+    layer: int,
+    q: Float[Tensor, "batch pos head d_head"],
+    k: Float[Tensor, "batch pos kv_head d_head"],
+    pattern: Float[Tensor, "batch head dst src"],
+) -> Float[Tensor, "batch head dst src"]:
+    """Return a layer's pattern as a linear expression of its queries and keys, at least in float32.
+
+    Args:
+        q: what the projection returned, on the graph of the pass.
+        k: the same of the keys.
+        pattern: the run's own.
+
+    Raises:
+        SumNotProved: the softmax of these scores is not the run's pattern.
+
+    Memory: four times the pattern.
+    """
+    lm, site = made.lm, made.lm.structure.blocks[layer].attention
+    pattern = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
+    turned_q, turned_k = (_turned(made, layer, site, which, t) for which, t in (("q", q), ("k", k)))
+    turned_k = turned_k.repeat_interleave(site.queries_per_kv, dim=1)
+    products = turned_q @ turned_k.detach().mT + turned_q.detach() @ turned_k.mT
+    scores = 0.5 * site.scores.scale * products
+    if (cap := site.scores.softcap) is not None:
+        scores = scores * ratio(cap * torch.tanh(scores.detach() / cap), scores).to(scores)
+    visible = pattern > 0
+    _prove(lm, layer, site, scores.detach(), pattern, visible)
+    scores = torch.where(visible, scores, 0.0).to(pattern.dtype)
+    linear = pattern * (scores - (pattern * scores).sum(-1, keepdim=True))
+    factor = made.bias(layer, "patterns").to(pattern.device)[:, None, :, None]
+    return linearized(pattern, linear) + factor * (pattern - linear.detach())
+
+
+def _prove(lm: Decoder, layer: int, site: AttentionSite, scores: Tensor, pattern: Tensor, visible: Tensor) -> None:
+    if (slopes := site.scores.alibi_slopes) is not None:
+        where = torch.arange(scores.shape[-1], device=scores.device)
+        scores = scores + slopes.to(scores)[:, None, None] * where
+    # An attention sink takes a share of each row; the softmax over the scores distributes the rest.
+    made = scores.masked_fill(~visible, -torch.inf).softmax(-1) * pattern.sum(-1, keepdim=True)
+    what = f"the patterns of layer {layer} of {lm.name} by its queries and keys"
+    limit = max(tolerance(lm), SUM_TOLERANCE["float32"])  # float64 models compute the softmax in float32
+    prove(what, made, pattern, limit, instead='Use qk="constant", which takes patterns as they are in the run')
+
+
+def _turned(made: LinearPass, layer: int, site: AttentionSite, which: str, t: Tensor) -> Heads:
+    """Return queries or keys as the scores use them: clipped, normalised and rotated, linear in the projection."""
+    lm, rule = made.lm, site.scores
+    if site.positions_read:  # the positions are in what was projected, and nowhere in the stream
+        t = t + made.bias(layer, "positions").to(t)[..., None, None] * _of_positions(lm, layer, which, t)
+    if site.clip is not None:
+        t = t * ratio(t.detach().clamp(-site.clip, site.clip), t).to(t)
+    t = t.to(torch.promote_types(t.dtype, torch.float32)).transpose(1, 2)
+    where = torch.arange(t.shape[2], device=t.device)
+    if rule.rotary is not None and rule.norm_after_rotary:
+        t = rule.rotary.rotate(t, where)
+    if (module := rule.q_norm if which == "q" else rule.k_norm) is not None:
+        t = _normed(made, layer, module, t)
+    return t if rule.rotary is None or rule.norm_after_rotary else rule.rotary.rotate(t, where)
+
+
+def _of_positions(lm: Decoder, layer: int, which: str, like: Tensor) -> Float[Tensor, "pos head d_head"]:
+    W_pos, weights = lm.weights.W_pos, lm.weights.W_Q if which == "q" else lm.weights.W_K
+    assert W_pos is not None
+    return torch.einsum("pm,hmd->phd", W_pos[: like.shape[1]].to(like), weights[layer].to(like)).detach()
+
+
+def _normed(made: LinearPass, layer: int, module: torch.nn.Module, t: Heads) -> Heads:
+    """Return queries or keys behind their norm, with its divisor as in the run; its bias is a constant."""
+    batch, heads, pos, d_head = t.shape
+    rows = t.transpose(0, 1).reshape(heads, batch * pos, d_head)
+    given = rows.detach().to(made.lm.dtype)
+    norm = QKNorm.of(module, heads, d_head, given)
+    out = norm.linear(rows) / norm.sizes(given).to(rows)
+    if bool(norm.bias.any()):
+        bias = norm.bias[:, None].to(rows)
+        out = out + bias + made.bias(layer, "attention").to(rows).reshape(1, -1, 1) * bias
+    return out.view(heads, batch, pos, d_head).transpose(0, 1)
