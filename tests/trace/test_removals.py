@@ -98,7 +98,10 @@ def test_a_source_is_removed_with_its_weight_times_its_value(name: str, tokens: 
     torch.testing.assert_close(effects.weights(n), pattern, rtol=1e-4, atol=1e-6)
     # Of two heads at once, given in the other order of their layers.
     other = effects.places.index((0, 1))
-    tried = [ReadBy(1, 0, effects.weights(n), [0, 2]), ReadBy(0, 1, effects.weights(other), [1])]
+    tried = [
+        ReadBy(*place, effects.weights(i), effects.values(i), at)
+        for i, place, at in ((n, (1, 0), [0, 2]), (other, (0, 1), [1]))
+    ]
     removals = Removals(trace, question, column)
     found, second = removals.source_effects(tried)
     assert found is not None and second is not None
@@ -133,6 +136,34 @@ def test_effects_of_heads_are_those_of_the_attribution_by_head(name: str, tokens
         if effects.by_source is not None:
             torch.testing.assert_close(effects.by_source.sum(1), effects.effects, rtol=1e-5, atol=1e-6)
             assert effects.by_source.shape[1] == position + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen2_moe"])
+@pytest.mark.parametrize("position", [-1, 3])
+def test_reruns_of_the_position_alone_measure_what_reruns_of_the_prompt_do(
+    name: str, dtype: torch.dtype, position: int, tokens: torch.Tensor
+) -> None:
+    lm = tiny(name, dtype)
+    edits = [scale_head(0, 2, 0.0, "last"), scale_coefficient(1, 2, 2.0, [1, -1])]
+    trace = lm.trace(tokens[0], edits=edits, show_unlearned=True)
+    question, column = trace.question(position=position), position % len(trace)
+    parts = [
+        Part("head", 1, 0, 0.0),
+        Part("memory", 0, 3, 0.0),
+        Part("attention", 0, None, 0.0),
+        Part("ffn", 1, None, 0.0),
+    ]
+    quick = Removals(trace, question, column)
+    found = quick.without(parts)
+    assert quick._last is not None  # the rerun of the position alone was exact
+    trace.keys = None
+    whole = Removals(trace, question, column).without(parts)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.15
+    for one, other in zip(found, whole, strict=True):
+        assert one.effect == pytest.approx(other.effect, abs=tolerance)
+        assert one.probability == pytest.approx(other.probability, abs=tolerance / 10)
+    assert max(abs(one.effect) for one in whole) > 3e-3
 
 
 def test_reruns_of_a_prompt_cost_at_most_a_pass_and_a_half_of_it() -> None:

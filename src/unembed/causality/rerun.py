@@ -112,6 +112,11 @@ class Rerun:
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property
+    def block_outputs(self) -> list[Any]:
+        """The forms of the blocks' outputs, as `record_outputs` collects them."""
+        return self._outputs
+
+    @property
     def n_pos(self) -> int:
         """The number of tokens of the prompt."""
         return self.ids.shape[1]

@@ -25,8 +25,12 @@ from unembed.models.decoder import Decoder
 from unembed.models.structure.dry_run import eager
 from unembed.models.structure.families import facts_of
 
+Attend = Callable[..., tuple[Tensor, Tensor | None]]
+"""An attention function of transformers: module, query, key, value, mask and more to the output and the weights."""
 
-def _looks_up_its_function(module: nn.Module) -> bool:
+
+def looks_up_its_function(module: nn.Module) -> bool:
+    """Tell whether an attention module looks up its attention function in the config at each call."""
     return "ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(type(module).forward).__code__.co_names
 
 
@@ -54,8 +58,8 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
             instead="Everything except patterns works for it",
         )
     if lm.hf.config._attn_implementation == "eager":
-        yield {} if all(_looks_up_its_function(s.module) for s in sites) else {"output_attentions": True}
-    elif all(_looks_up_its_function(s.module) for s in sites):
+        yield {} if all(looks_up_its_function(s.module) for s in sites) else {"output_attentions": True}
+    elif all(looks_up_its_function(s.module) for s in sites):
         with ExitStack() as stack:
             for site in sites:
                 one_row = row is not None and _can_return_a_row(lm, site.module)
@@ -66,7 +70,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
             yield {"output_attentions": True}
 
 
-def _own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
+def own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
     """Return the eager function that the module's forward falls back to; None if its name is not the usual one."""
     return inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
 
@@ -76,12 +80,12 @@ def leaves_kernels(lm: Decoder, layers: Sequence[int]) -> bool:
     sites = [lm.structure.blocks[layer].attention for layer in layers]
     if any(s.scores.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
         return False
-    return all(_looks_up_its_function(s.module) and _can_return_a_row(lm, s.module) for s in sites)
+    return all(looks_up_its_function(s.module) and _can_return_a_row(lm, s.module) for s in sites)
 
 
 def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
     """Tell whether the weights of one position can be computed beside the fused kernel."""
-    return lm.hf.config._attn_implementation == "sdpa" and _own_eager_function(module) is not None
+    return lm.hf.config._attn_implementation == "sdpa" and own_eager_function(module) is not None
 
 
 @contextmanager
@@ -91,27 +95,50 @@ def _row_module(module: nn.Module, row: int) -> Iterator[None]:
     Its output still comes from the fused kernel; only the weights come from the eager function, which is given one
     query.
     """
+    eager_function = own_eager_function(module)
+    assert eager_function is not None
+
+    def beside(fused: Attend) -> Attend:
+        def with_row(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None,
+            **arguments: Any,
+        ) -> tuple[Tensor, Tensor]:
+            out = fused(module, query, key, value, attention_mask, **arguments)[0]
+            if attention_mask is None:
+                mask = (torch.arange(key.shape[2], device=query.device) <= row)[None, None, None]
+            else:
+                mask = attention_mask[:, :, [row]]
+            weights = eager_function(module, query[:, :, [row]], key, value, _additive(mask, query), **arguments)[1]
+            return out, weights
+
+        return with_row
+
+    with attending_by(module, "one row", beside):
+        yield
+
+
+@contextmanager
+def attending_by(module: nn.Module, name: str, make: Callable[[Attend], Attend]) -> Iterator[None]:
+    """A context in which an attention module that looks up its function calls another one.
+
+    Args:
+        name: what the other function is called; one of the same name must not be in use.
+        make: the other function, from the module's present one.
+    """
     # A family may have an instance of its own (Doge), with its own entries.
     functions = inspect.unwrap(type(module).forward).__globals__.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
-    eager_function, fused = _own_eager_function(module), functions["sdpa"]
-    assert eager_function is not None
-    config = module.config
-
-    def with_row(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
-    ) -> tuple[Tensor, Tensor]:
-        out = fused(module, query, key, value, attention_mask, **arguments)[0]
-        if attention_mask is None:
-            mask = (torch.arange(key.shape[2], device=query.device) <= row)[None, None, None]
-        else:
-            mask = attention_mask[:, :, [row]]
-        weights = eager_function(module, query[:, :, [row]], key, value, _additive(mask, query), **arguments)[1]
-        return out, weights
-
-    name = f"one row of {id(module)}"
+    config: Any = module.config
+    present = config._attn_implementation
+    function = own_eager_function(module) if present == "eager" else functions[present]
+    assert function is not None
+    name = f"{name} of {id(module)}"
     own: Any = copy.copy(config)
     own._attn_implementation_internal = name
-    functions[name] = with_row
+    functions[name] = make(function)
     module.config = own
     try:
         yield

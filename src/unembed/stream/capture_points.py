@@ -26,6 +26,8 @@ class ForwardPass:
         self.shape = (1, 1)
         self.mask: Tensor | None = None
         """1 at real tokens of a batch padded on the right, whose mask need not be passed to the model."""
+        self.starts_at = 0
+        """The position of the batch's first column, where the pass is of later positions alone and has no cache."""
         self.edited: dict[int, tuple[list[int], Tensor]] = {}
         """For layers of experts with edited coefficients: which coefficients, and their new values."""
 
@@ -36,7 +38,7 @@ class ForwardPass:
             self.shape = (given.shape[0], given.shape[1])
         cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
         mask = self.mask if mask is None else mask
-        seen = int(cache.get_seq_length()) if cache is not None and hasattr(cache, "get_seq_length") else 0
+        seen = int(cache.get_seq_length()) if cache is not None and hasattr(cache, "get_seq_length") else self.starts_at
         self.rows = Rows(start=torch.full((self.shape[0], 1), seen) if seen else None)
         if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= seen + self.shape[1]:
             real = mask.bool()

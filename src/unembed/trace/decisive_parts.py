@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from unembed.errors import UnembedError
 from unembed.trace.prompt_heads import HeadEffects, head_effects
-from unembed.trace.removals import Part, PartKind, ReadBy, Removal, Removals, affordable
+from unembed.trace.removals import Part, PartKind, ReadBy, Removal, Removals
 from unembed.trace.view import HeadEffectsView, HeadEffectView, HeadSource
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ def decisive_parts(
     listed = [] if effects is None else effects.largest(HEADS)
     heads = None if effects is None else _view(trace, effects, listed)
     parts = list(_parts(effects, listed, memories, by_component))
-    parts = affordable(parts, trace.lm.n_layers, position + 1)
     if not parts:
         return DecisiveParts(heads)
     try:
@@ -123,7 +122,7 @@ def _read(
     numbers = [effects.places.index(place) for _, place in chosen]
     sources = [effects.sources(trace, n, _SOURCES) for n in numbers]
     tried = [
-        ReadBy(*place, effects.weights(n), [one.position for one in listed])
+        ReadBy(*place, effects.weights(n), effects.values(n), [one.position for one in listed])
         for (_, place), n, listed in zip(chosen, numbers, sources, strict=True)
     ]
     for (head, place), listed, measured in zip(chosen, sources, removals.source_effects(tried), strict=True):

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.causality.replaced_pass import by_head
 from unembed.errors import PointMissing, SumNotProved, Unsupported
 from unembed.logit_attribution import points_needed
 from unembed.trace.view import HeadSource
@@ -43,6 +44,14 @@ class HeadEffects:
         layer, head = self.places[n]
         pattern = self.run.at("pattern", layer)[0, head]
         return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
+
+    def values(self, n: int) -> Float[Tensor, "src d_head"]:
+        """The values from which a head mixes what it writes, of the sources up to the position."""
+        assert self.run is not None
+        layer, head = self.places[n]
+        values = self.run.at("values", layer)
+        n_heads = self.run.at("pattern", layer).shape[1]
+        return by_head(values, n_heads)[0, head, : self.position + 1]
 
     def reads_itself(self, n: int) -> bool:
         """Tell whether most of a head's effect comes from its own position, whose token it transforms like an FFN."""
@@ -84,8 +93,9 @@ def _of_rows(found: Attribution, position: int, run: Run | None) -> HeadEffects 
     chosen = chosen & (found.index >= 0)
     if not bool(chosen.any()):
         return None
-    pairs = torch.stack([found.layer[chosen], found.index[chosen]], dim=1)
-    places, at = pairs.unique(dim=0, return_inverse=True)
+    width = int(found.index[chosen].max()) + 1
+    numbers, at = (found.layer[chosen] * width + found.index[chosen]).unique(return_inverse=True)
+    places = [divmod(number, width) for number in numbers.tolist()]
     contributions, sources = found.contribution[chosen].double().cpu(), found.source[chosen]
     effects = torch.zeros(len(places), dtype=torch.float64).index_add_(0, at, contributions)
     by_source = None
@@ -93,4 +103,4 @@ def _of_rows(found: Attribution, position: int, run: Run | None) -> HeadEffects 
         by_source = torch.zeros(len(places), int(sources.max()) + 1, dtype=torch.float64)
         by_source.index_put_((at, sources), contributions, accumulate=True)
         by_source = by_source[:, : position + 1]
-    return HeadEffects([(n, h) for n, h in places.tolist()], effects, by_source, run, position)
+    return HeadEffects(places, effects, by_source, run, position)

@@ -26,6 +26,7 @@ from unembed.memories.events import Event
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, Point, StreamPoint
 from unembed.results import Displayed, Provenance, Table
+from unembed.stream.attention_keys import keep_keys, keeps_keys
 from unembed.stream.attention_weights import leaves_kernels
 from unembed.stream.capture_points import has_point
 from unembed.stream.decomposition import memory_points
@@ -35,8 +36,6 @@ from unembed.trace.tables import EntropyAndKL
 from unembed.validation import as_str, positive_int
 
 TOP = 10
-_FEW_TOKENS = 256
-"""Up to this length, the prompt's own pass captures what an attribution by source needs."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,6 +127,7 @@ class PromptReadings:
             points.update(memory_points(lm))
         with ExitStack() as stack:
             self.block_outputs = record_outputs(stack, lm)
+            self.keys = keep_keys(stack, lm) if keeps_keys(lm) else None
             by_source = self._points_by_source()
             row = None if by_source is None else ids.shape[1] - 1
             whole = run(
@@ -178,10 +178,8 @@ class PromptReadings:
     def _points_by_source(self) -> tuple[str, ...] | None:
         """The points of an attribution of the last position by head and source, where its own pass has them too.
 
-        None for a long prompt, where they would take much memory, and where patterns need other kernels.
+        None where patterns need other kernels.
         """
-        if len(self) > _FEW_TOKENS:
-            return None
         try:
             found = points_needed(self.lm, "source", self.edits)
         except (PointMissing, Unsupported):

@@ -8,17 +8,19 @@ part of a low layer would take the text away that the others read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.causality.last_position import LastPosition
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
 
 if TYPE_CHECKING:
+    from unembed.stream.interventions import Edit
     from unembed.trace.question import Question
     from unembed.trace.trace import Trace
 
@@ -103,15 +105,22 @@ class ReadBy:
     head: int
     weights: Float[Tensor, " src"]
     """Its attention weights at the position."""
+    values: Float[Tensor, "src d_head"]
+    """What it would read from each source alone."""
     sources: Sequence[int]
 
-    def rows(self) -> list[Float[Tensor, " src"]]:
-        """Its own weights, then those without each source."""
-        return [self.weights, *(self.weights.index_fill(0, torch.tensor(source), 0.0) for source in self.sources)]
+    def rows(self) -> list[Float[Tensor, " d_head"]]:
+        """What it mixes by its own weights, then by those without each source."""
+        weights = [self.weights, *(self.weights.index_fill(0, torch.tensor(one), 0.0) for one in self.sources)]
+        return [one.to(self.values) @ self.values for one in weights]
 
 
 class Removals:
-    """Reruns of a trace's prompt up to a position, each without one part."""
+    """Reruns of a trace's prompt up to a position, each without one part.
+
+    Where the model allows it, only that position is run again, on the keys and values of the trace's own pass: nothing
+    before it changes. Elsewhere the prompt up to the position is.
+    """
 
     def __init__(self, trace: Trace, question: Question, position: int, *, chosen_pair: bool = False) -> None:
         """Prepare reruns that start at the layer of the part removed.
@@ -126,39 +135,53 @@ class Removals:
         """
         self._token, self._against = question.token, question.against if chosen_pair else None
         self._where = torch.tensor([position])
+        edits = _up_to(trace.edits, position, len(trace))
         self._rerun = Rerun(
-            trace.lm, trace.tokens[None, : position + 1], (), trace.edits, None, trace.run, trace.block_outputs
+            trace.lm, trace.tokens[None, : position + 1], (), edits, None, trace.run, trace.block_outputs
         )
+        self._last = None if trace.keys is None else LastPosition(self._rerun, trace.keys)
 
     @torch.no_grad()
     def without(self, parts: Sequence[Part]) -> list[Removal]:
-        """The prediction without each part, in the order of the parts; reruns of near layers share a batch.
+        """The prediction without each part, in their order, of the first parts whose removal costs little.
 
         Raises:
             UnembedError: a part cannot be removed in this model.
         """
-        order = sorted(range(len(parts)), key=lambda i: parts[i].layer)
-        logits = self._logits([self._zero(parts[i]) for i in order])
-        rows = dict(zip(order, logits, strict=True))
-        return [self._removal(part, rows[i]) for i, part in enumerate(parts)]
+        found = self._of_last([self._zero(part) for part in parts])
+        if found is None:
+            parts = affordable(parts, self._rerun.lm.n_layers, self._rerun.n_pos)
+            found = self._of_all([self._zero(part) for part in parts])
+        return self._removals(parts, *found)
 
-    def _removal(self, part: Part, logits: Float[Tensor, " d_vocab"]) -> Removal:
-        own = self._rerun.reference
-        before, after = own.double().softmax(-1), logits.double().softmax(-1)
-        effect = self._measure(own) - self._measure(logits)
-        gain = after - before
-        gain[self._token] = -torch.inf
-        gained = int(gain.argmax())
-        first, p = int(logits.argmax()), float(after[self._token])
-        return Removal(part, p, effect, first, gained, float(before[gained]), float(after[gained]))
+    def _removals(
+        self, parts: Sequence[Part], own: Float[Tensor, " d_vocab"], without: Float[Tensor, "row d_vocab"]
+    ) -> list[Removal]:
+        if not parts:
+            return []
+        effects = (self._measures(own[None]) - self._measures(without)).tolist()
+        before, after = own.double().softmax(-1), without.double().softmax(-1)
+        gains = after - before
+        gains[:, self._token] = -torch.inf
+        gained = gains.argmax(-1)
+        columns = (
+            after[:, self._token].tolist(),
+            effects,
+            without.argmax(-1).tolist(),
+            gained.tolist(),
+            before[gained].tolist(),
+            after.gather(1, gained[:, None])[:, 0].tolist(),
+        )
+        return [Removal(part, *row) for part, *row in zip(parts, *columns, strict=True)]
 
-    def _measure(self, logits: Float[Tensor, " d_vocab"]) -> float:
+    def _measures(self, logits: Float[Tensor, "row d_vocab"]) -> Float[Tensor, " row"]:
         logits = logits.double()
+        own = logits[:, self._token]
         if self._against is not None:
-            return float(logits[self._token] - logits[self._against])
+            return own - logits[:, self._against]
         others = logits.clone()
-        others[self._token] = -torch.inf
-        return float(logits[self._token] - others.logsumexp(-1))
+        others[:, self._token] = -torch.inf
+        return own - others.logsumexp(-1)
 
     @torch.no_grad()
     def source_effects(self, heads: Sequence[ReadBy]) -> list[list[float] | None]:
@@ -166,26 +189,51 @@ class Removals:
 
         None for a head that does not write its weights times the values of the sources.
         """
-        order = sorted(range(len(heads)), key=lambda i: heads[i].layer)
-        rows = [(i, row) for i in order for row in heads[i].rows()]
-        logits = self._logits(
-            [Replacement("pattern", heads[i].layer, self._where, heads[i].head, row[None]) for i, row in rows]
-        )
-        found = [[self._measure(one) for (j, _), one in zip(rows, logits, strict=True) if j == i] for i in order]
-        by_head = dict(zip(order, found, strict=True))
-        reference = self._measure(self._rerun.reference)
-        return [
-            None if abs(own - reference) > 1e-2 else [own - other for other in others]
-            for own, *others in (by_head[i] for i in range(len(heads)))
-        ]
+        rows = [(i, row) for i, head in enumerate(heads) for row in head.rows()]
+        changes = [Replacement("z", heads[i].layer, self._where, heads[i].head, row[None]) for i, row in rows]
+        unchanged, logits = self._of_last(changes) or self._of_all(changes)
+        measured, reference = self._measures(logits).tolist(), float(self._measures(unchanged[None]))
+        found = [[one for (j, _), one in zip(rows, measured, strict=True) if j == i] for i in range(len(heads))]
+        return [None if abs(own - reference) > 1e-2 else [own - other for other in others] for own, *others in found]
 
-    def _logits(self, changes: Sequence[Replacement]) -> Float[Tensor, "row d_vocab"]:
-        """The logits with each change by itself; changes come in the order of their layers."""
-        layers = [change.layer for change in changes]
+    def _of_last(self, changes: Sequence[Replacement]) -> _Logits | None:
+        """The logits without a change and with each by itself, from reruns of the position; None if that is not exact.
+
+        After it once was not, it is not tried again.
+        """
+        found = None if self._last is None else self._last.logits([[change] for change in changes])
+        if found is None and changes:
+            self._last = None
+        return found
+
+    def _of_all(self, changes: Sequence[Replacement]) -> _Logits:
+        """The same from reruns of the prompt up to the position; those of near layers share a batch."""
+        order = sorted(range(len(changes)), key=lambda i: changes[i].layer)
+        layers = [changes[i].layer for i in order]
         batches = split_by_cost(layers, self._rerun.lm.n_layers, self._rerun.n_pos)
-        found = [self._rerun.logits([[change] for change in changes[part]]) for part in batches]
-        return torch.cat(found) if found else self._rerun.reference[None][:0]
+        own = self._rerun.reference
+        if not changes:
+            return own, own[None][:0]
+        found = torch.cat([self._rerun.logits([[changes[i]] for i in order[part]]) for part in batches])
+        return own, found[torch.tensor(order).argsort()]
 
     def _zero(self, part: Part) -> Replacement:
         index = torch.tensor([part.index]) if part.kind == "memory" else part.index
         return Replacement(_POINTS[part.kind], part.layer, self._where, index, torch.tensor(0.0))
+
+
+_Logits = tuple[Float[Tensor, " d_vocab"], Float[Tensor, "row d_vocab"]]
+
+
+def _up_to(edits: Sequence[Edit], position: int, n_pos: int) -> list[Edit]:
+    """The same edits in a run that ends at a position, whose last one would be another."""
+
+    def moved(edit: Edit) -> Edit:
+        where = (-1,) if edit.positions == "last" else edit.positions
+        if isinstance(where, str):
+            return edit
+        from_start = (p + n_pos if p < 0 else p for p in where)
+        return replace(edit, positions=tuple(p for p in from_start if 0 <= p <= position))
+
+    found = (edit if position == n_pos - 1 else moved(edit) for edit in edits)
+    return [edit for edit in found if edit.positions]

@@ -1,0 +1,97 @@
+"""The keys and values of a run, so that a later pass of its last position alone attends to the earlier ones.
+
+What changes at the last position of a prompt changes no key or value before it. So a pass of that position alone, with
+the keys and values that the unchanged run computed at the others, gives the logits of a pass of the whole prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unembed.models.decoder import Decoder
+from unembed.stream.attention_weights import Attend, attending_by, looks_up_its_function, own_eager_function
+from unembed.stream.hooks import accepts_argument
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What the queries of one layer attended to in a run of one prompt."""
+
+    key: Float[Tensor, "1 kv_head pos d_qk"]
+    """After the rotation."""
+    value: Float[Tensor, "1 kv_head pos d_v"]
+    mask: Tensor | None
+    """As the attention function got it; None where every position attends to all before it."""
+
+
+def keeps_keys(lm: Decoder) -> bool:
+    """Tell whether every mixer of the model is attention through a function that it looks up at each call."""
+    sites = [block.mixer for block in lm.structure.blocks if block.mixer is not None]
+    return (
+        lm.structure.streams is None
+        and lm.hf.config._attn_implementation in ("sdpa", "eager")
+        and accepts_argument(lm, "position_ids")
+        and all(site.is_attention for site in sites)
+        and all(looks_up_its_function(site.module) and own_eager_function(site.module) is not None for site in sites)
+    )
+
+
+def keep_keys(stack: ExitStack, lm: Decoder) -> dict[int, Attended]:
+    """Return what collects, by layer, the keys and values of the model's next pass until the stack closes.
+
+    The model must keep keys (`keeps_keys`). Memory: the keys and values of the pass.
+    """
+    kept: dict[int, Attended] = {}
+
+    def noting(layer: int, function: Attend) -> Attend:
+        def noted(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **arguments: Any) -> Any:
+            if mask is None or isinstance(mask, Tensor):
+                kept[layer] = Attended(key.detach(), value.detach(), mask)
+            return function(module, query, key, value, mask, **arguments)
+
+        return noted
+
+    stack.enter_context(lm.lock)  # a pass of another thread would be noted, too
+    for layer, module in _modules(lm):
+        stack.enter_context(attending_by(module, "noting", lambda function, layer=layer: noting(layer, function)))
+    return kept
+
+
+@contextmanager
+def attending_to(lm: Decoder, kept: dict[int, Attended], position: int) -> Iterator[None]:
+    """A context in which passes of one position attend to the kept keys and values before it, and to their own.
+
+    Raises:
+        KeyError: those of a layer were not kept.
+    """
+
+    def joining(seen: Attended, function: Attend) -> Attend:
+        def joined(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _mask: Any, **arguments: Any) -> Any:
+            mask = None if seen.mask is None else seen.mask[:, :, position : position + 1, : position + 1]
+            key, value = _after(seen.key, key, position), _after(seen.value, value, position)
+            return function(module, query, key, value, mask, **arguments)
+
+        return joined
+
+    with ExitStack() as stack:
+        for layer, module in _modules(lm):
+            seen = kept[layer]
+            stack.enter_context(attending_by(module, "joining", lambda function, seen=seen: joining(seen, function)))
+        yield
+
+
+def _modules(lm: Decoder) -> list[tuple[int, nn.Module]]:
+    return [(n, block.attention.module) for n, block in enumerate(lm.structure.blocks) if block.mixer is not None]
+
+
+def _after(
+    earlier: Float[Tensor, "1 kv_head pos d"], own: Float[Tensor, "row kv_head 1 d"], position: int
+) -> Float[Tensor, "row kv_head before_and_own d"]:
+    return torch.cat([earlier[:, :, :position].expand(own.shape[0], -1, -1, -1), own], dim=2)
