@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests.conftest import tiny
+
 from unembed import add_vector, scale_coefficient, scale_head
 from unembed.causality.last_position import LastPosition
 from unembed.causality.replaced_pass import Replacement
