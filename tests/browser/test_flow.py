@@ -64,6 +64,25 @@ def test_a_part_shows_what_was_measured_beside_what_is_drawn(opened, view):
     assert "edits=L5H0:scale:0" in address(page).replace("%3A", ":")
 
 
+def test_a_group_is_one_box_and_is_changed_in_the_model(opened, view):
+    page = drawn(opened)
+    group = next(group for group in view.groups if group.name == "writes the answer")
+    toggle = page.get_by_role("group", name="Groups of parts").get_by_role("button", name="writes the answer")
+    toggle.click()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    part(page, "group writes the answer").click()
+    card = page.get_by_role("region", name="The chosen part")
+    expect(card).to_contain_text(f"+{group.relevance:.2f} pass through the group")
+    silenced = next(effect for effect in group.effects if effect.change == "silence").found.metric
+    expect(card).to_contain_text(f"{silenced:+.2f}".replace("-", "−"))
+    card.get_by_role("textbox", name="Multiply the group by").fill("2")
+    card.get_by_role("button", name="Multiply").click()
+    doubled = next(effect for effect in group.effects if effect.factor == 2.0).found.metric
+    expect(card.get_by_role("status").last).to_contain_text(f"{doubled:+.2f}".replace("-", "−"))
+    toggle.click()
+    expect(part(page, "L5H0 at ·Captain")).to_be_visible()
+
+
 def test_the_picture_is_moved_through_by_keyboard_and_read_as_a_table(opened, view):
     page = drawn(opened)
     part(page, "The answer: ·Cook").focus()

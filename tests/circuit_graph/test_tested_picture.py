@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 
 import unembed
-from unembed.circuit_graph import CircuitGraph, FlowView, circuit, picture, prompt_picture, read_case, removal
+from unembed.circuit_graph import CircuitGraph, FlowView, changed, circuit, picture, prompt_picture, read_case, removal
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.language_model import LanguageModel
 
@@ -71,6 +72,27 @@ def test_one_part_is_measured_at_zero_or_with_the_value_of_any_prompt(wren: Lang
         removal(wren, case, "memory", 5, 5, 99_999)
     with pytest.raises(InvalidInput):
         removal(wren, case, "head", 5, 5, 0, other="Captain")
+
+
+def test_groups_are_in_the_picture_with_what_the_model_does_when_they_are_changed(wren: LanguageModel) -> None:
+    graph = circuit(wren, PROMPT, " Cook", " Scott", OTHER).with_group("two", ["L5H0", "L5H4"])
+    view = picture(graph, test=())
+    assert {group.by for group in view.groups} >= {"hand", "role"}
+    two = next(group for group in view.groups if group.name == "two")
+    assert [view.nodes[i].name for i in two.nodes] == ["L5H0@5", "L5H4@5"]
+    own = [view.nodes[i].relevance or 0.0 for i in two.nodes]
+    inside = sum(weight for source, target, weight in view.edges if {source, target} <= set(two.nodes))
+    assert two.relevance == pytest.approx(sum(own) - inside, abs=1e-6)
+    found = {(effect.change, effect.factor): effect.found.metric for effect in two.effects}
+    assert set(found) == {("silence", None), ("scale", 0.5), ("scale", 2.0), ("patch", None)}
+    for change, factor in found:
+        table = graph.intervene(change, factor=factor or 2.0)  # type: ignore[arg-type]
+        assert table["metric"][1] == pytest.approx(found[change, factor], abs=1e-4)
+    case = read_case(wren, PROMPT, None, " Cook", " Scott")
+    parts: list[tuple[Literal["head", "memory"], int, int, int]] = [("head", 5, 5, 0), ("head", 5, 5, 4)]
+    assert changed(wren, case, parts, 0.5).metric == pytest.approx(found["scale", 0.5], abs=1e-4)
+    assert changed(wren, case, parts, other=OTHER).metric == pytest.approx(found["patch", None], abs=1e-4)
+    assert len({round(value, 3) for value in found.values()}) == 4
 
 
 def test_a_graph_from_a_file_has_no_picture_until_it_has_its_model(

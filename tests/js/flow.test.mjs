@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { module } from "./page.mjs";
 
 const { fold, ANSWER } = await module("islands/flow-fold.js");
+const { withGroups } = await module("islands/flow-groups.js");
 const { layout, ROW } = await module("islands/flow-layout.js");
 const { pooled } = await module("islands/flow-rows.js");
 const { nameOf } = await module("islands/flow-card.js");
@@ -175,4 +176,33 @@ test("every kind of part has a name, those without a position too", () => {
     ].map((one) => nameOf(data, one)),
     ["biases L3", "all else of layer 2", "changes of patterns, gates, norms", "token ·one", "L0H1 at ·three"],
   );
+});
+
+test("a group as one box: what comes from outside flows into it, and all other sums still hold", () => {
+  const data = graph();
+  const writers = data.nodes.flatMap(({ kind }, i) => (kind === "head" || kind === "memory" ? [i] : []));
+  const nodes = writers.slice(1, 5);
+  const drawn = withGroups(data, [{ name: "some", by: "role", nodes, effects: [] }]);
+  const at = data.nodes.length;
+  const inside = (i) => nodes.includes(i);
+  const from = (test) => data.edges.filter(test).reduce((all, [, , weight]) => all + weight, 0);
+  const outside = from(([source, target]) => !inside(source) && inside(target));
+  near(drawn.nodes[at].relevance, outside, "the group");
+  const own = nodes.reduce((all, i) => all + data.nodes[i].relevance, 0);
+  near(outside, own - from(([source, target]) => inside(source) && inside(target)), "without what flows inside");
+  assert.ok(nodes.every((i) => drawn.nodes[i].kind === "grouped" && drawn.nodes[i].relevance === null));
+  assert.ok(drawn.edges.every(([source, target]) => !inside(source) && !inside(target)));
+  const { boxes, ribbons } = fold(drawn, 4);
+  assert.equal(boxes.filter(({ kind }) => kind === "group").length, 1);
+  boxes.forEach((one, i) => {
+    if (one.kind !== "head" && one.kind !== "memory" && one.kind !== "group") return;
+    const into = ribbons.reduce((all, r) => (r.target === i ? all + r.weight : all), 0);
+    near(into + one.others_in, one.relevance, one.name);
+  });
+  near(
+    ribbons.reduce((all, r) => (r.target === ANSWER ? all + r.weight : all), 0),
+    data.explained,
+    "the answer",
+  );
+  assert.deepEqual(boxLines(drawn.nodes[at], drawn)[0], "4 parts");
 });

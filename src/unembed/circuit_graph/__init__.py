@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unembed.circuit_graph.flow_view import FlowView as FlowView
     from unembed.circuit_graph.graph import CircuitGraph as CircuitGraph
     from unembed.circuit_graph.removal_of_each import Removal as Removal
+    from unembed.circuit_graph.tested_picture import changed as changed
     from unembed.circuit_graph.tested_picture import picture as picture
     from unembed.circuit_graph.tested_picture import prompt_picture as prompt_picture
     from unembed.circuit_graph.tested_picture import removal as removal
@@ -26,7 +27,7 @@ else:
             "cases": "read_case",
             "flow_view": "FlowView",
             "graph": "CircuitGraph",
-            "tested_picture": "picture prompt_picture removal",
+            "tested_picture": "changed picture prompt_picture removal",
             "removal_of_each": "Removal",
         },
     )

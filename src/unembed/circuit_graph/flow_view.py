@@ -22,6 +22,8 @@ SCHEMA = "unembed.flow/1"
 BOXES = 40
 """Heads and memories that a picture can show; all others are added up by layer."""
 _WRITERS = ("head", "memory", "feature")
+NamedNodes = tuple[str, str, tuple[str, ...]]
+"""The rule, the name and the nodes (by name) of a group."""
 _PROMOTED = re.compile(r'"((?:[^"]|"(?! "|$))*)"')
 
 
@@ -53,6 +55,39 @@ class FlowNode:
 
 
 @dataclass(frozen=True)
+class GroupEffect:
+    """What the model does with the nodes of a group changed, measured.
+
+    Attributes:
+        change: "silence" (set to 0), "scale" (multiplied by the factor), or "patch" (set to what stands in the place
+            of a removed node).
+        factor: of "scale"; else None.
+    """
+
+    change: str
+    factor: float | None
+    found: Removal
+
+
+@dataclass(frozen=True)
+class FlowGroup:
+    """Heads and memories of a picture that belong together.
+
+    Attributes:
+        by: the rule ("role", "values"), or "hand" for the graph's own groups.
+        nodes: places in the picture's `nodes`.
+        relevance: what passes through the group from other parts to other parts: the sum of what its nodes add, without
+            what they add through each other.
+    """
+
+    name: str
+    by: str
+    nodes: tuple[int, ...]
+    relevance: float
+    effects: tuple[GroupEffect, ...]
+
+
+@dataclass(frozen=True)
 class FlowView:
     """A picture of a circuit, as `unembed.flow/1`.
 
@@ -71,6 +106,7 @@ class FlowView:
         without: what stands in the place of a removed node, in words.
         nodes: heads and memories, the most relevant first, then all others.
         edges: source, target (places in `nodes`; -1 for the metric) and weight in logits.
+        groups: nodes that belong together, by each rule.
         test: the test of the circuit, in sentences.
         error: the largest relative error of a sum.
     """
@@ -91,6 +127,7 @@ class FlowView:
     without: str
     nodes: tuple[FlowNode, ...]
     edges: tuple[tuple[int, int, float], ...]
+    groups: tuple[FlowGroup, ...]
     test: tuple[str, ...]
     error: float
     schema: str = SCHEMA
@@ -108,6 +145,8 @@ def flow_view(
     without: str = "",
     probabilities: tuple[float, ...] = (),
     likely: Sequence[Candidate] = (),
+    groups: Sequence[NamedNodes] = (),
+    effects: Mapping[tuple[str, str], Sequence[GroupEffect]] | None = None,
 ) -> FlowView:
     """Return the picture of a graph.
 
@@ -118,6 +157,8 @@ def flow_view(
         without: what stands in the place of a removed node.
         probabilities: of the token and of the other after the prompt.
         likely: the most likely next tokens.
+        groups: rule, name and nodes (by name) of each group.
+        effects: what the model does with a group changed, by rule and name.
     """
     words = CircuitWords(graph)
     rows = list(graph.nodes.rows())
@@ -129,6 +170,8 @@ def flow_view(
     paired = other is not None and case.counterfactual is not None
     ids = [t for t in (case.token, case.against) if t is not None]
     target, *against = lm.token_strings(ids)
+    place = {row["name"]: i for i, row in enumerate(shown)}
+    edges = _edges(graph, place, hidden)
     return FlowView(
         title=words.subject,
         model=graph.provenance.model,
@@ -145,9 +188,32 @@ def flow_view(
         likely=tuple(likely),
         without=without,
         nodes=nodes,
-        edges=_edges(graph, {row["name"]: i for i, row in enumerate(shown)}, hidden),
+        edges=edges,
+        groups=tuple(_group(one, place, nodes, edges, (effects or {}).get(one[:2], ())) for one in groups),
         test=tuple(test),
         error=graph.error,
+    )
+
+
+def shown_groups(graph: CircuitGraph, groups: Sequence[NamedNodes]) -> list[NamedNodes]:
+    """Return the groups with those of their nodes that a picture has, where these are two or more."""
+    shown = {row["name"] for row in _divided(list(graph.nodes.rows()))[0]}
+    parts = [(by, name, tuple(node for node in some if node in shown)) for by, name, some in groups]
+    return [one for one in parts if len(one[2]) > 1]
+
+
+def _group(
+    group: NamedNodes,
+    place: Mapping[str, int],
+    nodes: Sequence[FlowNode],
+    edges: Sequence[tuple[int, int, float]],
+    effects: Sequence[GroupEffect],
+) -> FlowGroup:
+    by, name, names = group
+    inside = {place[node] for node in names}
+    through = sum(weight for source, target, weight in edges if source in inside and target in inside)
+    return FlowGroup(
+        name, by, tuple(sorted(inside)), sum(nodes[i].relevance or 0.0 for i in inside) - through, tuple(effects)
     )
 
 

@@ -1,12 +1,13 @@
-"""What the model does without a node of a circuit, for each of some nodes: measured in the model itself.
+"""What the model does without a node of a circuit, or with a group of nodes changed: measured in the model itself.
 
 It stands beside a node's relevance, which comes from the linear model of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -34,7 +35,19 @@ class Removal:
     probabilities: tuple[float, ...]
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Changed:
+    """Nodes that are changed together.
+
+    Attributes:
+        factor: what multiplies their numbers; None where they are set to the values that they have without the
+            behaviour.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    factor: float | None = None
+
+
 def removal_of_each(
     lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
 ) -> list[Removal]:
@@ -49,28 +62,35 @@ def removal_of_each(
 
     Memory: activations and logits of `BATCH_TOKENS` tokens. Cost: a pass for as many nodes as fit.
     """
+    return with_each(lm, case, [Changed(), *(Changed((node,)) for node in nodes)], to, dictionary)
+
+
+@torch.no_grad()
+def with_each(
+    lm: Decoder, case: Case, changes: Sequence[Changed], to: SetTo, dictionary: AttachedDictionary | None = None
+) -> list[Removal]:
+    """Measure the prediction under each change by itself; arguments, memory and cost as for `removal_of_each`."""
     bench = Bench(lm, [case], to, ("head", "memory", *(() if dictionary is None else ("feature",))), dictionary)
     ((batch, values, _),) = bench.batches
     length = batch.tokens.shape[1]
-    waiting: list[Node | None] = [None, *nodes]
     rows = max(1, BATCH_TOKENS // length)
     found: list[Removal] = []
-    for start in range(0, len(waiting), rows):
-        some = waiting[start : start + rows]
+    for start in range(0, len(changes), rows):
+        some = changes[start : start + rows]
+        of_place: dict[Place, list[tuple[int, Node, float | None]]] = {}
+        for row, one in enumerate(some):
+            for node in one.nodes:
+                of_place.setdefault((node.kind, node.layer), []).append((row, node, one.factor))
 
-        of_place: dict[Place, list[tuple[int, Node]]] = {}
-        for row, node in enumerate(some):
-            if node is not None:
-                of_place.setdefault((node.kind, node.layer), []).append((row, node))
-
-        def replaced(t: Tensor, place: Place, of_place: dict[Place, list[tuple[int, Node]]] = of_place) -> Tensor:
+        def new(t: Tensor, place: Place, of_place: Mapping[Place, Sequence[Any]] = of_place) -> Tensor:
             changed = t.clone()
-            for row, node in of_place[place]:
+            for row, node, factor in of_place[place]:
                 at = length - 1 - node.back
-                changed[row, at, node.index] = values[place][0, at, node.index].to(t)
+                own, other = t[row, at, node.index], values[place][0, at, node.index].to(t)
+                changed[row, at, node.index] = other if factor is None else own * factor
             return changed
 
-        seen = run_changed(lm, batch.tokens.expand(len(some), -1), dictionary, list(of_place), replaced)
+        seen = run_changed(lm, batch.tokens.expand(len(some), -1), dictionary, list(of_place), new)
         found += [_removal(case, row) for row in seen.logits[:, -1].double().cpu()]
     return found
 

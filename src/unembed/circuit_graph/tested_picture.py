@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
-from unembed.circuit_graph.flow_view import BOXES, FlowView, flow_view
+from unembed.circuit_graph.flow_view import BOXES, FlowView, GroupEffect, NamedNodes, flow_view, shown_groups
 from unembed.circuit_graph.graph import KINDS, CircuitGraph
 from unembed.circuit_graph.in_words import test_in_words
 from unembed.circuit_graph.labels import node_name, text_of
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.one_token_change import with_counterfactual
-from unembed.circuit_graph.removal_of_each import Removal, removal_of_each
+from unembed.circuit_graph.removal_of_each import Changed, Removal, removal_of_each, with_each
 from unembed.dictionaries import AttachedDictionary
 from unembed.errors import OutOfRange, Unsupported
-from unembed.linear_model.pass_tensors import PartKind
 from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import most_likely
 from unembed.names import SetTo
@@ -24,6 +25,8 @@ from unembed.stream.run import OnePrompt, run
 
 SIZES = (10, 30, 100)
 """Nodes of the test of a picture; the first is how many a picture shows at first."""
+FACTORS = (0.5, 2.0)
+"""What a picture's groups are multiplied by, to read the prediction then."""
 _LIKELY = 10
 
 
@@ -47,11 +50,13 @@ def picture(
         raise Unsupported("a picture of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
     words = [test_in_words(graph.tested(sizes=sizes, seed=seed))] if test is None else test
     (case, *more), lm = graph.cases, graph.lm
+    groups = shown_groups(graph, _groups(graph))
     if more:
-        return flow_view(graph, words)
+        return flow_view(graph, words, groups=groups)
     nodes = graph.ranking.nodes(KINDS)[:BOXES]
     to = _usual(case, graph.dictionary)
     whole, *found = removal_of_each(lm, case, nodes, to, graph.dictionary)
+    effects = _effects(graph, groups, to)
     names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
     return flow_view(
         graph,
@@ -60,7 +65,35 @@ def picture(
         without=_without(lm, case, to),
         probabilities=whole.probabilities,
         likely=most_likely(lm, run(lm, list(case.prompt)).logits[0, -1], _LIKELY),
+        groups=groups,
+        effects=effects,
     )
+
+
+def _groups(graph: CircuitGraph) -> list[NamedNodes]:
+    """Return the graph's own groups, and its groups by the rules that need no vocabulary."""
+    found: list[NamedNodes] = [("hand", name, nodes) for name, nodes in graph.groups.items()]
+    bare, rules = replace(graph, groups={}), ("role", "values")
+    for by in rules:
+        found += [(by, name, nodes) for name, nodes in bare.grouped(by).groups.items() if name not in graph.groups]
+    return found
+
+
+def _effects(graph: CircuitGraph, groups: Sequence[NamedNodes], to: SetTo) -> dict[tuple[str, str], list[GroupEffect]]:
+    """Measure what the model does with each group at 0, times each of `FACTORS`, and without what it does here."""
+    assert graph.lm is not None
+    kinds: list[tuple[str, float | None]] = [("silence", 0.0), *(("scale", factor) for factor in FACTORS)]
+    kinds += [] if to == "zero" else [("patch", None)]
+    changes = [
+        Changed(tuple(graph.node(node) for node in nodes), factor) for _, _, nodes in groups for _, factor in kinds
+    ]
+    found = iter(with_each(graph.lm, graph.cases[0], changes, to, graph.dictionary))
+    return {
+        (by, name): [
+            GroupEffect(change, factor if change == "scale" else None, next(found)) for change, factor in kinds
+        ]
+        for by, name, _ in groups
+    }
 
 
 def prompt_picture(
@@ -105,35 +138,46 @@ def prompt_picture(
 def removal(
     lm: Decoder,
     case: Case,
-    kind: PartKind,
+    kind: Literal["head", "memory"],
     layer: int,
     position: int,
     index: int,
     *,
     other: OnePrompt | None = None,
-    to: SetTo = "zero",
 ) -> Removal:
-    """Measure the prediction without one head or memory at one position.
+    """Measure the prediction without one head or memory at one position; see `changed`."""
+    return changed(lm, case, [(kind, layer, position, index)], other=other)
+
+
+def changed(
+    lm: Decoder,
+    case: Case,
+    parts: Sequence[tuple[Literal["head", "memory"], int, int, int]],
+    factor: float = 0.0,
+    *,
+    other: OnePrompt | None = None,
+) -> Removal:
+    """Measure the prediction with heads and memories at positions changed together.
 
     Args:
         case: one prompt.
-        kind: "head" or "memory".
-        layer: its layer.
-        position: from 0.
-        index: in its layer.
-        other: the prompt whose value takes its place, in as many tokens.
-        to: what it is set to where no other prompt is given.
+        parts: "head" or "memory", layer, position from 0, and index in the layer.
+        factor: what multiplies their numbers.
+        other: the prompt whose values take their place instead, in as many tokens.
 
     Raises:
         InvalidInput: the other prompt has another length.
         OutOfRange: there is no such part.
     """
-    n = lm.n_memories_of(layer) if kind == "memory" and layer in lm.memory_layers else lm.n_heads
-    if not (0 <= layer < lm.n_layers and 0 <= index < n and 0 <= position < len(case.prompt)):
-        raise OutOfRange(f"{kind} {index} of layer {layer} at position {position}", why="there is none")
-    if other is not None:
-        case, to = read_case(lm, list(case.prompt), other, case.token, case.against), "counterfactual"
-    return removal_of_each(lm, case, [Node(kind, layer, len(case.prompt) - 1 - position, index)], to)[1]
+    for kind, layer, position, index in parts:
+        n = lm.n_memories_of(layer) if kind == "memory" and layer in lm.memory_layers else lm.n_heads
+        if not (0 <= layer < lm.n_layers and 0 <= index < n and 0 <= position < len(case.prompt)):
+            raise OutOfRange(f"{kind} {index} of layer {layer} at position {position}", why="there is none")
+    nodes = tuple(Node(kind, layer, len(case.prompt) - 1 - at, index) for kind, layer, at, index in parts)
+    if other is None:
+        return with_each(lm, case, [Changed(nodes, factor)], "zero")[0]
+    case = read_case(lm, list(case.prompt), other, case.token, case.against)
+    return with_each(lm, case, [Changed(nodes)], "counterfactual")[0]
 
 
 def _usual(case: Case, dictionary: AttachedDictionary | None) -> SetTo:

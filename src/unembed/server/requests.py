@@ -151,6 +151,23 @@ class WithoutRequest(QuestionRequest):
     other: str | None = Field(None, max_length=4000, description="whose value takes its place; null: 0")
 
 
+class Part(StrictModel):
+    """A head or memory at a position."""
+
+    part: Literal["head", "memory"]
+    layer: int = Field(ge=0, le=LARGEST)
+    index: int = Field(ge=0, le=LARGEST)
+    at: int = Field(ge=0, le=LARGEST)
+
+
+class GroupRequest(QuestionRequest):
+    """A prediction, and heads and memories that it is measured with, changed together."""
+
+    parts: list[Part] = Field(min_length=1, max_length=200)
+    factor: float = Field(0.0, ge=-100, le=100, description="what multiplies them; 0: off")
+    other: str | None = Field(None, max_length=4000, description="the prompt whose values take their place instead")
+
+
 class TwoPrompts(StrictModel):
     """A prompt with a behaviour and one without it, and the two tokens whose logits are compared."""
 

@@ -54,3 +54,13 @@ def test_one_part_is_measured(client):
     assert there["metric"] == pytest.approx(1.63, abs=0.05) and off["metric"] != there["metric"]
     assert len(off["probabilities"]) == 2
     assert client.post("/api/v1/flow/without", json={**body, "at": 99}).status_code == 404
+
+
+def test_a_group_is_measured_together(client):
+    parts = [{"part": "head", "layer": 5, "index": 0, "at": 5}, {"part": "head", "layer": 5, "index": 4, "at": 5}]
+    off = client.post("/api/v1/flow/group", json={**QUESTION, "parts": parts}).json()
+    half = client.post("/api/v1/flow/group", json={**QUESTION, "parts": parts, "factor": 0.5}).json()
+    there = client.post("/api/v1/flow/group", json={**QUESTION, "parts": parts, "other": OTHER}).json()
+    alone = client.post("/api/v1/flow/without", json={**QUESTION, **parts[0]}).json()
+    assert off["metric"] < half["metric"] and off["metric"] != alone["metric"] != there["metric"]
+    assert client.post("/api/v1/flow/group", json={**QUESTION, "parts": []}).status_code == 422

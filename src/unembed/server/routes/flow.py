@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from fastapi.responses import StreamingResponse
 
-from unembed.circuit_graph import Removal, prompt_picture, read_case, removal
+from unembed.circuit_graph import Removal, changed, prompt_picture, read_case, removal
 from unembed.results import numbers
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
@@ -47,7 +48,9 @@ def _flow(state: ServerState, query: r.FlowRequest, report: Callable[[object], N
     report(to_json({"kind": "flow", "flow": view.to_dict()}))
 
 
-def _question(state: ServerState, query: r.FlowRequest | r.WithoutRequest) -> tuple[list[int], int, int | None]:
+def _question(
+    state: ServerState, query: r.FlowRequest | r.WithoutRequest | r.GroupRequest
+) -> tuple[list[int], int, int | None]:
     """Return the tokens up to the position, the target, and the token that it is compared with."""
     trace = state.lm.trace(query.prompt)
     question = query.question(trace)
@@ -61,3 +64,14 @@ def post_without(state: r.State, query: r.WithoutRequest) -> Removal:
     tokens, target, against = _question(state, query)
     case = read_case(state.lm, tokens, None, target, against)
     return removal(state.lm, case, query.part, query.layer, query.at, query.index, other=query.other)
+
+
+@routes.answer("POST /flow/group", "measuring the prediction with a group changed", on="long")
+def post_group(state: r.State, query: r.GroupRequest) -> Removal:
+    """The prediction with heads and memories multiplied together, or with their values after another prompt."""
+    tokens, target, against = _question(state, query)
+    case = read_case(state.lm, tokens, None, target, against)
+    parts: list[tuple[Literal["head", "memory"], int, int, int]] = [
+        (one.part, one.layer, one.at, one.index) for one in query.parts
+    ]
+    return changed(state.lm, case, parts, query.factor, other=query.other)

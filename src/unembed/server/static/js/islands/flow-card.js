@@ -1,5 +1,6 @@
 /** The card beside a picture of a circuit: what is known of the chosen box, drawn and measured. */
 import { ANSWER, OTHERS } from "./flow-fold.js";
+import { aboutGroup, isPart } from "./flow-groups.js";
 import { at, boxLines, logits, minus, short } from "./flow-words.js";
 import { h } from "./nodes.js";
 import { percent } from "./numbers.js";
@@ -27,6 +28,8 @@ export function card(data, number, { drawn, onpick, named, more = /** @type {(no
     ];
   const title = number === ANSWER ? answerTitle(data) : nodeTitle(data, data.nodes[number]);
   const about = number === ANSWER ? aboutAnswer(data) : aboutNode(data, data.nodes[number], named);
+  if (data.nodes[number]?.kind === "grouped")
+    return [h("h3.flow-title", short(data.nodes[number])), h("p", "It is in a group, which is drawn as one box.")];
   return [
     h("h3.flow-title", title),
     about,
@@ -38,9 +41,11 @@ export function card(data, number, { drawn, onpick, named, more = /** @type {(no
 
 const answerTitle = ({ target, against }) => `${visible(target)}${against === null ? "" : ` over ${visible(against)}`}`;
 const nodeTitle = (data, node) =>
-  node.kind === "head" || node.kind === "memory"
-    ? `${short(node)} at ${at(data, node.position)}`
-    : boxLines(node, data)[0] || at(data, node.position);
+  node.kind === "group"
+    ? node.name
+    : isPart(node)
+      ? `${short(node)} at ${at(data, node.position)}`
+      : boxLines(node, data)[0] || at(data, node.position);
 
 function aboutAnswer({ metric, other_metric: other, explained, counterfactual, test }) {
   const than = counterfactual === null ? "the counterfactuals" : `“${counterfactual}”`;
@@ -52,9 +57,11 @@ function aboutAnswer({ metric, other_metric: other, explained, counterfactual, t
 }
 
 function aboutNode(data, node, named) {
+  if (node.kind === "group") return aboutGroup(data, node);
   const parts = [];
   if (node.kind === "head") parts.push(`head ${node.index} of layer ${node.layer}, reads ${at(data, node.reads)}`);
   else if (node.kind === "memory") parts.push(`memory (FFN neuron) ${node.index} of layer ${node.layer}`);
+  else if (node.kind === "feature") parts.push(`feature ${node.index} of the dictionary at layer ${node.layer}`);
   else parts.push(node.label);
   if (node.promotes.length) parts.push(`promotes ${node.promotes.join(" ")}`);
   const name = named?.(node);
@@ -119,7 +126,8 @@ function listed(data, edges, end, title, onpick, most = LISTED) {
 
 /** What a node is called in a sentence. */
 export function nameOf(data, node) {
-  if (node.kind === "head" || node.kind === "memory") return `${short(node)} at ${at(data, node.position)}`;
+  if (node.kind === "group") return `group ${node.name}`;
+  if (isPart(node)) return `${short(node)} at ${at(data, node.position)}`;
   if (node.kind === "token") return `token ${at(data, node.position)}`;
   if (node.kind === "rest" && node.name.startsWith("rest")) return `all else of layer ${node.layer}`;
   return node.kind === "changes" ? "changes of patterns, gates, norms" : boxLines(node, data)[0];

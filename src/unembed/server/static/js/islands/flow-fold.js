@@ -3,6 +3,8 @@
  * each sum. All that flows into a box is drawn: as ribbons, and as one end for all other parts.
  */
 
+import { isPart } from "./flow-groups.js";
+
 /** Of the answer's largest ribbon: a ribbon with less is added to the others. */
 export const THIN = 0.03;
 /** Of the same: a sum of other parts, a token or a bias with at least so much has a box of its own. */
@@ -14,7 +16,7 @@ export const ANSWER = -1;
 export const OTHERS = -2;
 
 const size = Math.abs;
-const isWriter = ({ kind }) => kind === "head" || kind === "memory";
+const isWriter = (node) => isPart(node) || node.kind === "group";
 
 /**
  * `data`: `unembed.flow/1`; `n`: heads and memories with a box; `thin`: share of the largest ribbon. Returns `{boxes, ribbons, most}`: a box is a node with
@@ -64,15 +66,12 @@ const rest = (relevance) => ({
 
 const has = (place, source, target) => place.has(source) && (target === ANSWER || place.has(target));
 
-/** The nodes with a box: the `n` largest heads and memories, and what else is too large for the others. */
+/** The nodes with a box: groups, and with them the `n` largest heads and memories, and what else is too large for the others. */
 function boxed({ nodes, edges }, n, most) {
   const numbered = nodes.map((node, number) => ({ ...node, number }));
-  const writers = new Set(
-    numbered
-      .filter(isWriter)
-      .slice(0, n)
-      .map(({ number }) => number),
-  );
+  const groups = numbered.filter(({ kind }) => kind === "group");
+  const parts = numbered.filter(isPart).slice(0, Math.max(0, n - groups.length));
+  const writers = new Set([...groups, ...parts].map(({ number }) => number));
   const flow = (number) =>
     edges.reduce(
       (found, [source, target, weight]) =>

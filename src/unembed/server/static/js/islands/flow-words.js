@@ -14,6 +14,7 @@ export const short = (node) => node.name.split("@")[0];
 export function boxLines(node, data, /** @type {(node: any) => string} */ named = () => "") {
   const { kind, layer, relevance } = node;
   if (kind === "others") return ["others", logits(relevance), "parts that are not drawn"];
+  if (kind === "group") return [`${node.group.nodes.length} parts`, logits(relevance), node.name];
   if (kind === "token") return ["", logits(relevance), ""];
   if (kind === "rest" || kind === "bias") {
     const name = layer === null ? short(node) : kind === "bias" ? `biases L${layer}` : `layer ${layer}`;

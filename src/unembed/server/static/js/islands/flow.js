@@ -3,11 +3,13 @@
  * ribbons as wide as the logits that they carry.
  *
  * mount(el, data, {boxes, chosen, onpick(node or null), more(node or null), named(node)}) -> {draw, destroy}
+ * Groups of parts can be drawn as one box each; one group is chosen by hand, on the cards of its parts.
  * `data`: `unembed.flow/1`; `boxes`: heads and memories with a box; `chosen`: the name of the chosen node; `more`:
  * elements at the end of its card; `named`: its name by people.
  */
 import { card, nameOf } from "./flow-card.js";
 import { ANSWER, OTHERS } from "./flow-fold.js";
+import { drawnData, groupBar, isPart } from "./flow-groups.js";
 import { layout, NARROW } from "./flow-layout.js";
 import { answerLines, at, boxLines, clipped, legend, logits, minus, short, wrapped } from "./flow-words.js";
 import { consume, fill, h, s } from "./nodes.js";
@@ -20,14 +22,30 @@ export function mount(el, data, options = {}) {
   const picture = h("div.flow-picture");
   const side = h("div.flow-card", { role: "region", "aria-label": "The chosen part", "aria-live": "polite" });
   const table = h("details.flow-all", h("summary", "As a table"), h("div.flow-scroll"));
-  const f = { el, data, options, picture, side, table, boxes: options.boxes, number: ANSWER, width: 0 };
+  const bar = h("div.flow-groups", { role: "group", "aria-label": "Groups of parts" });
+  const f = {
+    el,
+    data,
+    base: data,
+    closed: new Set(),
+    mine: new Set(),
+    bar,
+    options,
+    picture,
+    side,
+    table,
+    boxes: options.boxes,
+    number: ANSWER,
+    width: 0,
+  };
   const named = data.nodes.findIndex(({ name }) => name === options.chosen);
   if (named >= 0) f.number = named;
-  fill(el, h("div.flow", h("div.flow-both", picture, side), table));
+  fill(el, h("div.flow", bar, h("div.flow-both", picture, side), table));
   table.addEventListener("toggle", () => table.open && fillTable(f));
   const redraw = () => picture.clientWidth && picture.clientWidth !== f.width && draw(f);
   const watched = new ResizeObserver(redraw);
   watched.observe(picture);
+  groupBar(f, () => regroup(f));
   draw(f);
   return {
     /** Draw again, with other data or another number of boxes. */
@@ -41,6 +59,14 @@ export function mount(el, data, options = {}) {
       fill(el);
     },
   };
+}
+
+/** Draw again with other groups as boxes. */
+function regroup(f) {
+  f.data = drawnData(f);
+  if (f.number >= f.data.nodes.length || f.data.nodes[f.number]?.kind === "grouped") f.number = ANSWER;
+  groupBar(f, () => regroup(f));
+  draw(f);
 }
 
 function draw(f) {
@@ -107,7 +133,26 @@ function mark(f) {
   }
   if (!taken) f.svg.querySelector("[data-number]")?.setAttribute("tabindex", "0");
   const { named, more } = f.options;
-  fill(f.side, card(f.data, f.number, { drawn: f.drawn, onpick: (number) => pick(f, number), named, more }));
+  const below = (node) => [more?.(node), node && isPart(node) && byHand(f)];
+  fill(f.side, card(f.data, f.number, { drawn: f.drawn, onpick: (number) => pick(f, number), named, more: below }));
+}
+
+/** A button that takes the chosen part into the group by hand, or out of it. */
+function byHand(f) {
+  const isIn = f.mine.has(f.number);
+  const change = () => {
+    isIn ? f.mine.delete(f.number) : f.mine.add(f.number);
+    regroup(f);
+  };
+  const count = f.mine.size;
+  return h("p.flow-hand", [
+    h(
+      "button.flow-group",
+      { type: "button", onclick: change },
+      isIn ? "Take out of the group by hand" : "Add to a group by hand",
+    ),
+    count > 0 && h("span", ` ${count} ${count > 1 ? "parts are" : "part is"} in it`),
+  ]);
 }
 
 function pick(f, number) {
@@ -301,9 +346,15 @@ function fillTable(f) {
     .map((node, number) => ({ node, number }))
     .filter(({ node }) => node.relevance)
     .map(({ node, number }) => [
-      node.kind === "token" ? "token" : node.kind === "rest" ? boxLines(node, data)[0] : short(node),
-      node.position === null ? "" : at(data, node.position),
-      node.kind === "head" || node.kind === "memory" ? node.label : node.kind === "token" ? "embedding" : node.label,
+      node.kind === "token"
+        ? "token"
+        : node.kind === "rest"
+          ? boxLines(node, data)[0]
+          : node.kind === "group"
+            ? node.name
+            : short(node),
+      node.position === null || node.kind === "group" ? "" : at(data, node.position),
+      isPart(node) ? node.label : node.kind === "token" ? "embedding" : node.label,
       logits(node.relevance),
       logits(direct.get(number) ?? 0),
       node.removed ? logits(data.metric - node.removed.metric) : "",

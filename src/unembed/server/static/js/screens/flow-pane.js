@@ -2,6 +2,7 @@
 import { boxes, button, fill, h, textBox } from "../dom.js";
 import { mount } from "../islands/flow.js";
 import { removed } from "../islands/flow-card.js";
+import { effects } from "../islands/flow-groups.js";
 import { visible } from "../islands/tokens.js";
 import { nameOf } from "../names.js";
 import { link, loading, pane, prompt } from "../parts.js";
@@ -47,7 +48,8 @@ export function flowPane({ api }, position = () => -1) {
     const onpick = (node) => turn({ node: node?.name ?? "" });
     const named = (node) => (isWriter(node) ? nameOf(node, node.kind) : "");
     const boxed = Number(state().boxes) || undefined;
-    const more = (node) => (isWriter(node) ? actions({ api, asked, data: t.data }, node) : null);
+    const more = (node) =>
+      isWriter(node) || node?.kind === "group" ? actions({ api, asked, data: t.data }, node) : null;
     t.island = mount(host, t.data, { boxes: boxed, chosen: state().node, onpick, more, named });
   }
 
@@ -62,8 +64,47 @@ export function flowPane({ api }, position = () => -1) {
   };
 }
 
+/** What one can do with a group: multiply it, or give it the values that it has after another prompt. */
+function groupActions({ api, asked, data }, { group }) {
+  const found = h("div", { role: "status" });
+  const parts = group.nodes.map((i) => {
+    const { kind, layer, index, position } = data.nodes[i];
+    return { part: kind, layer, index, at: position };
+  });
+  const measure = (factor, other, name) =>
+    pane(found, async () => {
+      const body = { ...asked(), parts, factor, other };
+      const result = await api.post("/flow/group", body, { channel: "flow-without", what: "Measuring" });
+      const row = { change: "scale", factor, found: result };
+      fill(
+        found,
+        effects(other === null ? data : { ...data, without: name }, [
+          other === null ? row : { ...row, change: "patch" },
+        ]),
+      );
+    });
+  const times = () => {
+    const factor = Number(factorBox.value.replace("−", "-"));
+    if (factorBox.value.trim() && Number.isFinite(factor)) measure(factor, null, "");
+  };
+  const there = () => otherBox.value.trim() && measure(0, otherBox.value, `its values after “${otherBox.value}”`);
+  const factorBox = textBox("Multiply the group by", { placeholder: "0.5", onenter: times });
+  const otherBox = textBox("Another prompt", { placeholder: "another prompt", onenter: there });
+  return h("div.flow-acts", [
+    h(
+      "div.row",
+      button("Off", () => measure(0, null, ""), "btn small"),
+      factorBox,
+      button("Multiply", times, "btn small"),
+    ),
+    h("div.row", [otherBox, button("From there", there, "btn small")]),
+    found,
+  ]);
+}
+
 /** What one can do with a head or memory: measure without it, with another prompt's value, edit it, open its card. */
 function actions({ api, asked, data }, node) {
+  if (node.kind === "group") return groupActions({ api, asked, data }, node);
   const found = h("div", { role: "status" });
   async function measure(other) {
     await pane(found, async () => {

@@ -1,0 +1,131 @@
+/** Groups of parts in a picture of a circuit: drawn as one box, and what the model does with a group changed. */
+import { logits, short } from "./flow-words.js";
+import { fill, h } from "./nodes.js";
+import { percent } from "./numbers.js";
+import { visible } from "./tokens.js";
+
+export const MINE = "chosen by hand";
+const RULES = { hand: "your groups", role: "by what parts do", values: "by the direction they write", mine: "" };
+
+export const isPart = ({ kind }) => kind === "head" || kind === "memory" || kind === "feature";
+
+/**
+ * The data with each group as one node, which comes last; numbers of all other nodes stay. What flows between the parts
+ * of a group is left out, so that what flows into its box is what comes from outside. A part is in the first of its
+ * groups.
+ */
+export function withGroups(data, groups) {
+  const home = new Map();
+  groups.forEach((group, i) => {
+    for (const number of group.nodes) if (!home.has(number)) home.set(number, data.nodes.length + i);
+  });
+  const sums = new Map();
+  for (const [source, target, weight] of data.edges) {
+    const [from, to] = [home.get(source) ?? source, home.get(target) ?? target];
+    if (from === to) continue;
+    const key = `${from} ${to}`;
+    sums.set(key, [from, to, (sums.get(key)?.[2] ?? 0) + weight]);
+  }
+  const edges = [...sums.values()];
+  const hidden = data.nodes.map((node, i) =>
+    home.has(i) ? { ...node, kind: "grouped", relevance: null, removed: null } : node,
+  );
+  return {
+    ...data,
+    edges,
+    nodes: [...hidden, ...groups.map((group, i) => box(data, group, data.nodes.length + i, edges))],
+  };
+}
+
+/** One node for a group, where its most relevant part is. */
+function box(data, group, number, edges) {
+  const members = group.nodes.map((i) => data.nodes[i]);
+  const first = members.reduce((a, b) => (Math.abs(b.relevance) > Math.abs(a.relevance) ? b : a));
+  const relevance = edges.reduce((sum, [, target, weight]) => (target === number ? sum + weight : sum), 0);
+  const label = members.map(short).join(", ");
+  const { layer, position } = first;
+  return {
+    ...first,
+    name: group.name,
+    kind: "group",
+    index: null,
+    reads: null,
+    promotes: [],
+    removed: null,
+    layer,
+    position,
+    relevance,
+    label,
+    group,
+  };
+}
+
+/** The buttons that draw groups as boxes. `f`: the picture, with `base`, `closed` (groups) and `mine` (numbers). */
+export function groupBar(f, redraw) {
+  const all = allGroups(f);
+  const toggle = (group) => () => {
+    f.closed.has(key(group)) ? f.closed.delete(key(group)) : f.closed.add(key(group));
+    redraw();
+  };
+  const one = (group) =>
+    h(
+      "button.flow-group",
+      { type: "button", "aria-pressed": String(f.closed.has(key(group))), onclick: toggle(group) },
+      `${group.name} (${group.nodes.length})`,
+    );
+  const rules = [...new Set(all.map(({ by }) => by))].map((by) => [
+    h("span.flow-by", RULES[by]),
+    all.filter((group) => group.by === by).map(one),
+  ]);
+  fill(f.bar, all.length ? [h("span", "Draw as one box"), rules] : []);
+}
+
+const key = ({ by, name }) => `${by} ${name}`;
+
+export function allGroups({ base, mine }) {
+  const own = mine.size > 1 ? [{ name: MINE, by: "mine", nodes: [...mine], effects: [] }] : [];
+  return [...(base.groups ?? []), ...own];
+}
+
+/** The data as it is drawn: with the chosen groups as boxes. */
+export const drawnData = (f) =>
+  withGroups(
+    f.base,
+    allGroups(f).filter((group) => f.closed.has(key(group))),
+  );
+
+/** What is known of a group: its parts, and the prediction with it changed. */
+export function aboutGroup(data, { group, label, relevance }) {
+  return [
+    h("p", `${group.nodes.length} parts as one box: ${label}.`),
+    h("p", h("b", logits(relevance)), " pass through the group, from other parts to other parts."),
+    group.effects.length > 0 && effects(data, group.effects),
+  ];
+}
+
+const CHANGES = {
+  patch: ({ without }) => without,
+  silence: () => "0 in place of each",
+  scale: (_data, factor) => (factor === 0 ? "0 in place of each" : `each times ${factor}`),
+};
+
+/** The prediction with a group changed in the model, beside the prediction as it is. */
+export function effects(data, rows) {
+  const { target, against, metric, probabilities } = data;
+  const row = (name, p, value) =>
+    h("tr", h("th", { scope: "row" }, name), h("td.n", percent(p)), h("td.n", h("b", logits(value))));
+  const head = ["measured with", visible(target), against === null ? "logit" : "difference"];
+  return h("table.flow-table", [
+    h(
+      "thead",
+      h(
+        "tr",
+        head.map((text, i) => h(i ? "th.n" : "th", { scope: "col" }, text)),
+      ),
+    ),
+    h("tbody", [
+      row("no change", probabilities[0], metric),
+      rows.map(({ change, factor, found }) => row(CHANGES[change](data, factor), found.probabilities[0], found.metric)),
+    ]),
+  ]);
+}
