@@ -43,7 +43,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 # The ready index lies in the user's cache folder (UNEMBED_CACHE); this stamp says that it was built.
 READY := $(VENV)/.ready
 
-$(READY): src/unembed/models/shipped/wren/model.safetensors src/unembed/corpus/shipped/wikitext/valid.txt src/unembed/index/manifest.py | $(VENV)/.installed
+$(READY): $(wildcard src/unembed/models/shipped/wren/*.safetensors) src/unembed/corpus/shipped/wikitext/valid.txt src/unembed/index/manifest.py | $(VENV)/.installed
 	@echo "Indexing what every memory of wren fires on (once; under a minute, over 12 articles)" >&2
 	@$(BIN)/unembed index build --detokenize --max-documents 12 >/dev/null
 	@touch $@

@@ -143,13 +143,19 @@ class LanguageModel(Decoder):
 
         return self.use_lens(fit_lens(self, corpus, contexts, length, **options))
 
-    def use_lens(self, lens: JacobianLens) -> JacobianLens:
-        """Use a lens that was fitted on this model; it becomes `lm.lens`.
+    def use_lens(self, lens: JacobianLens | None = None) -> JacobianLens:
+        """Use a lens that was fitted on this model; it becomes `lm.lens`, and the default of readings.
+
+        Args:
+            lens: when None, the one that commands read this model with: the lens that `unembed fit-lens` kept in the
+                cache folder, else the one that ships with the model.
 
         Raises:
-            InvalidInput: it was fitted on other weights.
+            InvalidInput: it was fitted on other weights; or none is given, and there is none.
         """
-        self.lens = lens.bound_to(self)
+        from unembed.jacobian.lens_cache import own_lens
+
+        self.lens = (own_lens(self) if lens is None else lens).bound_to(self)
         return self.lens
 
     @cached_property

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import unembed
 from unembed import Index, LanguageModel
+from unembed.jacobian import cached_lens
 from unembed.server.state import ServerState
 
 PROMPT = "The first month of the year is"
@@ -49,11 +50,19 @@ class Place:
     states: list[ServerState] = field(default_factory=list)
 
     def load(self, model: Any = "wren", **options: Any) -> LanguageModel:
-        """`unembed.load`, which opens a model only once."""
+        """`unembed.load`, which opens a model only once; without the lens that an earlier command set."""
         key = (model, *sorted(options.items()))
         if key not in self.opened:
             self.opened[key] = _LOAD(model, **options)
+        self.opened[key].lens = None
         return self.opened[key]
+
+    def with_lens(self, model: str) -> LanguageModel:
+        """A model of its own, with the lens that a command finds for it."""
+        lm = _LOAD(model)
+        if (lens := cached_lens(lm)) is not None:
+            lm.use_lens(lens)
+        return lm
 
     @cached_property
     def gated(self) -> Path:
@@ -84,8 +93,7 @@ class Place:
         """An index of a few sentences, with two labels."""
         path = Path(f"index-{model}")
         if not path.exists():
-            lm = self.load(self.name(model))
-            index = Index.build(lm, SENTENCES * 2, path, top=10)
+            index = Index.build(self.with_lens(self.name(model)), SENTENCES * 2, path, top=10)
             index.add_label(1, 5, "months", author="anna")
             index.add_label(1, 9, "months", author="anna")
             index.add_label(2, 3, "places", author="berta", notes={"confidence": 3})

@@ -62,6 +62,7 @@ READ = [
     "index/estimate",
     "memories/1/5/contexts?top=3",
     "memories/1/5/coefficients",
+    "memories/1/5/truth",
     "memories/1/5/cluster",
     "memories/1/5/connections?top=3",
     "atlas/matches?q=war",
@@ -186,7 +187,7 @@ def _client(place: Place, name: str, copy: str = "") -> TestClient:
     """The page of an explorer that is opened once; a copy of its index where the requests write."""
     if name + copy not in place.clients:
         model = name.removesuffix("-indexed")
-        lm, index = place.load(place.name(model)), None
+        lm, index = place.with_lens(place.name(model)), None
         if PLACES.get(name):
             path = place.index(model)
             if copy:

@@ -1,4 +1,4 @@
-"""The gallery that ships is one of wren's weights, over the corpus that ships."""
+"""The gallery that ships is one of wren's weights, over the corpus that ships, read by the lens that ships."""
 
 from __future__ import annotations
 
@@ -16,5 +16,8 @@ def test_the_shipped_gallery_is_of_the_shipped_weights_and_text():
     assert gallery.provenance.corpus == open_corpus(detokenize=True).fingerprint
     scores = [row.score for row in gallery]
     assert len(scores) == 200 and scores == sorted(scores, reverse=True)
+    lm.use_lens()
+    assert gallery.provenance.basis == "jacobian"
+    assert all(row.truth is not None and row.is_borne_out for row in gallery)
     for row in list(gallery)[:20]:
         assert set(row.top_tokens) <= set(lm.values.top_tokens(row.layer, row.index, k=60))

@@ -117,17 +117,21 @@ def _is_path(model: str) -> bool:
 
 
 def use_lens(lm: LanguageModel, file: str | None) -> None:
-    """Read with the lens of a file, or with the one that `unembed fit-lens` kept, which a line on stderr says.
+    """Read with the lens of a file, else with the one of this machine.
+
+    A line on stderr says where the user's cache folder has one; that of an embedded model is part of it.
 
     Raises:
         InvalidInput: the file holds no lens, or one of another model.
     """
-    from unembed.jacobian import cached_lens, open_lens
+    from unembed.jacobian import cached_lens, lens_path, open_lens
 
     if file is not None:
         lm.use_lens(open_lens(file))
     elif (found := cached_lens(lm)) is not None:
         lm.use_lens(found)
+        if not lens_path(found.fingerprint).exists():
+            return
         fitted = f"reading with the Jacobian lens that was fitted on {found.contexts} contexts"
         print(f"{fitted} (--lens none: the logit lens)", file=sys.stderr)
 

@@ -45,13 +45,15 @@ class NamedModel:
         return self.opening.is_default
 
     @property
-    def has_lens(self) -> bool:
-        """Tell whether a lens is given, or kept for the model and not refused."""
-        if self.opening.lens is not None or self.known is None:
-            return self.opening.lens not in (None, NO_LENS)
-        from unembed.jacobian import lens_path
+    def lens_identity(self) -> str | None:
+        """What tells the lens from others by which the model's values are read, as far as it is known unopened."""
+        from unembed.jacobian import kept_lens, stored_identity
 
-        return lens_path(self.known.sampled).exists()
+        if self.opening.lens == NO_LENS:
+            return None
+        given = self.opening.lens
+        path = Path(given) if given is not None else None if self.known is None else kept_lens(self.known.sampled)
+        return None if path is None else stored_identity(path)
 
     def open(self) -> LanguageModel:
         """The opened model.

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from unembed.index.memory_search import Filters as Filters
     from unembed.index.memory_search import Search as Search
     from unembed.index.memory_search import search as search
+    from unembed.index.memory_truth import TruthView as TruthView
+    from unembed.index.memory_truth import measured_truth_view as measured_truth_view
+    from unembed.index.memory_truth import truth_view as truth_view
     from unembed.index.plan import check_folder as check_folder
     from unembed.results.cache import cache_folder as cache_folder
 else:
@@ -45,6 +48,7 @@ else:
             "atlas": "AtlasMatches AtlasView atlas_matches atlas_view",
             "clusters": "ClusterView cluster_view made_clusters stored_clusters",
             "coefficients": "CoefficientsView coefficients_view",
+            "memory_truth": "TruthView measured_truth_view truth_view",
             "contexts": "ContextsView contexts_view",
             "default_index": "build_ready_index cached_index cached_index_of_weights cached_path",
             "estimate": "Estimate",

@@ -62,6 +62,10 @@ class Best:
     """What most of its promoted tokens share; None if nothing is named."""
     listed: bool
     """Whether it is unlike every memory above it (`Gallery.different`)."""
+    truth: float | None
+    """Correlation of its value's scores with what adding the value does; None where that was not measured."""
+    truth_control: float | None
+    """The size below which 99 % of the correlations with other values' effects stay."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,16 @@ def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) 
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
     listed = {row.name for row in gallery.different()}
     return [
-        Best(at[row.layer, row.index], rank, row.score, row.description, row.concept, row.name in listed)
+        Best(
+            at[row.layer, row.index],
+            rank,
+            row.score,
+            row.description,
+            row.concept,
+            row.name in listed,
+            row.truth and row.truth.correlation,
+            row.truth and row.truth.control,
+        )
         for rank, row in enumerate(gallery, start=1)
         if (row.layer, row.index) in at
     ]

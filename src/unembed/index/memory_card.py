@@ -87,11 +87,10 @@ def value(
     Caution: What a value promotes is a reading of its direction; --truth measures how far adding the value does that.
     Triggers are the strongest of one corpus.
     """
-    needs_model = basis == "final" or (basis is None and model.has_lens)
     place: tuple[int, int]
-    stored = None if needs_model or show_unlearned or truth or distinctive else index(opened=False)
-    if stored is not None and basis not in (None, stored.provenance.basis):
-        stored = None  # its tokens were read in another basis
+    stored = None if basis == "final" or show_unlearned or truth or distinctive else index(opened=False)
+    if stored is not None and not _is_read_as(stored, model, basis):
+        stored = None
     table, measured = None if stored is None else _stored_tokens(stored, memory, tokens), None
     if stored is not None and table is not None and (known := model.known) is not None:
         opened, is_signed = stored, "negative" in stored.poles
@@ -130,6 +129,14 @@ def value(
         screen=Screen("memory", {"memory": name}),
         view=MemoryCard(table, memory.pole, poles, words, to_build),
     )
+
+
+def _is_read_as(index: Index, model: UnopenedModel, basis: ValueBasis) -> bool:
+    """Tell whether an index holds values in the basis that is wanted, read by the same lens."""
+    lens = model.lens_identity
+    if index.provenance.basis != (basis or ("raw" if lens is None else "jacobian")):
+        return False
+    return index.provenance.basis != "jacobian" or index.manifest.settings.get("lens") == lens
 
 
 def _poles(

@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from unembed.jacobian.basis import basis_or_default as basis_or_default
     from unembed.jacobian.basis import lens_identity as lens_identity
     from unembed.jacobian.basis import lens_of as lens_of
-    from unembed.jacobian.basis import without_lens as without_lens
+    from unembed.jacobian.basis import reading_by as reading_by
     from unembed.jacobian.check import LensCheck as LensCheck
     from unembed.jacobian.fit import fit_lens as fit_lens
     from unembed.jacobian.lens import JacobianLens as JacobianLens
     from unembed.jacobian.lens import open_lens as open_lens
     from unembed.jacobian.lens_cache import cached_lens as cached_lens
+    from unembed.jacobian.lens_cache import kept_lens as kept_lens
     from unembed.jacobian.lens_cache import lens_path as lens_path
+    from unembed.jacobian.lens_cache import stored_identity as stored_identity
     from unembed.jacobian.lens_cache import stored_lens as stored_lens
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "basis": "basis_or_default lens_identity lens_of without_lens",
-            "lens_cache": "cached_lens stored_lens lens_path",
+            "basis": "basis_or_default lens_identity lens_of reading_by",
+            "lens_cache": "cached_lens kept_lens stored_identity stored_lens lens_path",
             "check": "LensCheck",
             "fit": "fit_lens",
             "lens": "JacobianLens open_lens",

@@ -6,7 +6,6 @@ output, any direction) is carried linearly: its scores are a product with W_U, c
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,15 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput
+from unembed.jacobian.lens_cache import identity_of, sample_step
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, StreamPoint
 
 if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens
-
-
-_IDENTIFIED = 1 << 16
-"""Numbers of a lens that distinguish it from others."""
 
 
 def lens_of(lm: Decoder) -> JacobianLens | None:
@@ -38,8 +34,7 @@ def lens_identity(lm: Decoder) -> str | None:
     if lens is None:
         return None
     numbers = lens.before.flatten()
-    sample = numbers[:: max(1, len(numbers) // _IDENTIFIED)].float().cpu().contiguous()
-    return hashlib.sha256(sample.numpy().tobytes()).hexdigest()[:12]
+    return identity_of(numbers[:: sample_step(len(numbers))].float().cpu().numpy())
 
 
 def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
@@ -50,17 +45,20 @@ def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
 
 
 @contextmanager
-def without_lens(lm: Decoder) -> Iterator[None]:
-    """A context in which readings are the papers' own: those of the logit lens, also where a lens is fitted."""
-    lens = lens_of(lm)
-    if lens is None:
-        yield
+def reading_by(lm: Decoder, lens: JacobianLens | None) -> Iterator[JacobianLens | None]:
+    """A context in which a model reads by another lens, or by the logit lens where it is None.
+
+    It yields the lens that the model has outside.
+    """
+    own = lens_of(lm)
+    if own is lens:
+        yield own
         return
-    lm.lens = None  # pyright: ignore[reportAttributeAccessIssue]
+    lm.lens = lens  # pyright: ignore[reportAttributeAccessIssue]
     try:
-        yield
+        yield own
     finally:
-        lm.lens = lens  # pyright: ignore[reportAttributeAccessIssue]
+        lm.lens = own  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def fitted_lens(lm: Decoder) -> JacobianLens:

@@ -29,8 +29,11 @@ class UnopenedModel(Protocol):
         ...
 
     @property
-    def has_lens(self) -> bool:
-        """Tell whether values are read through a fitted lens where no basis is named; opens no model."""
+    def lens_identity(self) -> str | None:
+        """What tells the lens from others by which values are read where no basis is named; opens no model.
+
+        None: values are read by the logit lens.
+        """
         ...
 
     def open(self) -> Decoder:

@@ -22,6 +22,15 @@ def shipped_folder(name: str) -> Path:
     return _FOLDER / name
 
 
+def shipped_lens(fingerprint: str) -> Path | None:
+    """Return the file of the Jacobian lens that ships with a model; None where none does.
+
+    Args:
+        fingerprint: the `sampled_fingerprint` of the model's weights, in the dtype in which they are opened.
+    """
+    return next(_FOLDER.glob(f"*/lens-{fingerprint}.safetensors"), None)
+
+
 def tokenizer_folder(name: str) -> Path:
     """Return the folder of its tokenizer: that of the weights, or the one that the shipped models share."""
     own = _FOLDER / name

@@ -12,7 +12,7 @@ from unembed.corpus import CorpusSource, open_corpus
 from unembed.document.files import prepared, write
 from unembed.document.model import Report
 from unembed.errors import InvalidInput
-from unembed.jacobian import without_lens
+from unembed.jacobian import reading_by
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
@@ -45,7 +45,8 @@ def report(
     """Run a paper's experiments on a model, and write tables and figures next to the published ones into a folder.
 
     If it is started again after an interruption, it continues with the stage it was in.
-    Readings are the papers' own, also where a lens is fitted on the model.
+    Readings are the papers' own, also where a lens is fitted on the model; then a section has the verdicts that values
+    read by the lens change.
 
     Args:
         name: "geva2021", "geva2022" or "elhage2021".
@@ -89,8 +90,9 @@ def report(
         "seed": seed,
         "options": {k: str(getattr(v, "annotator", v)) for k, v in sorted(options.items())},
     }
-    work = Work(folder, key, seed, *([progress] if progress is not None else []))
-    with without_lens(lm):
+    given = {} if progress is None else {"progress": progress}
+    with reading_by(lm, None) as lens:
+        work = Work(folder, key, seed, lens=lens, **given)
         made: Report = importlib.import_module(f"unembed.reports.{name}").run(lm, corpus, work, **options)
     write(made, folder)
     work.finished()

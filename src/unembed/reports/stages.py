@@ -9,11 +9,14 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unembed.results import write_whole
+
+if TYPE_CHECKING:
+    from unembed.jacobian import JacobianLens
 
 STAGES = ".stages"
 
@@ -34,12 +37,14 @@ class Work:
         out: folder of the report.
         key: everything the numbers depend on (model, corpus, seed, options); stages of another key are not used.
         progress: called as the work progresses.
+        lens: the model's fitted lens, which the paper's readings leave aside; None where there is none.
     """
 
     out: Path
     key: Mapping[str, Any]
     seed: int = 0
     progress: Progress = field(default=_silent)
+    lens: JacobianLens | None = None
 
     def stage(self, name: str, compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
         """Return named arrays: computed once, and read from the folder in a later run.

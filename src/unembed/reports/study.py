@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from unembed.corpus import Corpus, CorpusSource
 from unembed.document.model import Report, Section
+from unembed.jacobian import reading_by
 from unembed.models.decoder import Decoder
+from unembed.reports.changed_verdicts import changed_verdicts
 from unembed.reports.options import options_of
 from unembed.reports.published import Origin, published_section
 from unembed.reports.quantities import Judgement, Part, Quantity
@@ -53,6 +55,9 @@ class Study(Generic[M]):
         control_text: the text that the control is measured on.
         origins: published values that no quantity has.
         notes: on published values that contradict one another.
+        by_lens: the measurements again, with values read by the lens that the model has then; None where the text or
+            the model allows no such reading.
+        of_values: the quantities that depend on how values are read.
     """
 
     name: str
@@ -66,6 +71,8 @@ class Study(Generic[M]):
     control_text: Callable[[M], Corpus]
     origins: tuple[Origin, ...] = ()
     notes: tuple[str, ...] = ()
+    by_lens: Callable[[M], M | None] = lambda _: None
+    of_values: tuple[Quantity[M], ...] = ()
 
     @property
     def quantities(self) -> tuple[Quantity[M], ...]:
@@ -93,7 +100,21 @@ class Study(Generic[M]):
                 settings,
                 lambda random, own: self.measure(random, text, own, small),
             )
-        return self.report(m, control, work)
+        made = self.report(m, control, work)
+        other = self._by_lens_section(m, work)
+        return made if other is None else replace(made, sections=(*made.sections, other))
+
+    def _by_lens_section(self, m: M, work: Work) -> Section | None:
+        """The verdicts that change where values are read by the model's lens; None where it has none."""
+        if work.lens is None or not self.of_values:
+            return None
+        work.progress("values by the fitted lens", 0, 1)
+        with reading_by(m.lm, work.lens):
+            other = self.by_lens(m)
+            found = [] if other is None else [quantity.judgement(other) for quantity in self.of_values]
+            provenance = m.lm.provenance(corpus=m.provenance.corpus, basis="jacobian", seed=work.seed)
+        own = [quantity.judgement(m) for quantity in self.of_values]
+        return changed_verdicts(self.of_values, own, found, provenance) if found else None
 
     def report(self, m: M, control: Mapping[str, Judgement], work: Work | None = None) -> Report:
         """Make a report from the measurements.

@@ -347,3 +347,15 @@ def test_connections_are_those_of_the_weights(client, wren):
     first = expected.readers[0]
     assert found["readers"][0]["top_tokens"] == wren.values.top_tokens(first.layer, first.index, 8)
     assert client.get("/api/v1/memories/3/99999/connections").status_code == 404
+
+
+def test_a_card_says_what_was_measured_and_measures_on_demand(client, wren):
+    from unembed.memories import reading_truth
+
+    stored = client.get("/api/v1/memories/2/17/truth").json()
+    assert stored["of"] is None and stored["words"].endswith("was not measured.")
+    measured = client.get("/api/v1/memories/2/17/truth/measured").json()
+    expected = reading_truth(wren, [(2, 17)])
+    assert measured["of"] == "memory" and measured["correlation"] == pytest.approx(float(expected.correlation[0]))
+    assert measured["control"] == pytest.approx(expected.bound(2))
+    assert measured["borne_out"] == expected.borne_out[0]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.reports.geva2021 import paper
-from unembed.reports.geva2021.measurements import Measurements, control_corpus, measure
+from unembed.reports.geva2021.measurements import Measurements, by_lens, control_corpus, measure
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.parts import PARTS
+from unembed.reports.geva2021.parts.values import QUANTITIES as OF_VALUES
 from unembed.reports.options import facts_of_memories
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.study import Study
@@ -46,5 +47,7 @@ STUDY = Study(
     _facts,
     control_corpus,
     (Origin("words of the model", f"{paper.D_VOCAB:,}", PRINTED, "released dictionary"),),
+    by_lens=by_lens,
+    of_values=OF_VALUES,
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

@@ -210,6 +210,14 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     )
 
 
+def by_lens(m: Measurements) -> Measurements | None:
+    """The same measurements with values read by the model's fitted lens; None where they are not read raw."""
+    if m.options.values_basis != "raw":
+        return None
+    agreed = values.agreement(m.lm, m.text, m.triggers, basis="jacobian", target=m.options.target, hidden=m.hidden)
+    return replace(m, agreement=agreed)
+
+
 def with_index_settings(options: Options, index: Index) -> Options:
     """Return the options with the settings of the index: how triggers were chosen, and how many there are.
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from unembed.corpus.token_stream import TokenStream
+from unembed.jacobian.basis import in_basis
 from unembed.lens import read
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
@@ -101,8 +102,8 @@ def agreement(
     for layer in range(triggers.n_layers):
         rows = slice(int(triggers.bounds[layer]), int(triggers.bounds[layer + 1]))
         track = torch.from_numpy(np.maximum(first[rows], 0).astype(np.int64))[:, None]
-        vectors = written_values(lm, layer)
-        reading = read(lm, -vectors if negated else vectors, 1, basis=basis, track=track, hidden=hidden)
+        vectors, plain = in_basis(lm, written_values(lm, layer), layer, basis)
+        reading = read(lm, -vectors if negated else vectors, 1, basis=plain, track=track, hidden=hidden)
         tops.append(reading.ids[:, 0].cpu().numpy())
         probabilities.append(reading.probabilities[:, 0].float().cpu().numpy())
         ranks.append(reading.tracked_ranks[:, 0].cpu().numpy())

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from unembed.reports.geva2022.measurements import Measurements, measure
+from unembed.reports.geva2022.measurements import Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts import PARTS
+from unembed.reports.geva2022.parts.concepts import QUANTITIES as OF_VALUES
 from unembed.reports.geva2022.published import CONTRADICTION
 from unembed.reports.options import facts_of_memories
 from unembed.reports.study import Study
@@ -42,5 +43,7 @@ STUDY = Study(
     _facts,
     lambda m: m.corpus,
     notes=(CONTRADICTION,),
+    by_lens=by_lens,
+    of_values=OF_VALUES,
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

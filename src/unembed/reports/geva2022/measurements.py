@@ -26,6 +26,7 @@ from unembed.memories.norm_overlap import value_norm_overlaps, vectors_like
 from unembed.memories.prefix_sampling import draw_examples
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
+from unembed.names import Basis
 from unembed.reports.geva2022.applications import Applications, measure_applications
 from unembed.reports.geva2022.options import Options
 from unembed.reports.options import hidden_tokens, require_memories
@@ -121,7 +122,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     events = work.stage("events", lambda: _events(lm, examples, work.seed, hidden))
     sample = EventSample.from_arrays(events, lm.provenance(basis="final", seed=work.seed))
     work.progress("concepts", 2, _STAGES)
-    concepts, prefixes = _concepts(lm, examples, options.per_layer, work.seed, hidden)
+    concepts, prefixes = _concepts(lm, examples, options.per_layer, work.seed, hidden, comparable_basis(lm))
     judged = None if options.judge is None else judged_values(concepts[VALUES], options.judge, work)
     work.progress("clusters", 3, _STAGES)
     clusters = _clusters(lm, work, options.clusters)
@@ -150,6 +151,17 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     )
 
 
+def by_lens(m: Measurements) -> Measurements | None:
+    """The same measurements with values, updates and random vectors read by the model's fitted lens.
+
+    None where the paper's reading is by an adaptive softmax.
+    """
+    if comparable_basis(m.lm) != "raw":
+        return None
+    found = _concepts(m.lm, m.examples, m.options.per_layer, m.seed, m.hidden, "jacobian")[0]
+    return replace(m, concepts=found, judged=None)
+
+
 def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
     recorder = EventRecorder(seed, hidden)
     recorder.start(lm)
@@ -158,7 +170,12 @@ def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | No
 
 @torch.no_grad()
 def _concepts(
-    lm: Decoder, examples: list[Segment], per_layer: int, seed: int, hidden: Tensor | None
+    lm: Decoder,
+    examples: list[Segment],
+    per_layer: int,
+    seed: int,
+    hidden: Tensor | None,
+    basis: Basis,
 ) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
     """Find concepts of values, of similar random vectors and of whole updates: equally many from each layer.
 
@@ -169,7 +186,6 @@ def _concepts(
     layers = range(lm.n_layers)
 
     def of(vectors: Tensor, labels: list[str], at: list[int]) -> VectorConcepts:
-        basis = comparable_basis(lm)
         return vector_concepts(lm, vectors, labels, at, basis=basis, seed=seed, show_unlearned=hidden is None)
 
     chosen = sample_memories(lm, per_layer, seed)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, create_model
 from unembed import Edit, Index, LanguageModel
 from unembed.analyses import Cost, Listing, Needs, listings
 from unembed.document import Answer
+from unembed.jacobian import lens_identity
 from unembed.options import Parameter
 from unembed.results import Table
 from unembed.server import requests as r
@@ -102,9 +103,9 @@ class _OpenModel:
         return self.state.lm.name
 
     @property
-    def has_lens(self) -> bool:
-        """Tell whether values are read through a fitted lens."""
-        return self.state.lm.lens is not None
+    def lens_identity(self) -> str | None:
+        """What tells the lens from others by which values are read."""
+        return lens_identity(self.state.lm)
 
     def open(self) -> LanguageModel:
         """The model."""

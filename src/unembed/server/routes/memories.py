@@ -17,10 +17,13 @@ from unembed.index import (
     ContextsView,
     Filters,
     Search,
+    TruthView,
     cluster_view,
     coefficients_view,
     contexts_view,
+    measured_truth_view,
     search,
+    truth_view,
 )
 from unembed.memories import MemoryView, memory_view
 from unembed.server import requests as r
@@ -95,6 +98,18 @@ def get_contexts(
 def get_coefficients(state: r.State, layer: r.LayerNumber, index: r.Index) -> CoefficientsView:
     """The memory's coefficient over the index's corpus: statistics, and a histogram and quantiles of a sample."""
     return coefficients_view(state.lm, state.require_index(), layer, index)
+
+
+@routes.answer("GET /memories/{layer}/{index}/truth", "reading what was measured", on="files")
+def get_truth(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
+    """How far adding the value raises what it is read to promote, as it was measured for the gallery or the index."""
+    return truth_view(state.lm, state.index, layer, index, pole)
+
+
+@routes.answer("GET /memories/{layer}/{index}/truth/measured", "measuring what the value does", on="long")
+def get_truth_measured(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
+    """The same, measured now: what `unembed value --truth` says."""
+    return measured_truth_view(state.lm, layer, index, pole)
 
 
 @routes.answer(

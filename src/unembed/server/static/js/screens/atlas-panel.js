@@ -1,5 +1,5 @@
 /** The panes beside the map: the selected memory, several selected ones, and the best of the gallery. */
-import { button, fill, grouped, h, many, num } from "../dom.js";
+import { button, fill, fixed, grouped, h, many, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import * as names from "../names.js";
 import { memoryLink, table, toks } from "../parts.js";
@@ -101,7 +101,7 @@ function drawOne(t, i) {
   fill(t.panel, [
     // The description has a line of its own.
     h("h3", described ? linked.slice(0, names.isLabelled(one) ? 2 : 1) : linked),
-    described && h("p", described.description, h("span.faint", ` best memory ${described.rank}`)),
+    described && h("p", described.description, h("span.faint", ` best memory ${described.rank}${truthOf(described)}`)),
     promoted,
     h("p.faint", [`layer ${one.layer}`, atlas.kinds[atlas.kind[i]], points.density(i)].filter(Boolean).join(" · ")),
     h("div.row", [
@@ -115,6 +115,10 @@ function drawOne(t, i) {
   ]);
 }
 
+/** How far adding the value does what the description says, with its control, where that was measured. */
+const truthOf = ({ truth, truth_control: control }) =>
+  truth === null ? "" : `, truth r ${fixed(truth, 2)} (control ${fixed(control, 2)})`;
+
 /** The gallery; a click shows a memory on the map. */
 export function drawBest({ atlas, points, best, map }) {
   if (!atlas.best.length)
@@ -127,7 +131,7 @@ export function drawBest({ atlas, points, best, map }) {
   };
   const line = (b) =>
     button([h("b", points.id(b.point)), " ", b.description], () => show(b), "quiet", {
-      title: `score ${num(b.score)}`,
+      title: `score ${num(b.score)}${truthOf(b)}`,
     });
   const different = atlas.best.filter(({ listed }) => listed);
   return fill(best, [

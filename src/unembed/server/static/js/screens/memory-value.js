@@ -3,8 +3,8 @@ import { architecture } from "../architecture.js";
 import { announce, button, drawn, fill, grouped, h, num, sumOf } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { visible } from "../islands/tokens.js";
-import { about, asTable, card, tokenLists } from "../parts.js";
-import { state, turn } from "../state.js";
+import { about, answered, asTable, card, loading, tokenLists } from "../parts.js";
+import { memoryPath, state, turn } from "../state.js";
 
 /** Tokens at either end of a value's scores. */
 export const TOP = 50;
@@ -38,6 +38,25 @@ function pin(id) {
   announce("pinned");
 }
 
+/** How far adding the value raises what is listed, and a button that measures it. */
+function truthLine(view, api) {
+  const box = h("div");
+  const read = (what) => api.get(`${memoryPath(view)}/${what}`, {}, { channel: "truth" });
+  const measure = () => {
+    fill(box, loading("Adding the value to 24 passages", 1));
+    answered(box, () => read("truth/measured"), draw);
+  };
+  const draw = (found) =>
+    h("p", { class: found.borne_out === false ? "warn" : "faint" }, [
+      found.words,
+      " ",
+      found.of !== "memory" &&
+        button("Measure", measure, "quiet", { title: "Some seconds; minutes for a large model" }),
+    ]);
+  answered(box, () => read("truth"), draw);
+  return box;
+}
+
 /** Both ends of the value's scores, and the scores of all tokens. */
 export function vocabularyCard(view, api) {
   let more = false;
@@ -64,6 +83,7 @@ export function vocabularyCard(view, api) {
   const note = `projected ${way}; click a token to pin it in Trace`;
   return card("Effect of the value on the vocabulary", h("span.faint", note), [
     lists,
+    truthLine(view, api),
     h("h3", "Scores of all tokens"),
     drawn(histogram.mount, data),
     about("memory"),

@@ -1,0 +1,104 @@
+"""How far one memory (FFN neuron) does what its value is read to promote: stored numbers, or a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from unembed.gallery import memory_gallery
+from unembed.jacobian import basis_or_default, lens_identity
+from unembed.names import Pole, SignedMemory
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.models.decoder import Decoder
+
+SCHEMA = "unembed.truth-of-memory/1"
+
+
+@dataclass(frozen=True)
+class TruthView:
+    """The correlation, over the vocabulary, of a value's scores with what adding the value does to the logits."""
+
+    schema: str
+    of: Literal["memory", "layer"] | None
+    """Whether it was measured for this memory, or is the median of a sample of its layer; None: not measured."""
+    correlation: float | None
+    control: float | None
+    """The size below which 99 % of the correlations with other values' effects stay."""
+    borne_out: bool | None
+    """Whether the correlation is at least the control."""
+    words: str
+    """The numbers and their meaning in a sentence."""
+
+
+_UNKNOWN = TruthView(
+    SCHEMA, None, None, None, None, "Whether adding the value raises the tokens listed as promoted was not measured."
+)
+
+
+def truth_view(lm: Decoder, index: Index | None, layer: int, number: int, pole: Pole = "positive") -> TruthView:
+    """How true the reading of a memory's value is: from the gallery, or as the median of its layer from the index.
+
+    Args:
+        index: an index of the model, whose numbers count where they were measured for the model's present reading.
+        layer: counted from 0.
+        number: the memory's index in its layer.
+        pole: the sign of the coefficient.
+
+    Raises:
+        OutOfRange: there is no such memory.
+    """
+    memory = SignedMemory(*lm.memory(layer, number), pole)
+    return _of_gallery(lm, index, memory) or _of_layer(lm, index, memory.layer) or _UNKNOWN
+
+
+def measured_truth_view(lm: Decoder, layer: int, number: int, pole: Pole = "positive") -> TruthView:
+    """Measure how true the reading of a memory's value is, as `unembed value --truth` does.
+
+    Raises:
+        OutOfRange: there is no such memory.
+        Unsupported: the model has several streams.
+
+    Memory: see `unembed.memories.reading_truth`.
+    """
+    from unembed.memories import reading_truth
+
+    memory = SignedMemory(*lm.memory(layer, number), pole)
+    found = reading_truth(lm, [memory])
+    numbers = float(found.correlation[0]), found.bound(memory.layer)
+    return TruthView(SCHEMA, "memory", *numbers, found.borne_out[0], _sentence(found.in_words()))
+
+
+def _of_gallery(lm: Decoder, index: Index | None, memory: SignedMemory) -> TruthView | None:
+    """What a ranking measured of the memory, by the reading that the model has now."""
+    gallery = memory_gallery(lm, None if index is None else index.path)
+    if gallery is None or gallery.provenance.basis != basis_or_default(lm, None, "raw"):
+        return None
+    place = (memory.layer, memory.index, memory.pole)
+    row = next((row for row in gallery if (row.layer, row.index, row.pole) == place), None)
+    if row is None or (truth := row.truth) is None:
+        return None
+    does = "raises what it is read to promote" if row.is_borne_out else "does not raise what it is read to promote"
+    words = (
+        f"Adding it {does}: r {truth.correlation:.2f} over the vocabulary (99 % of other values' effects stay below "
+        f"r {truth.control:.2f})."
+    )
+    return TruthView(SCHEMA, "memory", truth.correlation, truth.control, row.is_borne_out, words)
+
+
+def _of_layer(lm: Decoder, index: Index | None, layer: int) -> TruthView | None:
+    """The median of a sample of the layer, where the index has it for the reading that the model has now."""
+    known = None if index is None else index.truth
+    basis = basis_or_default(lm, None, "raw")
+    if known is None or known.provenance.basis != basis or (basis == "jacobian" and known.lens != lens_identity(lm)):
+        return None
+    row, words = known.of(layer), known.in_words(layer)
+    if row is None or words is None:
+        return None
+    numbers = row["correlation"], row["control_99"]
+    return TruthView(SCHEMA, "layer", *numbers, known.is_above_control(layer), _sentence(words))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."

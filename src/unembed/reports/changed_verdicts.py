@@ -1,0 +1,49 @@
+"""The verdicts of a study that another reading of values changes, as a section of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unembed.document.model import Exhibit, Section
+from unembed.reports.quantities import Judgement, Quantity
+from unembed.results import Provenance, Table
+
+_COLUMNS = ("quantity", "verdict", "measured", "verdict_by_the_lens", "measured_by_the_lens")
+
+
+def changed_verdicts(
+    quantities: Sequence[Quantity[Any]],
+    by_paper: Sequence[Judgement | None],
+    by_lens: Sequence[Judgement | None],
+    provenance: Provenance,
+) -> Section:
+    """State how many verdicts depend on how values are read, and list those with both judgements.
+
+    Args:
+        quantities: those that depend on the reading of values.
+        by_paper: their judgements, values read as the paper does.
+        by_lens: the same, values read by the fitted lens.
+        provenance: of the readings by the lens.
+    """
+    both = [
+        (quantity.name, own, other)
+        for quantity, own, other in zip(quantities, by_paper, by_lens, strict=True)
+        if own is not None and other is not None
+    ]
+    rows = [
+        (name, own.verdict, own.here, other.verdict, other.here)
+        for name, own, other in both
+        if own.verdict != other.verdict
+    ]
+    counted = (
+        "no verdict is another" if not rows else f"{len(rows)} verdict{'s are' if len(rows) > 1 else ' is'} another"
+    )
+    text = (
+        "The findings above read values as the paper does: by the unembedding, as if no layer followed. The model's "
+        "fitted lens carries each value through the layers that follow, by their mean derivative on text. Of the "
+        f"{len(both)} findings above that rest on the tokens of values, {counted} by that lens."
+    )
+    title = "Verdicts that differ where values are read by the fitted lens"
+    exhibits = (Exhibit("by_lens", Table.of_rows(title, _COLUMNS, rows, provenance)),) if rows else ()
+    return Section("Values read by the fitted lens", (text,), exhibits)

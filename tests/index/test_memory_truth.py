@@ -1,0 +1,83 @@
+"""How true one memory's reading is: measured now, from the gallery, or as its layer's median."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unembed
+from tests.index.conftest import corpus_of
+from unembed.gallery import FILE, Gallery
+from unembed.index import Index, IndexSettings, measured_truth_view, truth_view
+from unembed.language_model import LanguageModel, load
+from unembed.memories import reading_truth
+from unembed.models.shipped_models import shipped_folder
+
+WORDS = ["The", "first", "month", "of", "the", "year", "is", "January", *"abcdefgh", "."]
+
+
+@pytest.fixture(scope="module")
+def wren() -> LanguageModel:
+    return unembed.load("wren")
+
+
+def test_without_a_measurement_it_says_so(lm: LanguageModel, built: Index) -> None:
+    view = truth_view(lm, built, 1, 3)
+    assert (view.of, view.correlation, view.borne_out) == (None, None, None)
+    assert view.words.endswith("was not measured.")
+
+
+def test_a_layer_has_the_median_that_the_index_stores_for_the_same_reading(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    lm = load(folders["gpt2"])
+    text = [" ".join(np.random.default_rng(0).choice(WORDS, 12_000).tolist())]
+    index = Index.build(lm, corpus_of(), tmp_path / "i", top=3, settings=IndexSettings(top_tokens=6))
+    made = index.measure_truth(5, corpus=text, contexts=3)
+    view, row = truth_view(lm, index, 1, 3), made.of(1)
+    assert row is not None and view.of == "layer"
+    assert (view.correlation, view.control) == (row["correlation"], row["control_99"])
+    assert view.borne_out == (row["correlation"] >= row["control_99"])
+    lm.fit_lens(text, 4, 8)
+    assert truth_view(lm, index, 1, 3).of is None  # the numbers are of the logit lens
+
+
+def test_the_gallery_has_it_for_its_own_memories_by_its_own_lens(wren: LanguageModel) -> None:
+    row = Gallery.load(shipped_folder("wren") / FILE)[0]
+    assert row.truth is not None
+    wren.lens = None
+    assert truth_view(wren, None, row.layer, row.index).of is None
+    wren.use_lens()
+    view = truth_view(wren, None, row.layer, row.index)
+    assert view.of == "memory" and view.borne_out == row.is_borne_out
+    assert (view.correlation, view.control) == (row.truth.correlation, row.truth.control)
+    assert f"r {row.truth.correlation:.2f}" in view.words
+    measured = measured_truth_view(wren, row.layer, row.index)
+    assert measured.correlation == pytest.approx(row.truth.correlation, abs=0.02)
+
+
+def test_what_is_measured_now_is_what_the_command_measures(wren: LanguageModel) -> None:
+    wren.lens = None
+    expected = reading_truth(wren, ["L2M17"])
+    view = measured_truth_view(wren, 2, 17)
+    assert view.correlation == pytest.approx(float(expected.correlation[0]))
+    assert view.control == pytest.approx(expected.bound(2)) and view.borne_out == expected.borne_out[0]
+    assert view.words == f"{expected.in_words()[0].upper()}{expected.in_words()[1:]}."
+
+
+def test_a_value_whose_effect_does_not_bear_it_out_is_said_not_to_raise_its_tokens(
+    wren: LanguageModel, tmp_path: Path
+) -> None:
+    gallery = Gallery.load(shipped_folder("wren") / FILE)
+    row = gallery[0]
+    assert row.truth is not None
+    low = row.with_truth(replace(row.truth, correlation=row.truth.control - 0.01))
+    text = corpus_of()
+    index = Index.build(wren, text, tmp_path / "i", top=3, settings=IndexSettings(top_tokens=6))
+    Gallery((low,), gallery.provenance).save(index.path / FILE)
+    wren.use_lens()
+    view = truth_view(wren, index, row.layer, row.index)
+    assert view.borne_out is False and "does not raise" in view.words

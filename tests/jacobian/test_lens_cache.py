@@ -1,0 +1,47 @@
+"""Which lens commands read a model by: that of the cache folder, else the one that ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import unembed
+from unembed.errors import InvalidInput
+from unembed.jacobian import cached_lens, kept_lens, lens_identity, lens_path, stored_identity
+from unembed.models.fingerprint import sampled_fingerprint
+from unembed.models.shipped_models import shipped_lens
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))
+
+
+def test_the_lens_of_the_cache_folder_comes_before_the_shipped_one() -> None:
+    lm = unembed.load("wren")
+    fingerprint = sampled_fingerprint(lm)
+    shipped = shipped_lens(fingerprint)
+    assert shipped is not None and kept_lens(fingerprint) == shipped
+    lens = lm.use_lens()
+    assert lm.lens is lens and lens_identity(lm) == stored_identity(shipped)
+    own = unembed.open_lens(shipped)
+    own.before *= 0.5
+    lens_path(fingerprint).parent.mkdir()
+    own.save(lens_path(fingerprint))
+    assert kept_lens(fingerprint) == lens_path(fingerprint)
+    assert torch.equal(lm.use_lens().before, own.before)
+    assert lens_identity(lm) == stored_identity(lens_path(fingerprint)) != stored_identity(shipped)
+
+
+def test_a_model_without_a_lens_is_refused_with_what_to_do() -> None:
+    lm = unembed.load("attn-2l")
+    assert cached_lens(lm) is None and lens_identity(lm) is None
+    with pytest.raises(InvalidInput, match=r"none was fitted on this machine.*unembed fit-lens"):
+        lm.use_lens()
+
+
+def test_a_file_that_is_no_lens_has_no_identity(tmp_path: Path) -> None:
+    (tmp_path / "x.lens").write_text("x")
+    assert stored_identity(tmp_path / "x.lens") is None and stored_identity(tmp_path / "none") is None
