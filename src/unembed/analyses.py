@@ -96,6 +96,7 @@ MODULES = (
     "unembed.index.memory_card",
     "unembed.index.best_memories",
     "unembed.index.annotators",
+    "unembed.index.atlas_of_index",
 )
 """Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"

@@ -163,7 +163,7 @@ def reading_truth(
         numbers = torch.tensor([one.index for one in compared])
         added = written_values(lm, layer, numbers.to(lm.device))
         added = added * torch.tensor([one.sign for one in compared], device=lm.device)[:, None]
-        read, measured = _scores(lm, added, layer, basis), _effects(lm, added, layer, windows)
+        read, measured = _scores(lm, added, layer, basis), value_effects(lm, added, layer, windows)
         table = _correlations(read, measured)
         control[layer] = table[numbers[:, None] != numbers]
         correlation[rows] = table.diagonal()[: len(own)]
@@ -239,7 +239,7 @@ def _scores(
 
 
 @torch.no_grad()
-def _effects(
+def value_effects(
     lm: Decoder, vectors: Float[Tensor, "memory d_model"], layer: int, windows: Sequence[Int[Tensor, " pos"]]
 ) -> Float[Tensor, "memory d_vocab"]:
     """The mean change of the logits when each vector is added after a layer at the last position of windows."""

@@ -106,9 +106,7 @@ def test_the_card_of_a_head_shows_the_relations_that_it_maps_and_no_others(monke
     words = [(source, targets[0]) for source, targets in open_relation("verb_past_tense").pairs]
     known = [pair for pair in words if pair[0] != pair[1] and _is_known(pair)][:12]
     assert len(known) >= 8
-    monkeypatch.setattr(
-        "unembed.attention.text.relations._known_relations", lambda _lm: [Relation.of(known, "capital")]
-    )
+    monkeypatch.setattr("unembed.attention.text.relations.known_relations", lambda _lm: [Relation.of(known, "capital")])
     circuits = unembed.circuits(planted(known, 1, 2))
     (found,) = head_relations(circuits, 1, 2, basis="raw")
     whole = circuits.relations(known, basis="raw")

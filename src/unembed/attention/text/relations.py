@@ -263,7 +263,7 @@ def head_relations(
     lm = circuits.lm
     place = HeadAddress(*lm.layer_and_head(layer, head))
     chosen = circuits.known_basis(basis)
-    wanted = _known_relations(lm)
+    wanted = known_relations(lm)
     if not wanted:
         return []
     made = relations_of_heads(circuits, wanted, basis=chosen, seed=seed, only=place)
@@ -290,7 +290,7 @@ def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | N
     return circuits.lm.once((__name__, "role", layer, head), compute)
 
 
-def _known_relations(lm: Decoder) -> list[Relation]:
+def known_relations(lm: Decoder) -> list[Relation]:
     """Return the shipped relations of which the vocabulary has two pairs or more."""
     found: list[Relation] = []
     for name in shipped_relations():

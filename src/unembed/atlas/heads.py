@@ -1,0 +1,56 @@
+"""The heads of an atlas: the role of each on repeated tokens, and the relation between words that its weights map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unembed.attention.behaviour.head_scores import KINDS, head_scores, role_of
+from unembed.attention.circuits import Circuits
+from unembed.attention.text.relations import known_relations, relations_of_heads
+from unembed.errors import Unsupported
+from unembed.models.decoder import Decoder
+from unembed.names import head_name
+
+SIGNIFICANT = 0.05
+"""The largest p-value, corrected for the number of heads, with which a relation is named."""
+HEAD_COLUMNS = {
+    "head": "Name, such as L5H3",
+    "layer": "Layer, from 0",
+    "index": "Number of the head in its layer, from 0",
+    "role": "Its main attention on random tokens repeated twice, where the mean is at least 0.3; null where none is",
+    "relation": "The shipped relation of which it maps most pairs by its weights; null where chance explains them",
+    "relation_share": "The share of the pairs whose target is among the ten tokens that the head raises most",
+    "relation_control": "The same share with the targets of other pairs",
+    **{kind: "Mean of this score over random sequences; see unembed heads" for kind in KINDS},
+}
+"""The meaning of every column of `heads.parquet`."""
+
+
+def head_columns(lm: Decoder, seed: int = 0) -> dict[str, list[Any]]:
+    """Return the columns `HEAD_COLUMNS`, one entry for each head that attends; empty for a model without such heads."""
+    try:
+        scores = head_scores(lm, seed)
+    except Unsupported:
+        return {name: [] for name in HEAD_COLUMNS}
+    try:
+        wanted = known_relations(lm)
+        relations = relations_of_heads(Circuits(lm), wanted, seed=seed) if wanted else []
+    except Unsupported:
+        relations = []
+    found: dict[str, list[Any]] = {name: [] for name in HEAD_COLUMNS}
+    for layer, head in scores.places():
+        mapped = [one for one in relations if float(one.p_value[layer, head]) <= SIGNIFICANT]
+        best = max(mapped, key=lambda one: float(one.share[layer, head] - one.shuffled[layer, head]), default=None)
+        row = {
+            "head": head_name(layer, head),
+            "layer": layer,
+            "index": head,
+            "role": role_of(scores, layer, head) or None,
+            "relation": None if best is None else best.relation,
+            "relation_share": None if best is None else float(best.share[layer, head]),
+            "relation_control": None if best is None else float(best.shuffled[layer, head]),
+            **{kind: float(scores[kind][layer, head]) for kind in KINDS},
+        }
+        for name, value in row.items():
+            found[name].append(value)
+    return found

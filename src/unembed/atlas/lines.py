@@ -1,0 +1,145 @@
+"""The lines of an atlas: what it says of each memory (FFN neuron) at one sign of its coefficient, and the tests of it.
+
+`SCHEMA` documents the columns of `memories.parquet`; the same sentences stand in the file, as metadata of its fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unembed.errors import InvalidInput
+from unembed.names import Pole
+
+VERSION = "unembed.atlas.lines/1"
+Verdict = Literal[
+    "described", "fires too rarely", "no rule found", "rule below its control", "tokens below their control"
+]
+"""Why a memory has a description, or the first reason why it has none."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the atlas. Numbers named `test` come from text and passages that chose nothing.
+
+    A side that was not reached, or did not pass where lines are chosen, is None.
+    """
+
+    memory: str
+    layer: int
+    index: int
+    pole: Pole
+    verdict: Verdict
+    input: str | None = None
+    output: str | None = None
+    rule: str | None = None
+    token_ids: tuple[int, ...] = ()
+    tokens: tuple[str, ...] = ()
+    concept: str | None = None
+    firings: int | None = None
+    test_accuracy: float | None = None
+    test_area: float | None = None
+    test_accuracy_control: float | None = None
+    test_hits: float | None = None
+    test_base: float | None = None
+    input_passes: bool | None = None
+    test_output: float | None = None
+    test_output_control: float | None = None
+    output_passes: bool | None = None
+    random_input_passes: bool | None = None
+    random_output_passes: bool | None = None
+
+    @property
+    def description(self) -> str | None:
+        """The whole line: where the memory fires, and what adding its value raises; None where there is none."""
+        return f"{self.input}: raises {self.output}" if self.verdict == "described" else None
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Line:
+        """Build a line from JSON values, or from a row of the file."""
+        return cls(**{field.name: _as_tuple(row[field.name]) for field in fields(cls)})
+
+
+_DOUBLE, _TEXT, _BOOL = pa.float32(), pa.string(), pa.bool_()
+SCHEMA: dict[str, tuple[pa.DataType, str]] = {
+    "memory": (_TEXT, "Name, such as L5M278; a minus sign in front: at negative coefficients"),
+    "layer": (pa.int16(), "Layer, from 0"),
+    "index": (pa.int32(), "Number of the memory in its layer, from 0"),
+    "pole": (_TEXT, "positive, or negative: the sign of the coefficient at which the line speaks of it"),
+    "verdict": (_TEXT, "described, or the first reason why there is no description"),
+    "input": (_TEXT, "Where it fires, in words; null where the rule did not exceed its control on the choosing part"),
+    "output": (_TEXT, "Tokens that adding the value raises, in words; null as above"),
+    "rule": (_TEXT, "The input side as JSON, which unembed.atlas.read_rule opens and runs"),
+    "token_ids": (pa.list_(pa.int32()), "The tokens of the output side"),
+    "tokens": (pa.list_(_TEXT), "Their texts"),
+    "concept": (_TEXT, "The class that these tokens share; null where none is claimed"),
+    "firings": (pa.int32(), "Stored firings in the test part"),
+    "test_accuracy": (_DOUBLE, "Balanced accuracy of the rule on the test part: 0.5 tells nothing, 1 is exact"),
+    "test_area": (_DOUBLE, "Area under the ROC curve of the coefficient as a sign that the rule is true, test part"),
+    "test_accuracy_control": (_DOUBLE, "95 % quantile of the rule's accuracy on random memories of the layer"),
+    "test_hits": (_DOUBLE, "Share of the firings of the test part at which the rule is true"),
+    "test_base": (_DOUBLE, "Share of the other positions of the test part at which it is true"),
+    "input_passes": (_BOOL, "Whether test_accuracy exceeds its control"),
+    "test_output": (_DOUBLE, "Mean share of equally frequent tokens that rise less than a named one: 0.5 is chance"),
+    "test_output_control": (_DOUBLE, "95 % quantile of that share for tokens that other lines of the layer name"),
+    "output_passes": (_BOOL, "Whether test_output exceeds its control"),
+    "random_input_passes": (_BOOL, "Whether the rule of another memory of the layer passes the input test here"),
+    "random_output_passes": (_BOOL, "Whether the tokens of another memory of the layer pass the output test here"),
+}
+"""Type and meaning of every column."""
+
+
+def _schema() -> pa.Schema:
+    columns = [pa.field(name, kind, metadata={"description": text}) for name, (kind, text) in SCHEMA.items()]
+    return pa.schema(columns, metadata={"schema": VERSION})
+
+
+def write_lines(path: Path, lines: Sequence[Line]) -> None:
+    """Write lines to a Parquet file, whole or not at all."""
+    columns = {name: pa.array([getattr(line, name) for line in lines], kind) for name, (kind, _) in SCHEMA.items()}
+    writing = path.with_name(f".{path.name}.writing")
+    pq.write_table(pa.table(columns, schema=_schema()), writing, compression="zstd", compression_level=12)
+    writing.replace(path)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Read the lines of a Parquet file.
+
+    Raises:
+        InvalidInput: it is no file of lines.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            if (file.schema_arrow.metadata or {}).get(b"schema") != VERSION.encode():
+                raise InvalidInput(f"{path}", why=f"it is not a file of {VERSION}")
+            rows = file.read().to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
+    return [Line.from_dict(row) for row in rows]
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def write_table(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Write plain columns to a Parquet file, whole or not at all."""
+    writing = path.with_name(f".{path.name}.writing")
+    pq.write_table(pa.table(columns), writing, compression="zstd", compression_level=12)
+    writing.replace(path)
+
+
+def rule_json(stored: dict[str, Any]) -> str:
+    """Write a rule as compact JSON."""
+    return json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
+
+
+def described(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines that have a description."""
+    return [line for line in lines if line.verdict == "described"]

@@ -1,0 +1,156 @@
+"""A text as rules read it: for every position the tokens before it, and properties of the place.
+
+A position stands for the prefix that ends with its token. Nothing after a position is read, and nothing before its
+passage (a sentence or a window of the index).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from unembed.concepts.token_classes import Classes
+
+OFFSETS = (0, 1, 2)
+"""How many tokens before the end of the prefix a rule about one token may look."""
+NEAR = 32
+"""Tokens at the end of the prefix in which a rule looks for words of a topic."""
+PLACES = (
+    "in quotation marks",
+    "in brackets",
+    "in code",
+    "at the start of a sentence",
+    "seen before",
+    "pair seen before",
+)
+"""The properties of a place, in the order of the columns of `RuleText.places`."""
+_CODE = "=(){}[]_;#<>\\"
+_CODE_WINDOW, _CODE_SHARE = 32, 0.2
+_OPENING, _CLOSING = "([{", ")]}"
+
+
+@dataclass(frozen=True, eq=False)
+class RuleText:
+    """The tokens of some passages.
+
+    Attributes:
+        token: the token at each position.
+        start: the first position of the passage that each position belongs to.
+        strings: the text of every token of the vocabulary.
+        classes: the classes of every token of the vocabulary.
+    """
+
+    token: Int[np.ndarray, " pos"]
+    start: Int[np.ndarray, " pos"]
+    strings: Sequence[str]
+    classes: Classes
+
+    @classmethod
+    def of(
+        cls,
+        token: Int[np.ndarray, " pos"],
+        starts: Int[np.ndarray, " passage"],
+        strings: Sequence[str],
+        classes: Classes,
+    ) -> RuleText:
+        """Build a text from its tokens and the first position of each passage, in their order."""
+        lengths = np.diff(np.append(starts, len(token)))
+        return cls(np.asarray(token, dtype=np.int64), np.repeat(starts, lengths).astype(np.int64), strings, classes)
+
+    def __len__(self) -> int:
+        """The number of positions."""
+        return len(self.token)
+
+    @cached_property
+    def back(self) -> dict[int, Int[np.ndarray, " pos"]]:
+        """For each of `OFFSETS`, the token so many tokens before each position; -1 before the passage."""
+        return {offset: self._back(offset) for offset in OFFSETS}
+
+    def _back(self, offset: int) -> Int[np.ndarray, " pos"]:
+        at = np.arange(len(self)) - offset
+        return np.where(at >= self.start, self.token[np.maximum(at, 0)], -1)
+
+    def has(self, members: Bool[np.ndarray, " vocab"], offset: int) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions whose token `offset` tokens back is a member."""
+        found = self.back[offset]
+        return members[found] & (found >= 0)
+
+    def recent(self, members: Bool[np.ndarray, " vocab"], window: int = NEAR) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions with a member among the last `window` tokens of their prefix."""
+        at = np.arange(len(self))
+        last = np.maximum.accumulate(np.where(members[self.token], at, -1))
+        return (last >= self.start) & (at - last < window)
+
+    def ending_in(self, ending: str) -> Bool[np.ndarray, " vocab"]:
+        """Mark the tokens of the vocabulary whose letters end in these."""
+        return np.char.endswith(self._letters, ending)
+
+    @cached_property
+    def _letters(self) -> np.ndarray:
+        """The text of each token in lower case, empty where it is not all letters; longer ones lose their start."""
+        words = (text.strip().lower() for text in self.strings)
+        return np.array([word[-16:] if word.isalpha() else "" for word in words])
+
+    @cached_property
+    def places(self) -> Bool[np.ndarray, "pos place"]:
+        """The properties `PLACES` of each position."""
+        return np.stack(
+            [
+                self._counted(lambda text: text.count('"') + text.count("“") + text.count("”")) % 2 == 1,
+                self._depth() > 0,
+                self._is_code(),
+                self._starts_sentence(),
+                self._seen(self.token),
+                self._pair_seen(),
+            ],
+            axis=1,
+        )
+
+    def _of_token(self, count: object) -> Int[np.ndarray, " vocab"]:
+        assert callable(count)
+        return np.array([count(text) for text in self.strings], dtype=np.int64)
+
+    def _counted(self, count: object) -> Int[np.ndarray, " pos"]:
+        """Sum a number of each token from the start of the passage to each position, included."""
+        total = np.cumsum(self._of_token(count)[self.token])
+        before = np.concatenate([[0], total])[self.start]
+        return total - before
+
+    def _depth(self) -> Int[np.ndarray, " pos"]:
+        """How many brackets are open after each position; a closing one that nothing opened counts for nothing."""
+        net = self._counted(lambda text: sum(text.count(c) for c in _OPENING) - sum(text.count(c) for c in _CLOSING))
+        # The least net count so far in the passage: what was closed without having been opened. Shifting each passage
+        # below all earlier ones makes one running minimum restart at every passage.
+        number = np.cumsum(self.start == np.arange(len(self)))
+        step = 1 + 2 * int(np.abs(net).max(initial=0))
+        least = np.minimum.accumulate(net - number * step) + number * step
+        return net - np.minimum(least, 0)
+
+    def _is_code(self) -> Bool[np.ndarray, " pos"]:
+        marks = np.cumsum(self._of_token(lambda text: any(c in text for c in _CODE))[self.token] > 0)
+        at = np.arange(len(self))
+        first = np.maximum(self.start, at - _CODE_WINDOW + 1)
+        counted = marks - np.concatenate([[0], marks])[first]
+        return counted >= _CODE_SHARE * (at - first + 1)
+
+    def _starts_sentence(self) -> Bool[np.ndarray, " pos"]:
+        ends = self._of_token(lambda text: text.rstrip("\"' )").endswith((".", "!", "?")) or "\n" in text) > 0
+        at = np.arange(len(self))
+        before = ends[self.token[np.maximum(at - 1, 0)]] | (at == self.start)
+        return before & ~ends[self.token]
+
+    def _seen(self, key: Int[np.ndarray, " pos"]) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions whose key occurred earlier in their passage."""
+        order = np.lexsort((np.arange(len(self)), key, self.start))
+        same = np.zeros(len(self), dtype=bool)
+        first, second = order[:-1], order[1:]
+        same[second] = (key[first] == key[second]) & (self.start[first] == self.start[second])
+        return same
+
+    def _pair_seen(self) -> Bool[np.ndarray, " pos"]:
+        before = self.back[1]
+        return self._seen((before + 1) * len(self.strings) + self.token) & (before >= 0)

@@ -1,0 +1,105 @@
+"""Build the atlas of a model from its index, and show the card of one: `unembed atlas build`, `unembed atlas card`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from unembed.analyses import Analysis, Cost, Needs
+from unembed.atlas import AtlasSource, Card, RuleText, build_atlas, open_card
+from unembed.concepts.value_concepts import model_classes
+from unembed.document.model import Answer
+from unembed.errors import InvalidInput
+from unembed.memories.truth_of_values import unread_windows
+from unembed.models.decoder import Decoder
+from unembed.options import Index as GivenIndex
+from unembed.options import Layers, Option, Progress, Seed
+
+if TYPE_CHECKING:
+    from unembed.index.index import Index
+    from unembed.models.model_source import UnopenedModel
+
+FOLDER = "atlas"
+"""Where the atlas of an index lies if no folder is given, in the folder of the index."""
+PASSAGES = 8
+
+
+def atlas_source(index: Index, lm: Decoder) -> AtlasSource:
+    """Return the text of an index, and where each memory fires most in it."""
+    passages = index.passages
+    token, starts = np.asarray(passages.token), np.asarray(passages.start[:-1])
+    text = RuleText.of(token, starts, tuple(index.strings), model_classes(lm, embedding=False))
+    document = np.asarray(passages.document)[passages.segment(np.arange(len(token)))]
+    return AtlasSource(
+        text,
+        document,
+        {pole: np.asarray(index.pole(pole)[1]) for pole in index.poles},
+        {pole: np.asarray(index.pole(pole)[0]) for pole in index.poles},
+        np.asarray(index.bounds),
+    )
+
+
+def atlas_build(
+    model: UnopenedModel,
+    *,
+    out: Annotated[Path | None, Option("A new folder; default: atlas in the folder of the index.", "o")] = None,
+    layers: Layers = None,
+    per_layer: Annotated[int | None, Option("Memories drawn at random from each layer; default: all.", low=1)] = None,
+    places: Annotated[
+        int, Option("Passages at whose ends each value is added; half choose, half test.", low=2)
+    ] = PASSAGES,
+    index: GivenIndex,
+    seed: Seed = 0,
+    progress: Progress = None,
+) -> Answer:
+    """Describe every memory (FFN neuron) of a model by a rule that runs and tokens it raises, and test both.
+
+    Half of the index's documents suggest rules, a quarter chooses the lines that exceed their control, and a quarter
+    tests them. A rule is tested against where the memory fires, the tokens against what adding its value vector does to
+    the predictions. The folder then has memories.parquet, heads.parquet and the card. The same command continues an
+    interrupted build.
+
+    Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
+    """
+    lm = model.open()
+    if not lm.memory_layers:
+        lm.feed_forward(0)  # raises with the reason
+    if (known := index()) is None:
+        raise InvalidInput(
+            f"no index of {lm.name}",
+            why="an atlas describes where memories fire, which an index stores",
+            instead=f"Build one: unembed index build --model {shlex.quote(model.name)} --triggers-per-key 200",
+        )
+    report = progress or (lambda _what, _done, _total: None)
+    card = build_atlas(
+        lm,
+        atlas_source(known, lm),
+        out or known.path / FOLDER,
+        unread_windows(lm, None, places),
+        known.provenance,
+        layers=layers,
+        per_layer=per_layer,
+        seed=seed,
+        progress=report,
+    )
+    return card.answer()
+
+
+def atlas_card(
+    folder: Annotated[Path, Option("The atlas's folder.", metavar="DIR", argument=True)],
+) -> Answer:
+    """Show the card of an atlas: how many memories (FFN neurons) are described, and how their descriptions are tested.
+
+    Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
+    """
+    found: Card = open_card(folder)
+    return found.answer()
+
+
+ANALYSES = (
+    Analysis("atlas build", atlas_build, Needs.UNOPENED, Cost.MINUTES, "unembed atlas build --out wren.atlas"),
+    Analysis("atlas card", atlas_card, Needs.NOTHING, Cost.INSTANT, "unembed atlas card wren.atlas"),
+)
