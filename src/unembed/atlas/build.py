@@ -57,7 +57,7 @@ def build_atlas(
         passages: at whose ends values are added.
         provenance: that of the index.
         layers: only these; all with memories when None.
-        per_layer: only so many memories of each layer, drawn at random; all when None.
+        per_layer: how many memories of each layer to draw at random; all when None.
         seed: the seed of all random choices.
         progress: called with the name of a step, the amount done, and the total.
 

@@ -44,7 +44,7 @@ _AT_ONCE = 192
 
 @dataclass(frozen=True, eq=False)
 class AtlasSource:
-    """What an index knows: a text, and the positions at which each memory fires most.
+    """What an index stores: a text, and the positions at which each memory fires most.
 
     Attributes:
         text: the text of the index.
@@ -87,7 +87,7 @@ class LayerDescriber:
 
         Args:
             passages: at whose ends values are added; the first half chooses, the second half tests.
-            per_layer: only so many memories of each layer, drawn at random; all when None.
+            per_layer: how many memories of each layer to draw at random; all when None.
 
         Raises:
             InvalidInput: the text has fewer than four documents, or there are fewer than two passages.

@@ -71,7 +71,7 @@ SCHEMA: dict[str, tuple[pa.DataType, str]] = {
     "memory": (_TEXT, "Name, such as L5M278; a minus sign in front: at negative coefficients"),
     "layer": (pa.int16(), "Layer, from 0"),
     "index": (pa.int32(), "Number of the memory in its layer, from 0"),
-    "pole": (_TEXT, "positive, or negative: the sign of the coefficient at which the line speaks of it"),
+    "pole": (_TEXT, "positive, or negative: the sign of the coefficient that the line is about"),
     "verdict": (_TEXT, "described, or the first reason why there is no description"),
     "input": (_TEXT, "Where it fires, in words; null where the rule did not exceed its control on the choosing part"),
     "output": (_TEXT, "Tokens that adding the value raises, in words; null as above"),

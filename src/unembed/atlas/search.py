@@ -187,7 +187,7 @@ def _same_place(first: Rule, second: Rule) -> bool:
 
 
 def _order(rule: Rule) -> int:
-    """Order parts of a rule by their place in the text, what is said of the passage last."""
+    """Order parts of a rule by their place in the text, properties of the passage last."""
     return -getattr(rule, "offset", -9)
 
 

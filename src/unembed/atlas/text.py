@@ -67,7 +67,7 @@ class RuleText:
 
     @cached_property
     def back(self) -> dict[int, Int[np.ndarray, " pos"]]:
-        """For each of `OFFSETS`, the token so many tokens before each position; -1 before the passage."""
+        """For each of `OFFSETS`, the token that lies this many tokens before each position; -1 before the passage."""
         return {offset: self._back(offset) for offset in OFFSETS}
 
     def _back(self, offset: int) -> Int[np.ndarray, " pos"]:
