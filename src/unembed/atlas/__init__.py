@@ -1,8 +1,8 @@
 """The atlas of a model: descriptions of its memories (FFN neurons) that can be run, and are tested on both sides.
 
 A description is a rule on the text before a position, and a set of tokens. The rule is tested against the memory's
-firing on text that did not suggest it, the tokens against what adding its value vector does to the predictions. Both tests
-have a control.
+firing on text that did not suggest it, the tokens against what adding its value vector does to the predictions. Both
+tests have a control.
 """
 
 from __future__ import annotations
