@@ -55,6 +55,7 @@ def generation_threshold(
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
     """Return, from column `start` on, whether the full model would choose each token, and their surprisal in nats."""
-    logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
+    with lm.lock:  # the hooks of another thread would take this pass for theirs
+        logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
     return (logits.argmax(-1) == ids[0, start:]).tolist(), float(loss)

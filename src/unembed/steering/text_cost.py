@@ -80,7 +80,8 @@ def perplexity(
         )
     next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, **cache_argument(lm)).logits)
     total = torch.zeros((), dtype=torch.float64)
-    with attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
+    # A pass without edits holds the lock too: the hooks of another thread would take it for theirs.
+    with lm.lock, attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
         for ids in rows.to(lm.device).split(max(1, 4096 // rows.shape[1])):
             logits = next_token_logits(ids)[:, :-1].float()
             if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
