@@ -9,7 +9,7 @@ import torch
 
 import unembed
 from unembed.errors import InvalidInput
-from unembed.jacobian import cached_lens, kept_lens, lens_identity, lens_path, stored_identity
+from unembed.jacobian import cached_lens, lens_file, lens_identity, lens_path, stored_identity
 from unembed.models.fingerprint import sampled_fingerprint
 from unembed.models.shipped_models import shipped_lens
 
@@ -23,14 +23,14 @@ def test_the_lens_of_the_cache_folder_comes_before_the_shipped_one() -> None:
     lm = unembed.load("wren")
     fingerprint = sampled_fingerprint(lm)
     shipped = shipped_lens(fingerprint)
-    assert shipped is not None and kept_lens(fingerprint) == shipped
+    assert shipped is not None and lens_file(fingerprint) == shipped
     lens = lm.use_lens()
     assert lm.lens is lens and lens_identity(lm) == stored_identity(shipped)
     own = unembed.open_lens(shipped)
     own.before *= 0.5
     lens_path(fingerprint).parent.mkdir()
     own.save(lens_path(fingerprint))
-    assert kept_lens(fingerprint) == lens_path(fingerprint)
+    assert lens_file(fingerprint) == lens_path(fingerprint)
     assert torch.equal(lm.use_lens().before, own.before)
     assert lens_identity(lm) == stored_identity(lens_path(fingerprint)) != stored_identity(shipped)
 

@@ -47,12 +47,12 @@ class NamedModel:
     @property
     def lens_identity(self) -> str | None:
         """What tells the lens from others by which the model's values are read, as far as it is known unopened."""
-        from unembed.jacobian import kept_lens, stored_identity
+        from unembed.jacobian import lens_file, stored_identity
 
         if self.opening.lens == NO_LENS:
             return None
         given = self.opening.lens
-        path = Path(given) if given is not None else None if self.known is None else kept_lens(self.known.sampled)
+        path = Path(given) if given is not None else None if self.known is None else lens_file(self.known.sampled)
         return None if path is None else stored_identity(path)
 
     def open(self) -> LanguageModel:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens as JacobianLens
     from unembed.jacobian.lens import open_lens as open_lens
     from unembed.jacobian.lens_cache import cached_lens as cached_lens
-    from unembed.jacobian.lens_cache import kept_lens as kept_lens
+    from unembed.jacobian.lens_cache import lens_file as lens_file
     from unembed.jacobian.lens_cache import lens_path as lens_path
     from unembed.jacobian.lens_cache import stored_identity as stored_identity
     from unembed.jacobian.lens_cache import stored_lens as stored_lens
@@ -30,7 +30,7 @@ else:
         __name__,
         {
             "basis": "basis_or_default lens_identity lens_of reading_by",
-            "lens_cache": "cached_lens kept_lens stored_identity stored_lens lens_path",
+            "lens_cache": "cached_lens lens_file stored_identity stored_lens lens_path",
             "check": "LensCheck",
             "fit": "fit_lens",
             "lens": "JacobianLens open_lens",

@@ -30,7 +30,7 @@ def lens_path(fingerprint: str) -> Path:
     return cache_folder() / "lenses" / f"{fingerprint}.lens"
 
 
-def kept_lens(fingerprint: str) -> Path | None:
+def lens_file(fingerprint: str) -> Path | None:
     """Return the file of the lens by which commands read a model: in the cache folder, else in the package."""
     path = lens_path(fingerprint)
     return path if path.exists() else shipped_lens(fingerprint)
@@ -58,7 +58,7 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
     from unembed.jacobian.lens import open_lens
     from unembed.models.fingerprint import sampled_fingerprint
 
-    path = kept_lens(sampled_fingerprint(lm))
+    path = lens_file(sampled_fingerprint(lm))
     return None if path is None else open_lens(path)
 
 
