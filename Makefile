@@ -90,6 +90,8 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 
 bench: $(VENV)/.installed-dev $(PEERS)/.installed $(HOOKED)/.installed  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
 	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster
+	@$(HOOKED)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt 'nnsight>=0.8'
+	@$(HOOKED)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps circuit-tracer==0.5.0
 	@$(BIN)/python benchmarks/all.py
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/

@@ -20,6 +20,7 @@ PEERS = HERE.parent / ".peers"
 NEXT_TO_A_PEER = {
     "transformer-lens-4.3.0": (["causality.py"],),
     "transformer-lens-3.9.0": (
+        ["attribution_graphs.py"],
         ["circuits.py", "composition", "copying"],
         ["sweep.py", "lens", "lens-wren"],
         ["trace.py", "capture", "trace", "attribution"],
