@@ -9,10 +9,11 @@ import torch
 
 import unembed
 from tests.sweeps.recorder import lettered
+from unembed.atlas.lines import Line, write_lines
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.gallery import ALIKE, FILE, Gallery, MemoryDescriptions, memory_descriptions, rank_memories
-from unembed.gallery.descriptions import has_theme
+from unembed.gallery.descriptions import ATLAS, MEMORIES, has_theme
 from unembed.index import Index
 from unembed.models import shipped_folder
 
@@ -123,3 +124,29 @@ def test_a_gallery_that_is_saved_again_is_read_again(wren, tmp_path):
     assert len(memory_descriptions(wren, tmp_path)) == before > 0
     Gallery.load(tmp_path / FILE).first(0).save(tmp_path / FILE)
     assert len(memory_descriptions(wren, tmp_path)) == 0
+
+
+def test_described_lines_of_an_atlas_in_the_indexs_folder_come_before_the_gallery(wren, tmp_path):
+    of_gallery = memory_descriptions(wren, tmp_path).of(6, 718)
+    (tmp_path / ATLAS).mkdir()
+    given = {"verdict": "described", "input": "after 'from'", "output": "years ('1923')"}
+    lines = [
+        Line("L6M718", 6, 718, "positive", **given),
+        Line("L2M3", 2, 3, "negative", **given),
+        Line("L2M4", 2, 4, "positive", "tokens below their control", "after 'to'"),
+    ]
+    write_lines(tmp_path / ATLAS / MEMORIES, lines)
+    found = memory_descriptions(wren, tmp_path)
+    assert of_gallery is not None
+    assert found.of(6, 718) == lines[0].description == "after 'from': raises years ('1923')"
+    assert found.of(2, 3, negative=True) == lines[1].description
+    assert found.of(2, 3) is None
+    assert found.of(2, 4) is None
+    assert len(found) == len(memory_descriptions(wren)) + 1
+
+
+def test_a_damaged_atlas_is_refused_by_name(wren, tmp_path):
+    (tmp_path / ATLAS).mkdir()
+    (tmp_path / ATLAS / MEMORIES).write_bytes(b"PAR1")
+    with pytest.raises(InvalidInput, match=r"memories\.parquet cannot be read"):
+        memory_descriptions(wren, tmp_path)

@@ -58,7 +58,7 @@ class Line:
     @property
     def description(self) -> str | None:
         """The whole line: where the memory fires, and what adding its value raises; None where there is none."""
-        return f"{self.input}: raises {self.output}" if self.verdict == "described" else None
+        return _sentence(self.input, self.output) if self.verdict == "described" else None
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Line:
@@ -122,6 +122,29 @@ def read_lines(path: Path) -> list[Line]:
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
     return [Line.from_dict(row) for row in rows]
+
+
+def description_columns(path: Path) -> dict[tuple[int, int, str], str]:
+    """Return the descriptions of a Parquet file by layer, index and pole, reading only the columns that they need.
+
+    Raises:
+        InvalidInput: it is no file of lines.
+    """
+    names = ["layer", "index", "pole", "verdict", "input", "output"]
+    try:
+        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+            rows = file.read(columns=names).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
+    return {
+        (row["layer"], row["index"], row["pole"]): _sentence(row["input"], row["output"])
+        for row in rows
+        if row["verdict"] == "described"
+    }
+
+
+def _sentence(fires: str | None, raises: str | None) -> str:
+    return f"{fires}: raises {raises}"
 
 
 def _as_tuple(value: Any) -> Any:

@@ -1,13 +1,15 @@
-"""Read descriptions of memories (FFN neurons) from a saved gallery: the words shown next to `L5M278`.
+"""Read descriptions of memories (FFN neurons) from an atlas or a saved gallery: the words shown next to `L5M278`.
 
-An embedded model ships with its own gallery. For any other model `Index.memories` saves one with the index.
+An embedded model ships with its own gallery. For any other model `Index.memories` saves one with the index. Where an
+atlas lies in the folder of the index, its descriptions come before those of the gallery, because they were tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from unembed.gallery.evidence import MemoryEvidence
@@ -18,14 +20,20 @@ from unembed.results import Provenance
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
 
+ATLAS, MEMORIES = "atlas", "memories.parquet"
+"""The atlas in the folder of an index, and its table of memories."""
+
 
 class MemoryDescriptions:
-    """One line for each memory with a theme; none for the others."""
+    """One line for each memory with a theme or a line of an atlas; none for the others."""
 
-    def __init__(self, gallery: Gallery | None = None) -> None:
-        """Take the descriptions of the memories whose promoted tokens have a theme."""
+    def __init__(
+        self, gallery: Gallery | None = None, of_atlas: Mapping[tuple[int, int, str], str] = MappingProxyType({})
+    ) -> None:
+        """Take the descriptions of an atlas, and those of the gallery's memories whose promoted tokens have a theme."""
         rows = () if gallery is None else gallery.rows
-        self._of = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
+        own = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
+        self._of = {**own, **of_atlas}
 
     def __len__(self) -> int:
         """Return how many memories and poles have a description."""
@@ -60,7 +68,7 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
     Raises:
         InvalidInput: the file of descriptions in the index's folder was not saved by `Gallery.save`.
     """
-    return MemoryDescriptions(memory_gallery(lm, index_folder))
+    return MemoryDescriptions(memory_gallery(lm, index_folder), _of_atlas(index_folder))
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
@@ -86,7 +94,7 @@ def saved_descriptions(
     Raises:
         InvalidInput: the file with the index is not a saved gallery.
     """
-    return MemoryDescriptions(saved_gallery(model, sampled, index_folder))
+    return MemoryDescriptions(saved_gallery(model, sampled, index_folder), _of_atlas(index_folder))
 
 
 def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None) -> Gallery | None:
@@ -100,6 +108,22 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
     # The fingerprint depends on the dtype, so it is compared only if the model has the dtype of the gallery.
     changed = model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled()
     return None if changed else gallery
+
+
+def _of_atlas(index_folder: Path | None) -> Mapping[tuple[int, int, str], str]:
+    """Return the descriptions of the atlas in an index's folder; none where there is no atlas."""
+    path = None if index_folder is None else index_folder / ATLAS / MEMORIES
+    if path is None or not path.exists():
+        return MappingProxyType({})
+    about = path.stat()
+    return _lines_of(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=4)
+def _lines_of(path: Path, _modified: int, _size: int) -> Mapping[tuple[int, int, str], str]:
+    from unembed.atlas.lines import description_columns  # pyarrow, which a model without an atlas does not need
+
+    return MappingProxyType(description_columns(path))
 
 
 def _gallery(path: Path) -> Gallery:

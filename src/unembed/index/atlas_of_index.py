@@ -13,6 +13,7 @@ from unembed.atlas import AtlasSource, Card, RuleText, build_atlas, open_card
 from unembed.concepts.value_concepts import model_classes
 from unembed.document.model import Answer
 from unembed.errors import InvalidInput
+from unembed.gallery.descriptions import ATLAS
 from unembed.memories.truth_of_values import unread_windows
 from unembed.models.decoder import Decoder
 from unembed.options import Index as GivenIndex
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from unembed.index.index import Index
     from unembed.models.model_source import UnopenedModel
 
-FOLDER = "atlas"
-"""Where the atlas of an index lies if no folder is given, in the folder of the index."""
 PASSAGES = 8
 
 
@@ -60,7 +59,8 @@ def atlas_build(
     Half of the index's documents suggest rules, a quarter chooses the lines that exceed their control, and a quarter
     tests them. A rule is tested against where the memory fires, the tokens against what adding its value vector does to
     the predictions. The folder then has memories.parquet, heads.parquet and the card. The same command continues an
-    interrupted build.
+    interrupted build. Traces, `unembed value` and the explorer show the descriptions of an atlas in the folder of its
+    index.
 
     Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
     """
@@ -77,7 +77,7 @@ def atlas_build(
     card = build_atlas(
         lm,
         atlas_source(known, lm),
-        out or known.path / FOLDER,
+        out or known.path / ATLAS,
         unread_windows(lm, None, places),
         known.provenance,
         layers=layers,
