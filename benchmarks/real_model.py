@@ -1,4 +1,4 @@
-"""A real model of 135 million parameters: long prompts, a head's card, a cell of Compare, ranking memories, the index.
+"""A real model of 135 million parameters: short and long prompts, a head's card, a cell of Compare, ranking memories, the index.
 
     python benchmarks/real_model.py                          # all parts, on smollm2 (`unembed models get smollm2`)
     python benchmarks/real_model.py trace card               # some parts
@@ -47,12 +47,22 @@ def prompt(lm: unembed.LanguageModel, tokens: int) -> tuple[str, Tensor]:
 
 
 def trace(lm: unembed.LanguageModel) -> None:
-    """What `unembed trace` shows at the last position of long prompts, against their forward pass."""
+    """What `unembed trace` shows of short prompts."""
+    traces(lm, "Short prompts of a real model", (5, 60, 300))
+
+
+def long(lm: unembed.LanguageModel) -> None:
+    """What it shows of long ones."""
+    traces(lm, "Long prompts of a real model", (1000, 4000))
+
+
+def traces(lm: unembed.LanguageModel, title: str, lengths: tuple[int, ...]) -> None:
+    """What `unembed trace` shows at the last position, against the forward pass of the prompt."""
     claims, medians = [], {}
     short, _ = prompt(lm, 16)
     view(lm, short)  # what is measured once in a process
-    for length in (100, 1000, 4000):
-        text, ids = prompt(lm, length)
+    for length in lengths:
+        text, ids = (PROMPTS[0], lm.encode(PROMPTS[0])) if length == 5 else prompt(lm, length)
         variants: dict[str, Callable[[], object]] = {
             f"forward pass, {length:,} tokens": lambda ids=ids: forward(lm, ids),
             f"trace, {length:,} tokens": lambda text=text: view(lm, text),
@@ -61,11 +71,10 @@ def trace(lm: unembed.LanguageModel) -> None:
         seconds = interleaved(variants, rounds=3 if length < 4000 else 1)
         plain, *ours = variants
         for name in ours:
-            claims.append(
-                Claim(f"{name}, to the forward pass", ratio(seconds, name, plain), 2 if length > 100 else None)
-            )
+            target = 1.5 if name.startswith("trace") else 2 if length >= 1000 else None
+            claims.append(Claim(f"{name}, to the forward pass", ratio(seconds, name, plain), target))
         medians |= seconds
-    record("Long prompts of a real model", claims, medians, HOW)
+    record(title, claims, medians, HOW)
 
 
 def view(lm: unembed.LanguageModel, text: str) -> object:
@@ -168,7 +177,7 @@ def ranking(lm: unembed.LanguageModel, folder: Path | None) -> None:
     record("Ranking of memories", [Claim(f"{keys} memories, to 300 s", seconds / 300, 1, f"{seconds:.0f} s")], how=HOW)
 
 
-PARTS: dict[str, Callable[[unembed.LanguageModel], None]] = {"trace": trace, "card": card, "index": index}
+PARTS: dict[str, Callable[[unembed.LanguageModel], None]] = {"trace": trace, "long": long, "card": card, "index": index}
 
 
 def main() -> None:

@@ -25,7 +25,16 @@ _STALE = "The code it measures was changed on {}, after this run."
 
 # In this order: the heading of a group, and how the titles of its sections begin.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "A prompt": ("Capture of", "The trace job", "Attribution of", "Top-30", "Events of", "Start-up", "Long prompts"),
+    "A prompt": (
+        "Capture of",
+        "The trace job",
+        "Attribution of",
+        "Top-30",
+        "Events of",
+        "Start-up",
+        "Short prompts",
+        "Long prompts",
+    ),
     "Causality": ("Patching", "Ablation", "Screening", "Causality"),
     "Memory and size": ("Peak memory", "Cost by size", "A sweep whose"),
     "Sweeps and indexes": ("Sweep", "Fast sweep", "Index", "Ranking"),
