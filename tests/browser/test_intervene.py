@@ -6,7 +6,9 @@ import re
 
 from playwright.sync_api import expect
 
+import unembed
 from tests.browser.axe_rules import assert_no_violation
+from unembed.steering import change_by_position
 
 HERE = "prompt=The%20first%20month%20of%20the%20year%20is&new_tokens=6"
 
@@ -134,3 +136,28 @@ def test_no_violation_with_as_many_runs_as_are_listed(opened):
         expect(page.get_by_text(re.compile("Diverges at generated|The same text")).first).to_be_visible()
     expect(page.get_by_role("region", name="Runs").get_by_role("listitem")).to_have_count(12)
     assert_no_violation(page)
+
+
+def test_strengths_are_in_multiples_of_the_memorys_usual_size(opened, firing, index):
+    layer, number = firing
+    page = opened(f"#/intervene?{HERE}&edits=L{layer}M{number}:set:1@all")
+    size = index.usual_size(layer, number)
+    page.get_by_role("button", name=re.compile("^2 × usual")).click()
+    value = page.get_by_role("spinbutton", name="Value")
+    expect(value).not_to_have_value("1")
+    assert float(value.input_value()) == pytest.approx(2 * size, rel=1e-3)
+
+
+def test_the_change_at_every_position_is_beside_the_text(opened, lm):
+    page = opened(f"#/intervene?{HERE}&edits=L5M286:set:20@2,3")
+    region = page.get_by_role("region", name="Next token")
+    expect(region.get_by_role("heading", name="By position")).to_be_visible()
+    prompt = "The first month of the year is"
+    edits = [unembed.set_coefficient(5, 286, 20.0, positions=[2, 3])]
+    rows = list(change_by_position(lm, prompt, edits).rows())
+    words = region.get_by_role("button", name=re.compile("^·|^The$"))
+    expect(words).to_have_count(len(rows))
+    shaded = [n for n, one in enumerate(words.all()) if re.search(r"w\d", one.get_attribute("class") or "")]
+    assert shaded == [n for n, row in enumerate(rows) if row["divergence"] >= 0.001] and min(shaded) == 2
+    words.nth(3).click()
+    expect(region.get_by_role("status").last).to_contain_text(f"{100 * rows[3]['edited']:.1f} %")

@@ -16,6 +16,7 @@ from tests.browser.test_journeys import PROMPT
 from unembed.attention.text.head_examples import HeadExamples, examples_of_heads
 from unembed.index.coefficients import coefficients_view
 
+COOK = "Captain Cook sailed north. Captain"
 HERE = f"prompt={PROMPT.replace(' ', '%20')}"
 
 
@@ -510,3 +511,30 @@ def test_no_violation_in_both_themes(opened, screen):
     page.evaluate("document.querySelectorAll('#main details').forEach((el) => (el.open = true))")
     page.wait_for_timeout(300)
     assert_no_violation(page)
+
+
+def test_the_card_of_a_head_begins_with_what_it_does_here(opened, lm):
+    page = opened(f"#/heads?head=L5H0&prompt={COOK.replace(' ', '+')}")
+    here = page.get_by_role("region", name="What the head does here")
+    trace = lm.trace(COOK)
+    question = trace.question()
+    update = next(one for one in trace.head_updates(5, -1, question.token, question.against) if one.index == 0)
+    weights = lm.run(COOK, ("pattern",)).at("pattern", 5)[0, 0, -1]
+    best = int(weights.argmax())
+    read = lm.token_strings(lm.encode(COOK)[0])[best].replace(" ", "·")
+    expect(here).to_contain_text(f"Attends to {read} ({best}) {100 * float(weights[best]):.1f} %")
+    assert number(here.locator("b").first.inner_text()) == pytest.approx(update.score, abs=0.006)
+    expect(here).to_contain_text("promotes " + " ".join(one.replace(" ", "·") for one in update.top_tokens[:3]))
+    here.get_by_role("button", name="Knock out").click()
+    expect(page.get_by_role("heading", name="1 edit")).to_be_visible()
+
+
+def test_a_click_on_any_head_leaves_its_card_in_view(opened):
+    page = opened("#/heads?head=L5H0")
+    matrix = page.get_by_role("grid", name=re.compile("^Heads by"))
+    matrix.get_by_role("gridcell", name=re.compile("^L0H3")).click()
+    expect(page.get_by_role("region", name=re.compile("^L0H3"))).to_be_in_viewport()
+    expect(page.get_by_role("region", name="What the head does here")).to_be_in_viewport()
+    narrow = opened("#/heads?head=L5H0", width=390)
+    narrow.get_by_role("grid", name=re.compile("^Heads by")).get_by_role("gridcell", name=re.compile("^L0H3")).click()
+    expect(narrow.get_by_role("region", name="What the head does here")).to_be_in_viewport()

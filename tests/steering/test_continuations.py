@@ -10,7 +10,7 @@ import torch
 import unembed
 from unembed.errors import InvalidInput
 from unembed.memories.token_ranking import RankedValue
-from unembed.steering.continuations import chosen_edits, next_token_table, steer
+from unembed.steering.continuations import change_by_position, chosen_edits, next_token_table, steer
 from unembed.steering.edit_files import load_edits, save_edits
 
 
@@ -38,6 +38,23 @@ def test_next_token_table_holds_both_runs(wren):
     cost = (plain.double() * (plain.double() / edited.double()).log()).sum()
     assert table.provenance.notes["divergence"] == pytest.approx(float(cost), rel=1e-4)
     assert next_token_table(wren, "The great", []).provenance.notes["divergence"] == 0
+
+
+def test_the_change_at_every_position_is_that_of_both_runs(wren):
+    edits = [unembed.set_coefficient(5, 286, 20.0, positions=[2])]
+    rows = list(change_by_position(wren, "The great war of", edits).rows())
+    plain = wren.run("The great war of").logits[0].double().softmax(-1)
+    edited = wren.run("The great war of", (), edits).logits[0].double().softmax(-1)
+    assert [row["token"] for row in rows] == ["The", " great", " war", " of"]
+    for p, row in enumerate(rows):
+        first = int(plain[p].argmax())
+        assert row["first"] == wren.token_strings([first])[0]
+        assert row["first_edited"] == wren.token_strings([int(edited[p].argmax())])[0]
+        assert row["plain"] == pytest.approx(float(plain[p, first]), rel=1e-5)
+        assert row["edited"] == pytest.approx(float(edited[p, first]), rel=1e-5)
+        cost = (plain[p] * (plain[p] / edited[p]).log()).sum()
+        assert row["divergence"] == pytest.approx(float(cost), rel=1e-3, abs=1e-6)
+    assert rows[2]["divergence"] > 0.01 > rows[1]["divergence"] == rows[0]["divergence"] == 0
 
 
 def test_edits_beyond_the_prompt_leave_its_next_token_alone(wren):

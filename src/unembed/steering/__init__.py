@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unembed.memories.token_ranking import words_of as words_of
     from unembed.steering.continuations import ON as ON
     from unembed.steering.continuations import SteeringResult as SteeringResult
+    from unembed.steering.continuations import change_by_position as change_by_position
     from unembed.steering.continuations import chosen_edits as chosen_edits
     from unembed.steering.continuations import contrast_vector as contrast_vector
     from unembed.steering.continuations import next_token_table as next_token_table
@@ -36,7 +37,7 @@ else:
         __name__,
         {
             "unembed.memories.token_ranking": "RankedValue firing promoting words_of",
-            "continuations": "ON SteeringResult chosen_edits contrast_vector "
+            "continuations": "ON SteeringResult change_by_position chosen_edits contrast_vector "
             "next_token_table ranked_values_table steer values_table",
             "edit_files": "load_edits save_edits",
             "text_cost": "default_text perplexity windows",

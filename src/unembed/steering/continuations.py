@@ -185,6 +185,31 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     return Table("The next token", columns, lm.provenance(notes=notes))
 
 
+def change_by_position(lm: Decoder, prompt: str, edits: Sequence[Edit]) -> Table:
+    """Tabulate what edits change at every position of a prompt, one row for each token.
+
+    `first` and `first_edited` are the most likely next tokens without and with the edits, `plain` and `edited` the
+    probability of `first` in both runs, `divergence` is KL(plain || edited) in nats.
+
+    Memory: 2 * pos * d_vocab numbers.
+    """
+    ids = lm.encode(prompt)
+    plain = run(lm, ids).logits[0].float().log_softmax(-1)
+    edited = run(lm, ids, (), edits).logits[0].float().log_softmax(-1)
+    divergence = torch.nn.functional.kl_div(edited, plain, reduction="none", log_target=True).sum(-1)
+    first = plain.argmax(-1, keepdim=True)
+    columns = {
+        "position": list(range(len(plain))),
+        "token": lm.token_strings(ids[0]),
+        "first": lm.token_strings(first[:, 0]),
+        "plain": plain.gather(-1, first)[:, 0].exp().tolist(),
+        "edited": edited.gather(-1, first)[:, 0].exp().tolist(),
+        "first_edited": lm.token_strings(edited.argmax(-1)),
+        "divergence": divergence.tolist(),
+    }
+    return Table("The next token at every position", columns, lm.provenance(notes={"edits": len(edits)}))
+
+
 def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
     """Tabulate the edited memories, their changes, and the tokens they promote at the sign that the edit gives."""
     memories = [e for e in edits if e.target == "coefficient"]

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from unembed.trace.grid import emerging as emerging
     from unembed.trace.grid import spread as spread
     from unembed.trace.grid import trajectories as trajectories
+    from unembed.trace.heads_on_prompt import HeadHereView as HeadHereView
     from unembed.trace.heads_on_prompt import HeadSourcesView as HeadSourcesView
     from unembed.trace.heads_on_prompt import PatternsView as PatternsView
     from unembed.trace.heads_on_prompt import PatternView as PatternView
     from unembed.trace.heads_on_prompt import PromptHeadsView as PromptHeadsView
+    from unembed.trace.heads_on_prompt import head_here_view as head_here_view
     from unembed.trace.heads_on_prompt import head_sources_view as head_sources_view
     from unembed.trace.heads_on_prompt import pattern_view as pattern_view
     from unembed.trace.heads_on_prompt import patterns_view as patterns_view
@@ -63,8 +65,8 @@ else:
             "build_view": "TraceSettings Tracing explain_view trace_view",
             "explanation": "Explanation compared_with",
             "grid": "Emergence Part emergence emerging spread trajectories",
-            "heads_on_prompt": "HeadSourcesView PatternsView PatternView PromptHeadsView "
-            "head_sources_view pattern_view patterns_view prompt_heads_view",
+            "heads_on_prompt": "HeadHereView HeadSourcesView PatternsView PatternView PromptHeadsView "
+            "head_here_view head_sources_view pattern_view patterns_view prompt_heads_view",
             "lens_table": "logit_lens",
             "memory_effects": "MemoryEffects MemoryOrder",
             "one_memory": "MemoryOnPrompt memory_on_prompt",

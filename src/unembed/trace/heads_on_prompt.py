@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
@@ -21,6 +22,7 @@ from unembed.trace.words import question_tokens
 SCHEMA_PATTERN = "unembed.pattern/1"
 SCHEMA_PATTERNS = "unembed.patterns/1"
 SCHEMA_SOURCES = "unembed.head_sources/2"
+SCHEMA_HERE = "unembed.head_here/1"
 SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/2"
 _SIDE = 24
 
@@ -130,6 +132,36 @@ def head_sources_view(trace: Trace, layer: int, head: int, question: Question, p
     return HeadSourcesView(
         SCHEMA_SOURCES, layer, head, position, target, against, found.logit, numbers(torch.tensor(contributions))
     )
+
+
+@dataclass(frozen=True)
+class HeadHereView:
+    """What one head writes at one position of a prompt."""
+
+    schema: str
+    position: int
+    target: Token
+    against: Token | None
+    """What the score of the update is on: the logit of `target`, or its difference to that of `against`."""
+    update: HeadUpdate
+
+
+def head_here_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadHereView:
+    """Return what a head writes at a position: its size, its effect on a question, and the tokens that it promotes.
+
+    Args:
+        question: the target, and the token that it is compared with.
+        position: the position at which the head writes.
+
+    Raises:
+        OutOfRange: the head or the position does not exist.
+        PointMissing: the layer has no attention heads.
+    """
+    layer, head = trace.lm.layer_and_head(layer, head)
+    position = position_of(trace.run, position)
+    updates = trace.head_updates(layer, position, question.token, question.against)
+    target, against = question_tokens(trace.lm, question, position)
+    return HeadHereView(SCHEMA_HERE, position, target, against, next(one for one in updates if one.index == head))
 
 
 DEFINITIONS = {

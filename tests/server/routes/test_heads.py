@@ -88,6 +88,21 @@ def test_effects_are_the_attributions_rows(client, wren):
     assert "position 3" in found["definitions"]["effect"]
 
 
+def test_what_a_head_writes_here_is_its_output_in_the_models_own_run(client, wren):
+    body = {"prompt": PROMPT, "position": 5, "token": " year", "alone": True}
+    found = client.post("/api/v1/heads/4/1/here", json=body).json()
+    trace = wren.trace(PROMPT)
+    z = wren.run(PROMPT, ("z",)).at("z", 4)[0, 5].double()
+    each = torch.einsum("hk,hkd->hd", z, wren.weights.W_O[4].double())
+    assert found["update"]["norm"] == pytest.approx(float(each[1].norm()), rel=1e-5)
+    assert found["update"]["share"] == pytest.approx(float(each[1].norm() / each.norm(dim=-1).sum()), rel=1e-5)
+    row = next(row for row in trace.attribution(" year", 5, by="head").rows if (row.layer, row.index) == (4, 1))
+    assert found["update"]["score"] == pytest.approx(row.contribution, rel=1e-4, abs=1e-6)
+    assert found["position"] == 5 and found["target"]["token"] == " year" and found["against"] is None
+    assert len(found["update"]["top_tokens"]) == len(found["update"]["bottom_tokens"]) == 10
+    assert client.post("/api/v1/heads/4/1/here", json={**body, "position": 99}).status_code == 404
+
+
 def test_without_a_token_the_prediction_is_meant(client, wren):
     found = client.post("/api/v1/heads/prompt", json={"prompt": PROMPT}).json()
     assert found["target"]["id"] == int(wren.trace(PROMPT).prediction[-1])

@@ -359,3 +359,10 @@ def test_a_card_says_what_was_measured_and_measures_on_demand(client, wren):
     assert measured["of"] == "memory" and measured["correlation"] == pytest.approx(float(expected.correlation[0]))
     assert measured["control"] == pytest.approx(expected.bound(2))
     assert measured["borne_out"] == expected.borne_out[0]
+
+
+def test_the_usual_size_is_that_of_the_index(indexed, client, index):
+    found = indexed.get("/api/v1/memories/5/955/usual").json()
+    assert found["size"] == pytest.approx(index.usual_size(5, 955)) and found["source"] == "the index's corpus"
+    assert client.get("/api/v1/memories/5/955/usual").json()["size"] is None, "rare in a sample of the shipped text"
+    assert client.get("/api/v1/memories/5/99999/usual").status_code == 404

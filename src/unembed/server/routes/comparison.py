@@ -27,6 +27,12 @@ def post_next_token(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
     return steering.next_token_table(state.lm, query.prompt, query.library_edits(), 10).to_dict()
 
 
+@routes.answer("POST /next/positions", "reading every position")
+def post_positions(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
+    """What the edits change at every position of the prompt: the first token without and with them, and the KL."""
+    return steering.change_by_position(state.lm, query.prompt, query.library_edits()).to_dict()
+
+
 @routes.post("/compare")
 async def post_comparison(state: r.State, query: r.CompareRequest, client: r.Client = "") -> StreamingResponse:
     """Both continuations, token by token: lines with `side` base or edit, then a summary."""

@@ -25,10 +25,12 @@ from unembed.server import requests as r
 from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response, to_json
 from unembed.trace import (
+    HeadHereView,
     HeadSourcesView,
     PatternsView,
     PatternView,
     PromptHeadsView,
+    head_here_view,
     head_sources_view,
     pattern_view,
     patterns_view,
@@ -98,6 +100,13 @@ def post_sources(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.Q
     """What a head adds to a question's logits at a position, by the token that it attends to."""
     trace = query.trace(state)
     return head_sources_view(trace, layer, head, query.question(trace), query.position)
+
+
+@routes.answer("POST /heads/{layer}/{head}/here", "reading a head")
+def post_here(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.QuestionRequest) -> HeadHereView:
+    """What a head writes at a position of a prompt: its effect on a question, and the tokens that it promotes."""
+    trace = query.trace(state)
+    return head_here_view(trace, layer, head, query.question(trace), query.position)
 
 
 @routes.post("/heads/{layer}/{head}/examples")

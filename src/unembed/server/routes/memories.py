@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 
 import unembed
 from unembed.attention import MemoryConnections, memory_connections
+from unembed.errors import Unsupported
 from unembed.gallery import memory_descriptions
 from unembed.index import (
     ClusterView,
@@ -25,7 +26,7 @@ from unembed.index import (
     search,
     truth_view,
 )
-from unembed.memories import MemoryView, memory_view
+from unembed.memories import MemoryView, memory_view, usual_size
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
 from unembed.server.responses import ndjson_response
@@ -110,6 +111,20 @@ def get_truth(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole
 def get_truth_measured(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
     """The same, measured now: what `unembed value --truth` says."""
     return measured_truth_view(state.lm, layer, index, pole)
+
+
+@routes.answer("GET /memories/{layer}/{index}/usual", "measuring usual sizes", on="long")
+def get_usual(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str, Any]:
+    """The memory's usual size, the unit of `unembed steer --set L5M278=x2`, and from what it is known.
+
+    The size is null where it is not known: without an index, a sample of a text shows it for gated memories only.
+    """
+    state.lm.memory(layer, index)
+    try:
+        size, source = usual_size(state.lm, layer, index, state.index)
+    except Unsupported:
+        size, source = None, ""
+    return {"schema": "unembed.usual_size/1", "size": size, "source": source}
 
 
 @routes.answer(

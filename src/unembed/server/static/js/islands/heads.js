@@ -59,7 +59,7 @@ export function matrix(el, data, options = {}) {
 export function thumbnails(el, data, options = {}) {
   if (!el.isConnected) return; // another screen is open now, and elements outside the page have no computed colours
   const { patterns, side, chosen } = data;
-  el.className = Math.max(...patterns.map((heads) => heads.length)) > 12 ? "thumbs small" : "thumbs";
+  el.className = Math.max(...patterns.map((heads) => heads.length)) > 8 ? "thumbs small" : "thumbs";
   const probe = h("span.map-0", { hidden: true });
   fill(el, probe);
   const colour = getComputedStyle(probe).backgroundColor.split(/\D+/).slice(1, 4).map(Number);

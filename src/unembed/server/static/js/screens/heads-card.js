@@ -1,4 +1,4 @@
-/** One head on a text: its attention pattern and its contributions by source token; beside them, its circuits. */
+/** One head: what it does here, its pattern and contributions by source token on a text; beside them, its circuits. */
 import { boxes, drawn, fill, fixed, h, num, percent, places, segmented, signed, sumOf, tickBox } from "../dom.js";
 import * as arcs from "../islands/arcs.js";
 import { pattern } from "../islands/heads.js";
@@ -7,6 +7,7 @@ import { answered, asTable, pane, positionHere, prompt } from "../parts.js";
 import { asText, inWords } from "../question.js";
 import { activeEdits } from "../state.js";
 import { circuits, part } from "./heads-circuits.js";
+import { here } from "./heads-here.js";
 
 /**
  * `own`: the text box. Returns `{el, title, named, name, open, anew}`; `name` shows the head's role, `anew` is for a new
@@ -39,7 +40,7 @@ export function headCard(t, own) {
       const best = found.weights[at].reduce((a, w, i, row) => (w > row[a] ? i : a), 0);
       const ends = { source: `#${found.ids[best]}`, destination: `#${found.ids[at]}` };
       const circuit = await t.api.get(t.path(), ends, { channel: "head" });
-      if (t.chosen[0] === layer && t.chosen[1] === head) draw(found, circuit, at, best);
+      if (t.chosen[0] === layer && t.chosen[1] === head) await draw(found, circuit, at, best);
     });
   }
 
@@ -48,7 +49,9 @@ export function headCard(t, own) {
     const note =
       `Attends most to ${visible(found.tokens[best])} (${percent(found.weights[at][best])}). Orange: tokens that it ` +
       "attends to; blue: later tokens that attend to it. Click a token to select it.";
+    const now = here(t, found, at);
     fill(el, [
+      now.el,
       h("div.two", [
         h("div.stack", [
           h("label.row.faint", "text", h("span", { style: { flex: "1", display: "grid" } }, own)),
@@ -62,8 +65,8 @@ export function headCard(t, own) {
         h("div.stack", circuits(t, circuit)),
       ]),
     ]);
-    drawSources(t, sources, found, at, read);
     drawTerms(t, terms, at, best);
+    return Promise.all([now.done, drawSources(t, sources, found, at, read)]);
   }
 
   return { el, title, named, name, open, anew: () => read(null) };

@@ -1,8 +1,7 @@
 /** One head by its weights alone: the OV and QK circuits, and composition with earlier heads, which comes later. */
-import { button, fill, fixed, h } from "../dom.js";
+import { fill, fixed, h } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { link, tokenLists } from "../parts.js";
-import * as tray from "../tray.js";
 
 /** What an earlier head's output can be read as. */
 const MODES = { q: "query", k: "key", v: "value" };
@@ -13,15 +12,10 @@ const lists = (found) =>
   h("div.three", tokenLists(Object.entries(found).map(([name, rows]) => [name, rows.slice(0, 8)])));
 
 export function circuits(t, circuit) {
-  const [layer, index] = t.chosen;
   const { raises, lowers, looks_for: sought, ignores, notes } = circuit;
   const others = h("div");
   drawPartners(t, others);
   return [
-    h("div.row", [
-      button("Knock out", () => tray.off({ layer, index }, "head"), "btn small"),
-      h("span.faint", "adds the edit: this head writes nothing"),
-    ]),
     part(["OV: output when attending to ", token(circuit.source)], lists({ Promotes: raises, Suppresses: lowers })),
     part(
       ["QK: tokens that ", token(circuit.destination), " attends to"],

@@ -6,13 +6,13 @@ import { about, asTable, pane } from "../parts.js";
 import { activeEdits, go, idOf } from "../state.js";
 
 const KINDS = {
+  effect: "Effect, prompt",
   induction: "Induction",
   previous_token: "Previous token",
   duplicate_token: "Duplicate",
   copying: "Copying",
   resting: "First token",
   eigenvalues: "OV eigenvalues",
-  effect: "Effect, prompt",
   own: "Self-attention, prompt",
   entropy: "Entropy, prompt",
 };
@@ -27,12 +27,27 @@ const attends = (mixer) => mixer.startsWith("attention");
 const choose = (layer, index) => go({ head: idOf({ layer, index }, "head") });
 const names = (layer, index) => nameOf({ layer, index }, "head");
 
-/** `{el, grid, draw}`: the matrix of the selected score. */
+/** The head with the largest score of a kind, [layer, head]. */
+export function best(scores) {
+  const most = Math.max(
+    ...scores
+      .flat()
+      .filter((x) => x !== null)
+      .map(Math.abs),
+  );
+  const layer = scores.findIndex((row) => row.some((x) => x !== null && Math.abs(x) === most));
+  return [layer, scores[layer].findIndex((x) => x !== null && Math.abs(x) === most)];
+}
+
+/** `{el, grid, draw}`: the matrix of the selected score; first, that on the prompt of the address, if there is one. */
 export function matrixPane(t) {
   const { model } = t;
   const total = model.n_heads * model.mixers.filter(attends).length;
-  let kind = "induction";
-  const grid = h("div", h("p.faint", "Scoring heads on repeated random tokens …"));
+  let kind = t.firstKind;
+  const grid = h(
+    "div",
+    h("p.faint", kind === "effect" ? "Scoring heads …" : "Scoring heads on repeated random tokens …"),
+  );
   const [noteLine, table] = boxes("p.faint", "div");
   const many = h("span", `${total} of ${total}`);
   const few = rangeBox("Show top n heads", { min: 1, max: total, value: String(total), oninput: draw });

@@ -4,11 +4,12 @@ import { labels } from "../labels.js";
 import { nameOf } from "../names.js";
 import { card, pane, positionHere, prompt } from "../parts.js";
 import { QUESTION, questionBody, questionPicker, questionQuery } from "../question.js";
-import { differ, idOf, parseId, state } from "../state.js";
+import { sheet } from "../sheet.js";
+import { differ, idOf, isReturning, parseId, state } from "../state.js";
 import * as tray from "../tray.js";
 import { headCard } from "./heads-card.js";
 import { repeatedTokens, topContexts } from "./heads-examples.js";
-import { matrixPane, thumbnailPane } from "./heads-matrix.js";
+import { best, matrixPane, thumbnailPane } from "./heads-matrix.js";
 
 /** The score behind each name of a head, in words. */
 const ROLES = {
@@ -33,15 +34,19 @@ export function render(root, page) {
     called: h("div"),
     wrong: h("div"),
     why,
+    /** @type {any} */ over: null,
   };
   const { all, small, one, repeat, examples, called, wrong } = panes;
+  const chosen = card(one.title, one.named, one.el);
+  chosen.classList.add("head-card");
+  panes.over = sheet(chosen);
   fill(root, [
     h("div.stack.bounded", [
       h("div.row", h("h1", "Heads"), why.el),
       wrong,
       h("div.heads", [
         h("div.stack", card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),
-        card(one.title, one.named, one.el),
+        chosen,
       ]),
       h("div.two", [h("div.stack", repeat.card), h("div.stack", examples.card, card("Labels", null, called))]),
     ]),
@@ -62,6 +67,10 @@ function shared({ api, model }, own) {
     chosen: [0, 0],
     scores: null,
     here: null,
+    /** Whether the address names a head. */
+    named: false,
+    /** What the matrix shows at first: effects on the prompt of the address, else scores on random tokens. */
+    firstKind: state().prompt ? "effect" : "induction",
     get text() {
       return own.value || prompt();
     },
@@ -81,7 +90,8 @@ function update(t, panes, own, now, before) {
   const { all, small, one, repeat, examples } = panes;
   if (before.screen !== now.screen) return load(t, panes);
   if (now.head !== before.head) {
-    wish(t);
+    t.named = !!wish(t);
+    if (t.named && !isReturning()) panes.over.show();
     all.draw();
     examples.draw();
     return Promise.all([one.open(), repeat.draw(), drawLabels(t, panes), small.draw()]);
@@ -115,20 +125,28 @@ const onPrompt = (t, { wrong, why, all }) =>
     all.draw();
   });
 
+/** Open the head with the largest score where the address names none; `kind`: of the scores that have been read. */
+function first(t, { one, all }, kind) {
+  if (t.named || kind !== t.firstKind) return undefined;
+  t.chosen = best(kind === "effect" ? t.here.scores.effect : t.scores.scores[kind]);
+  all.draw();
+  return one.open();
+}
+
 async function load(t, panes) {
   const { all, one, repeat, small, examples } = panes;
-  const wanted = wish(t);
-  if (wanted) one.open(); // scoring all heads takes long, and the card of one does not depend on it
+  t.named = !!wish(t);
+  // The card of one head comes first: scoring all heads takes long, and the card does not depend on it.
+  if (t.named) await one.open();
+  await onPrompt(t, panes);
+  if (t.here) await first(t, panes, "effect");
   await pane(all.grid, async () => {
     t.scores = await t.api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });
-    if (wanted) return one.name();
-    const rows = t.scores.scores.induction;
-    const most = Math.max(...rows.flat().filter((x) => x !== null));
-    const layer = rows.findIndex((row) => row.includes(most));
-    t.chosen = [layer, rows[layer].indexOf(most)];
-    return one.open();
+    all.draw();
+    if (t.named) return one.name();
+    return (await first(t, panes, "induction")) ?? one.name();
   });
-  await Promise.all([onPrompt(t, panes), repeat.draw(), drawLabels(t, panes), small.draw()]);
+  await Promise.all([repeat.draw(), drawLabels(t, panes), small.draw()]);
   examples.draw(); // last, because it is slow and nothing depends on it
 }
 

@@ -102,7 +102,10 @@ async function places(api, kind, first, generated) {
   return Array.from({ length: to - from }, (_, i) => from + i);
 }
 
-/** Values to compare with: the coefficient on this prompt, and in an index; a warning where the edit is far beyond. */
+/** Multiples of a memory's usual size that a click sets. */
+const STRENGTHS = [1, 2, 4, -1];
+
+/** Values to compare with: the coefficient here, its usual size, and in an index; a warning where the edit is far beyond. */
 async function landmarks({ api, model }, e, { change, value, spots, far }) {
   const at = memoryPath(e);
   const known = [];
@@ -116,6 +119,11 @@ async function landmarks({ api, model }, e, { change, value, spots, far }) {
   };
   const { coefficients } = await api.post(`${at}/activations`, { prompt: prompt() }, { channel: `here ${at}` });
   know("Here", coefficients.at(-1), "the coefficient at the prompt's last token, without edits");
+  draw();
+  const { size, source } = await api.get(`${at}/usual`, {}, { channel: `size ${at}` });
+  if (size)
+    for (const n of STRENGTHS)
+      know(`${n} × usual`.replace("-", "−"), n * size, `${n} times its usual size, by ${source}`);
   draw();
   if (!model.can.index) return;
   const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });

@@ -4,6 +4,7 @@ import { token } from "../islands/tokens.js";
 import { answered, card, numberCell, prompt, table } from "../parts.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
 import { editsPane } from "./intervene-edits.js";
+import { positionsPane } from "./intervene-positions.js";
 import { runsPane } from "./intervene-runs.js";
 import { continuations } from "./intervene-texts.js";
 
@@ -25,13 +26,14 @@ export function render(root, page) {
   const both = continuations(api, { seed, generated, finished: () => runs.draw() });
   const edited = editsPane(page, { preview: (all) => preview(api, next, all), generated });
   const runs = runsPane(api, restore);
+  const places = positionsPane(api);
   const controls = [worded("new tokens", newTokens), worded("seed", seed), both.start, both.stop];
   fill(root, [
     h("div.stack.bounded", [
       h("h1.hidden", "Intervene"),
       h("section.prompt", box),
       h("div.two", card("Continuations", controls, both.el), edited.el),
-      h("div.two", card("Next token", null, next), runs.el),
+      h("div.two", card("Next token", null, next, places.el), runs.el),
     ]),
   ]);
 
@@ -52,6 +54,7 @@ export function render(root, page) {
         if (!opened) both.stale();
         edited.draw();
         preview(api, next, edits());
+        places.draw(activeEdits());
       }
       if (opened) runs.draw();
       if (opened && activeEdits().length) both.run();

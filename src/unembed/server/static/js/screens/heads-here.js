@@ -1,0 +1,49 @@
+/** What the chosen head does at one position of the text: what it attends to, what it adds, what that promotes. */
+import { boxes, button, fill, fixed, h, percent, places } from "../dom.js";
+import { token } from "../islands/tokens.js";
+import { answered, toks } from "../parts.js";
+import { inWords } from "../question.js";
+import * as tray from "../tray.js";
+
+/** Sources that are named, and the least weight of one. */
+const NAMED = 3;
+const LEAST = 0.05;
+const WRITTEN = 8;
+
+/** The sources of a row of attention weights with the largest ones, `[position, weight]`, the largest first. */
+export const mostRead = (weights) =>
+  weights
+    .map((w, i) => [i, w])
+    .sort((a, b) => b[1] - a[1])
+    .filter(([, w], n) => n === 0 || (n < NAMED && w >= LEAST));
+
+/** `found`: the head's pattern; `at`: the position. `{el, done}`; `done`: a promise that the answer is drawn. */
+export function here(t, found, at) {
+  const [effect, promotes, suppresses] = boxes("p", "p", "p");
+  const [layer, index] = t.chosen;
+  const place = (i) => [token(found.tokens[i]), ` (${i})`];
+  const read = mostRead(found.weights[at]).map(([i, w], n) => [n > 0 && ", ", place(i), ` ${percent(w)}`]);
+  const ask = () => t.api.post(`${t.path()}/here`, t.question(at), { channel: "head-here" });
+  const done = answered(effect, ask, (answer) => {
+    const { score, share, top_tokens: top, bottom_tokens: bottom } = answer.update;
+    fill(promotes, h("span.soft", "What it writes promotes "), toks(top, WRITTEN));
+    fill(suppresses, h("span.soft", "and suppresses "), toks(bottom, WRITTEN));
+    return [
+      h("span.soft", "Effect "),
+      h("b", fixed(score, places([score]), true)),
+      " logits on ",
+      inWords(answer),
+      h("span.faint", `, ${percent(share)} of the size of all that the layer's heads write here`),
+    ];
+  });
+  const off = () => tray.off({ layer, index }, "head");
+  const title = "adds the edit to all screens: this head writes nothing, at every position";
+  const el = h("section.head-here.stack.tight", { "aria-label": "What the head does here" }, [
+    h("div.row", h("h3", "Here, at ", place(at)), h("span.spacer"), button("Knock out", off, "btn small", { title })),
+    h("p", h("span.soft", "Attends to "), read),
+    effect,
+    promotes,
+    suppresses,
+  ]);
+  return { el, done };
+}

@@ -1,0 +1,59 @@
+/** What the edits change at every position of the prompt: its tokens, shaded by how much, and the numbers. */
+import { boxes, fill, h, num, percent } from "../dom.js";
+import { mount as strip, token, visible } from "../islands/tokens.js";
+import { asTable, pane, prompt } from "../parts.js";
+
+/** The divergence, in nats, from which a token has the darkest shade. */
+const FULL = 1;
+
+/** A shade for a divergence. */
+export const shadeOf = (nats) =>
+  nats < 0.001 ? "" : `w${Math.max(1, Math.min(6, Math.ceil(6 * Math.sqrt(nats / FULL))))}`;
+
+/** One row of the answer in words. */
+const inWords = ({ first, plain, edited, first_edited: then, divergence }) =>
+  `next ${visible(first)} ${percent(plain)} → ${percent(edited)}` +
+  `${then === first ? "" : `; most likely now ${visible(then)}`}; KL ${num(divergence)} nats`;
+
+/** `{el, draw(edits)}`; `edits`: those that are on. */
+export function positionsPane(api) {
+  const [el, words, one] = boxes("div.stack.tight", "div", "p.faint");
+  one.setAttribute("role", "status");
+
+  function show(rows) {
+    const at = (i) => fill(one, h("span.soft", "after ", token(rows[i].token), ` (${i}): `), inWords(rows[i]));
+    const most = rows.reduce((best, row, i) => (row.divergence > rows[best].divergence ? i : best), 0);
+    const given = {
+      tokens: rows.map((row) => row.token),
+      classes: rows.map((row) => shadeOf(row.divergence)),
+      titles: rows.map(inWords),
+    };
+    strip(words, given, { onpick: at, onhover: (i) => at(i ?? most) });
+    at(most);
+    const head = ["position", "token", "first", "baseline", "edited", "first, edited", "KL, nats"];
+    const line = (row) => [
+      row.position,
+      ...[row.token, row.first].map(visible),
+      row.plain,
+      row.edited,
+      visible(row.first_edited),
+      row.divergence,
+    ];
+    fill(el, [
+      h("h3", "By position"),
+      words,
+      one,
+      h("p.faint", "Darker: the next token after it changes more."),
+      asTable(head, () => rows.map(line)),
+    ]);
+  }
+
+  const draw = (edits) =>
+    edits.length
+      ? pane(el, async () => {
+          const body = { prompt: prompt(), edits };
+          show((await api.post("/next/positions", body, { channel: "positions" })).rows);
+        })
+      : fill(el);
+  return { el, draw };
+}
