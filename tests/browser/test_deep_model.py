@@ -13,9 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import unembed
 from tests.browser.conftest import Served, address
-from tests.browser.visitor import Visitor
 from tests.sweeps.recorder import lettered
-from unembed.index.memory_search import search
 
 TEXT = "the cat sat"
 AT = f"#/trace?prompt={TEXT.replace(' ', '+')}"
@@ -189,23 +187,6 @@ def test_the_page_counts_the_tokens_that_no_list_shows(page, deep):
         expect(prediction).not_to_contain_text("not listed")
 
 
-def test_a_new_prompt_has_a_runner_up_of_its_own(page, deep):
-    picker = page.get_by_role("combobox", name="Runner-up")
-    trace = deep.session.lm.trace(TEXT)
-    third = f"#{int(trace.readings('resid_post').ids[-1, -1, 2])}"
-    expect(picker.locator(f"option[value='{third}']")).to_be_attached()
-    picker.select_option(third)
-    expect(picker).to_have_value(third)
-    assert "against=" in address(page)
-    box = page.get_by_role("textbox", name="Prompt")
-    box.fill("a dog ran")
-    box.press("Enter")
-    question = deep.session.lm.trace("a dog ran").question()
-    expect(page.get_by_role("combobox", name="Target")).to_have_value(f"#{question.token}")
-    expect(picker).to_have_value(f"#{question.against}")
-    assert "against=" not in address(page)
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_share_of_a_layer_is_cut_and_no_card_is_wider_than_the_page(opened, deep, width):
     page = opened(f"#/layer?prompt={TEXT.replace(' ', '+')}&layer=29&part=both", at=deep.address, width=width)
@@ -227,11 +208,6 @@ def test_a_laboratory_is_that_of_its_address_by_link_and_after_back(opened, deep
     expect(tabs.get_by_role("radio", name="Early exit")).to_have_attribute("aria-checked", "true")
 
 
-def test_two_prompts_of_different_lengths_name_what_is_not_patched(opened, deep):
-    page = opened("#/compare?prompt=the+cat+sat&other=the+cat", at=deep.address)
-    expect(page.get_by_text("the other prompt has no token in their place").first).to_be_visible()
-
-
 def test_a_figure_by_source_has_its_own_heading(page):
     card = page.get_by_role("region", name="Logit attribution")
     card.get_by_role("radio", name="Source").click()
@@ -241,39 +217,3 @@ def test_a_figure_by_source_has_its_own_heading(page):
         page.get_by_role("menuitem", name="Save figure as SVG").click()
     text = saved.value.path().read_text(encoding="utf-8")
     assert ">Source<" in text and ">Component<" not in text
-
-
-def test_which_head_decides_and_what_happens_without_it(opened, deep):
-    """From the prompt to the head with the largest effect, what it reads, and the prediction without it."""
-    page = opened(at=deep.address)
-    someone = Visitor(page)
-    someone.type(page.get_by_role("textbox", name="Prompt"), TEXT)
-    someone.click(page.get_by_role("navigation", name="Screens").get_by_role("link", name="Heads"))
-    lm = deep.session.lm
-    question = lm.trace(TEXT).question()
-    rows_ = lm.trace(TEXT).attribution(question.token, -1, question.against, by="head").rows
-    most = max((row for row in rows_ if row.label.startswith("head ")), key=lambda row: abs(row.contribution))
-    expect(page.get_by_role("region", name=f"L{most.layer}H{most.index}", exact=True)).to_be_visible()
-    here = page.get_by_role("region", name="What the head does here")
-    weights = lm.run(TEXT, ("pattern",)).at("pattern", most.layer)[0, most.index, -1]
-    best = int(weights.argmax())
-    read = lm.token_strings(lm.encode(TEXT)[0])[best].replace(" ", "·")
-    expect(here).to_contain_text(f"Attends to {read} ({best}) {100 * float(weights[best]):.1f} %")
-    someone.click(here.get_by_role("button", name="Knock out"))
-    someone.click(page.get_by_role("button", name="Run and compare"))
-    without = lm.run(TEXT, edits=[unembed.scale_head(most.layer, most.index, 0.0)]).logits[0, -1].softmax(-1)
-    row = page.get_by_role("region", name="Next token").get_by_role("row").nth(1)
-    expect(row).to_contain_text(f"{100 * float(without.max()):.1f} %")
-
-
-def test_which_memories_speak_of_a_token_at_either_sign(opened, deep):
-    page = opened(at=deep.address)
-    someone = Visitor(page)
-    someone.type(page.get_by_role("searchbox", name="Search memories").first, '"c"')
-    found = search(deep.session.lm, None, '"c"', top=60)
-    assert {hit.why for hit in found.hits} == {"promotes", "suppresses"}
-    links = page.get_by_role("table").get_by_role("link")
-    expect(links.first).to_be_visible()
-    first = links.first.inner_text()
-    someone.click(links.first)
-    expect(page.get_by_role("heading", level=1)).to_contain_text(first.removeprefix("-"))
