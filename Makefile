@@ -10,7 +10,7 @@ WHEELS := .cache/wheels
 PROMPT ?= The war lasted from 1861
 
 .DEFAULT_GOAL := help
-.PHONY: real real-model golden pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme clean
+.PHONY: real real-model golden pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme questions clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -87,6 +87,9 @@ lint: $(VENV)/.installed-dev  ## format, likely bugs, types, imports between roo
 	@test package.json -ot node_modules/.package-lock.json || npm ci --no-audit --no-fund --loglevel=error
 	@npm run --silent lint
 	@npm test --silent
+
+questions: $(VENV)/.installed-dev $(VENV)/.smollm2  ## check that the tools of `unembed mcp` answer fifty questions with known answers
+	@OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.questions replay .cache/questions $(ARGS)
 
 bench: $(VENV)/.installed-dev $(PEERS)/.installed $(HOOKED)/.installed  ## measure every claim, write benchmarks/RESULTS.md (stopped, it goes on; Chromium for the explorer)
 	@$(PIP) --editable '.[browser,ray,nlp]' fastcluster
