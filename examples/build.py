@@ -1,6 +1,6 @@
 """Write and run the notebooks of this folder: `python examples/build.py` (needs nbformat, nbclient and ipykernel).
 
-The cells are text here, so that changes can be reviewed; the notebooks contain what the cells printed.
+The cells are text here, so that changes can be reviewed; two of the notebooks contain what the cells printed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,67 @@ def picture(title, kind, provenance, across, up, **columns):
     names = tuple(name for name in columns if name != "x")
     return SVG(draw(Figure("p", title, kind, "p", "x", y=names, **labels), table, standalone=True))
 """
+
+TUTORIAL = [
+    """# One prompt, from the first token to the last logit
+The tutorial as a notebook. It needs nothing but the package: `wren`, a small model, and a text come with it. In tokens, `·` is a space;
+layers, memories (FFN neurons) and positions count from 0, ranks from 1.""",
+    """
+try:
+    import unembed
+except ModuleNotFoundError:
+    %pip install --quiet unembed
+    import unembed
+""",
+    """
+lm = unembed.load()
+trace = lm.trace("The war lasted from 1861")
+trace
+""",
+    """The grid is a lens: the token to which the stream of each position leads, after every layer. What do the parts of the model add to the answer?""",
+    """
+trace.attribution(" until", against=" to", by="component")
+""",
+    """## What a memory promotes
+A memory adds its value vector, times a coefficient, to the stream. Read in the vocabulary, the value vector is a list of tokens.""",
+    """
+from unembed.notebook import memory_card
+
+memory_card(lm, 7, 985)
+""",
+    """## What happens without it
+An attribution says what a part adds. What the model predicts without it takes a second run.""",
+    """
+without = lm.trace("The war lasted from 1861", edits=[unembed.set_coefficient(7, 985, to=0.0)])
+for name, one in (("with", trace), ("without", without)):
+    chances = one.logits().softmax(-1)
+    print(f"{name:8}", *(f"{lm.decode([token])!r} {chances[token]:.0%}" for token in chances.topk(3).indices.tolist()))
+""",
+    """## Where two prompts differ
+Each square shows how much of the answer one activation of the first prompt restores in a run on the second.""",
+    """
+lm.patch("The blue car and the red", "The blue sky and the red", points="resid_pre")
+""",
+    """## The circuit of a prediction
+Heads and memories, and what each adds to the difference of two logits, on all paths. Its test: are the most relevant ones enough, and what is left without them?""",
+    """
+graph = lm.circuit("The dogs", " are", " is", against_prompt="The dog")
+graph
+""",
+    """
+graph.test(sizes=(10, 30))
+""",
+    """## The heads of the model
+Each square is a head: how much it attends to the previous token, on random tokens.""",
+    """
+from unembed.notebook import heads_card
+
+heads_card(unembed.circuits(lm).head_scores(n_sequences=4), "previous_token")
+""",
+    """## A model of your own
+`unembed.load` takes a hub id, a folder, a GGUF file, or a `transformers` model in memory:
+`lm = unembed.load("HuggingFaceTB/SmolLM2-135M-Instruct")`. All of the above works the same.""",
+]
 
 PREDICTION = [
     """# A prediction taken apart
@@ -177,9 +238,17 @@ def notebook(cells: list[str]) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    for name, cells in (("take_a_prediction_apart", PREDICTION), ("a_circuit_in_attn_2l", CIRCUIT)):
+    for name, cells in (
+        ("tutorial", TUTORIAL),
+        ("take_a_prediction_apart", PREDICTION),
+        ("a_circuit_in_attn_2l", CIRCUIT),
+    ):
         made = notebook(cells)
         NotebookClient(made, timeout=300).execute()
+        if name == "tutorial":  # its drawings are made where it is run: each carries what draws it
+            for cell in made.cells:
+                if cell.cell_type == "code":
+                    cell.outputs, cell.execution_count = [], None
         for cell in made.cells:  # without the warnings of libraries
             if cell.cell_type == "code":
                 cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import unembed
 from tests.conftest import tiny
 
 pytest.importorskip("transformer_lens", reason="`make parity` runs these in an environment of their own")
@@ -28,8 +29,6 @@ def pair(name: str) -> tuple[Any, Any]:
     import copy
 
     from transformer_lens.model_bridge import TransformerBridge
-
-    import unembed
 
     lm = tiny(name)
     hf = copy.deepcopy(lm.hf)
@@ -50,6 +49,18 @@ def test_captures_are_the_same(name: str, tokens: torch.Tensor) -> None:
     for layer in range(lm.n_layers):
         for point in points:
             torch.testing.assert_close(run[point][layer], cache[point, layer], **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_bridge_opens_as_the_model_in_it(name: str, tokens: torch.Tensor) -> None:
+    lm, bridge = pair(name)
+    opened = unembed.load(bridge)
+    run = opened.run(tokens, capture=("resid_post", "pattern", "coefficients"))
+    expected = lm.run(tokens, capture=("resid_post", "pattern", "coefficients"))
+    torch.testing.assert_close(run.logits, expected.logits, **TOLERANCE)
+    for layer in range(lm.n_layers):
+        for point in ("resid_post", "pattern", "coefficients"):
+            torch.testing.assert_close(run[point][layer], expected[point][layer], **TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

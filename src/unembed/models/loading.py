@@ -137,11 +137,16 @@ def _open(
     )
 
 
+_INNER = ("_orig_mod", "_module", "original_model")
+"""Where a compiled model, an nnsight model and a TransformerBridge hold the transformers model."""
+
+
 def _unwrapped(model: Any) -> Any:
-    """Return the transformers model inside a compiled one (`torch.compile(model)`) or a PEFT model, merged or not."""
+    """Return the transformers model inside another library's, or inside a PEFT model, merged or not."""
     while not isinstance(model, PreTrainedModel):
-        if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
+        inner = [held for name in _INNER if isinstance(held := getattr(model, name, None), nn.Module)]
+        if inner:
+            model = inner[0]
         elif callable(base := getattr(model, "get_base_model", None)):
             model = base()
         else:
@@ -175,6 +180,12 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
             f"{type(hf).__name__} is in training mode",
             why="dropout would change every number",
             instead="Call model.eval() first",
+        )
+    if not hasattr(hf, "hf_device_map") and any(weight.is_meta for weight in hf.parameters()):
+        raise InvalidInput(
+            f"{type(hf).__name__} holds no weights",
+            why="it was made without them, on the meta device",
+            instead="Load them first (nnsight: dispatch=True)",
         )
     if _needs_loops(hf):
         raise InvalidInput(
