@@ -76,7 +76,8 @@ def model_and_dictionaries() -> tuple[GPT2LMHeadModel, list[Dictionary]]:
 
 def their_model(hf: GPT2LMHeadModel, dictionaries: list[Dictionary]) -> Any:
     """circuit-tracer's replacement model, with the same weights and transcoders."""
-    huggingface_hub.constants.HF_HUB_ENABLE_HF_TRANSFER = False  # gone from huggingface_hub 1, read by circuit-tracer
+    # Gone from huggingface_hub 1, read by circuit-tracer.
+    vars(huggingface_hub.constants)["HF_HUB_ENABLE_HF_TRANSFER"] = False
     from circuit_tracer.replacement_model import (  # pyright: ignore[reportMissingImports]
         replacement_model_transformerlens,
     )
@@ -120,8 +121,8 @@ def our_edges(attached: AttachedDictionary, places: Tensor, answers: list[int]) 
     """
     node = LinearPass.node
 
-    def through_heads(made: LinearPass, own: Tensor, read: Tensor | None) -> Tensor:
-        return linearized(own, read) if own.dim() == 4 and read is not None else node(made, own, read)
+    def through_heads(self: LinearPass, own: Tensor, read: Tensor | None) -> Tensor:
+        return linearized(own, read) if own.dim() == 4 and read is not None else node(self, own, read)
 
     LinearPass.node = through_heads
     try:

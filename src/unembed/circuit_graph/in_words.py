@@ -148,9 +148,13 @@ class CircuitWords:
             )
         return (
             f"reads: the token that a head reads most (and the node that wrote most of it).{named} "
-            f"relevance: logits that pass through a node{differs}; directly: through no later node. Attention "
-            f"patterns, gates and norms stay frozen.{closed}"
+            f"relevance: logits that pass through a node{differs}; directly: through no later node. "
+            f"{self._frozen()} stay frozen.{closed}"
         )
+
+    def _frozen(self) -> str:
+        shared = self.graph.provenance.notes.get("qk") == "shared"
+        return "Gates and norms" if shared else "Attention patterns, gates and norms"
 
 
 def _share(share: Share) -> str:

@@ -19,7 +19,7 @@ from unembed.dictionaries import AttachedDictionary
 from unembed.errors import OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import most_likely
-from unembed.names import SetTo
+from unembed.names import GroupRule, SetTo
 from unembed.results import visible
 from unembed.stream.run import OnePrompt, run
 
@@ -73,7 +73,8 @@ def picture(
 def _groups(graph: CircuitGraph) -> list[NamedNodes]:
     """Return the graph's own groups, and its groups by the rules that need no vocabulary."""
     found: list[NamedNodes] = [("hand", name, nodes) for name, nodes in graph.groups.items()]
-    bare, rules = replace(graph, groups={}), ("role", "values")
+    bare = replace(graph, groups={})
+    rules: tuple[GroupRule, ...] = ("role", "values")
     for by in rules:
         found += [(by, name, nodes) for name, nodes in bare.grouped(by).groups.items() if name not in graph.groups]
     return found

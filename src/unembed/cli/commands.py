@@ -115,6 +115,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 _GROUPS = {
+    "atlas": "Describe the memories (FFN neurons) of a model by rules that run, and test every description.",
     "annotate": "Collect people's names for the concepts of memories (FFN neurons), and measure agreement.",
     "index": "Build, query and check an index: every key's triggers over a corpus, and every value's top tokens.",
     "circuits": "Analyse attention heads as circuits: what they match, what they move, how they compose.",

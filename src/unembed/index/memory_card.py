@@ -211,7 +211,7 @@ def _tokens(
 
 def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
     ways = {"final": ", read through the final norm", "jacobian": ", read by the fitted lens"}
-    through = ways.get(str(provenance.basis), "")
+    through = ways.get(str(provenance.basis), "") if norm else ", so it promotes nothing"
     if "scores" in provenance.notes:
         through += (
             "; scores in standard deviations over the layer's values: what sets it apart, not what it raises most"
