@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from unembed.causality import old_names
@@ -229,7 +229,7 @@ class LanguageModel(Decoder):
 
 
 def load(
-    model: str | Path | nn.Module | None = None,
+    model: object = None,
     *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     revision: str | None = None,
@@ -246,7 +246,8 @@ def load(
 
     Args:
         model: a name that `unembed models` lists ("wren", the default), a hub id, a saved folder, a GGUF file, or a
-            `PreTrainedModel` in memory, which may be compiled (`torch.compile`) or a PEFT model, merged or not.
+            `PreTrainedModel` in memory, which may be compiled (`torch.compile`), a PEFT model, merged or not, or in an
+            nnsight model or a TransformerBridge.
         tokenizer: needed only for a model in memory, or to use another one.
         revision: a branch, tag or commit of the hub.
         offline: use the local cache only.

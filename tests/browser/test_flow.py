@@ -41,7 +41,8 @@ def test_the_picture_shows_the_answer_the_parts_and_the_test(opened, view):
     expect(part(page, "The answer: ·Cook")).to_contain_text("·Cook 78.7 % over ·Scott 0.2 %")
     first = view.nodes[0]
     expect(part(page, "L5H0 at ·Captain")).to_contain_text(f"+{first.relevance:.2f}")
-    assert page.locator(".flow-svg .flow-box:not(.flow-answer):not(.flow-source)").count() == 11  # ten and the others
+    parts = page.locator(".flow-svg .flow-box:not(.flow-answer):not(.flow-source)").count()
+    assert parts in (10, 11)  # ten, and the others where they bring enough for a ribbon
     expect(page.locator(".flow-caption").first).to_have_text(re.compile("^Test "))
     into = page.locator(".flow-ribbon[data-ends$=' -1'] title").all_text_contents()
     assert sum(number(text.rsplit(" ", 1)[1]) for text in into) == pytest.approx(view.explained, abs=0.1)

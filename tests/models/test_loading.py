@@ -47,16 +47,6 @@ def test_the_default_model_is_wren() -> None:
     assert unembed.load().name == "wren"
 
 
-@pytest.mark.parametrize("attribute", ["_module", "original_model", "_orig_mod"])
-def test_a_model_inside_another_librarys_opens(attribute: str) -> None:
-    """nnsight, TransformerBridge and torch.compile each hold the transformers model under a name."""
-    model, tokens = build("llama"), torch.tensor([[3, 4, 5]])
-    outer = torch.nn.Module()
-    setattr(outer, attribute, model)
-    assert unembed.load(outer).hf is model
-    assert torch.equal(unembed.load(outer).run(tokens).logits, unembed.load(model).run(tokens).logits)
-
-
 def test_a_model_without_weights_is_refused() -> None:
     with torch.device("meta"):
         model = build("llama")

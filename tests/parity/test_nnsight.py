@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -14,10 +16,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_an_nnsight_model_opens_and_its_saved_tensor_is_ours(tokens: torch.Tensor) -> None:
-    lm = tiny("gpt2")
-    model = nnsight.NNsight(lm.hf)
+    hf = copy.deepcopy(tiny("gpt2").hf)
+    model = nnsight.NNsight(hf)
     opened = unembed.load(model)
-    assert opened.hf is lm.hf
+    shared = zip(opened.hf.parameters(), hf.parameters(), strict=True)
+    assert all(one.data_ptr() == other.data_ptr() for one, other in shared)
     with model.trace(tokens):
         saved = model.transformer.h[1].mlp.output.save()
     torch.testing.assert_close(opened.run(tokens, capture=("mlp_out",))["mlp_out"][1], saved, rtol=1e-6, atol=1e-6)

@@ -97,7 +97,13 @@ def test_a_layer_is_named_where_nothing_smaller_decides(lm: LanguageModel) -> No
     layer, small = _removal(LAYER, 0.01, 4.0, THE.id), _removal(HEAD, 0.3, 0.2)
     sentence = _first(lm, [layer, small])
     assert sentence.startswith("The FFN of layer 1 decides as a whole: without what it writes here ")
-    assert sentence.endswith("Of 1 heads none does alone; head L1H2 matters most (34% to 30%).")
+    assert sentence.endswith(" Head L1H2 does not alone (34% to 30%).")
+    memory = _removal(MEMORY, 0.31, 0.1)
+    assert _first(lm, [layer, small, memory]).endswith(
+        "Of 2 heads and memories none does alone; head L1H2 matters most (34% to 30%)."
+    )
+    smaller = [_removal(HEAD, 0.339, 0.01), _removal(MEMORY, 0.3399, 0.001)]
+    assert _first(lm, [layer, *smaller]).endswith("Of 2 heads and memories none does alone.")
     assert _first(lm, [layer, _removal(HEAD, 0.1, 1.5)]).startswith("Head L1H2 decides")
 
 
@@ -106,14 +112,14 @@ def test_nothing_is_said_to_decide_where_nothing_does(lm: LanguageModel) -> None
     assert "none decides alone; head L1H2 matters most: without it" in _first(lm, removals)
     # A prediction by a hair is no decision.
     close = [_removal(HEAD, 0.33, 0.05, THE.id)]
-    assert "none decides alone" in _first(lm, close)
+    assert _first(lm, close).startswith("Head L1H2 alone does not decide: without it ")
 
 
 def test_two_chosen_tokens_are_compared_by_the_difference_of_their_logits(lm: LanguageModel) -> None:
     sentence = _first(lm, [_removal(HEAD, 0.1, 2.5)], against=THE.id, difference=4.13)
     assert sentence.startswith("Head L1H2 decides for ") and " over " in sentence
     assert sentence.endswith("without it the difference of their logits falls from +4.13 to +1.63.")
-    assert "none decides alone" in _first(lm, [_removal(HEAD, 0.1, 1.5)], against=THE.id, difference=4.13)
+    assert "alone does not decide" in _first(lm, [_removal(HEAD, 0.1, 1.5)], against=THE.id, difference=4.13)
     lost = _first(lm, [_removal(HEAD, 0.1, 0.5)], against=THE.id, difference=-1.0)
     assert lost.endswith("falls from −1.00 to −1.50.")
 

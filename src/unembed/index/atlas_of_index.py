@@ -17,7 +17,7 @@ from unembed.gallery.descriptions import ATLAS
 from unembed.memories.truth_of_values import unread_windows
 from unembed.models.decoder import Decoder
 from unembed.options import Index as GivenIndex
-from unembed.options import Layers, Option, Progress, Seed
+from unembed.options import Layers, Option, Out, Progress, Seed
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -44,10 +44,10 @@ def atlas_source(index: Index, lm: Decoder) -> AtlasSource:
 def atlas_build(
     model: UnopenedModel,
     *,
-    out: Annotated[Path | None, Option("A new folder; default: atlas in the folder of the index.", "o")] = None,
+    out: Out = None,
     layers: Layers = None,
-    per_layer: Annotated[int | None, Option("Memories drawn at random from each layer; default: all.", low=1)] = None,
-    places: Annotated[
+    drawn: Annotated[int | None, Option("Memories drawn at random from each layer; default: all.", low=1)] = None,
+    passages: Annotated[
         int, Option("Passages at whose ends each value is added; half choose, half test.", low=2)
     ] = PASSAGES,
     index: GivenIndex,
@@ -58,9 +58,9 @@ def atlas_build(
 
     Half of the index's documents suggest rules, a quarter chooses the lines that exceed their control, and a quarter
     tests them. A rule is tested against where the memory fires, the tokens against what adding its value vector does to
-    the predictions. The folder then has memories.parquet, heads.parquet and the card. The same command continues an
-    interrupted build. Traces, `unembed value` and the explorer show the descriptions of an atlas in the folder of its
-    index.
+    the predictions. The folder, by default `atlas` in that of the index, then has memories.parquet, heads.parquet and
+    the card. The same command continues an interrupted build. Traces, `unembed value` and the explorer show the
+    descriptions of an atlas in the folder of its index.
 
     Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
     """
@@ -78,10 +78,10 @@ def atlas_build(
         lm,
         atlas_source(known, lm),
         out or known.path / ATLAS,
-        unread_windows(lm, None, places),
+        unread_windows(lm, None, passages),
         known.provenance,
         layers=layers,
-        per_layer=per_layer,
+        per_layer=drawn,
         seed=seed,
         progress=report,
     )
@@ -89,13 +89,13 @@ def atlas_build(
 
 
 def atlas_card(
-    folder: Annotated[Path, Option("The atlas's folder.", metavar="DIR", argument=True)],
+    atlas: Annotated[Path, Option("The atlas's folder.", metavar="DIR", argument=True)],
 ) -> Answer:
     """Show the card of an atlas: how many memories (FFN neurons) are described, and how their descriptions are tested.
 
     Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
     """
-    found: Card = open_card(folder)
+    found: Card = open_card(atlas)
     return found.answer()
 
 

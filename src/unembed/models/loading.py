@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -37,6 +37,7 @@ from unembed.models.hub import is_local_only
 from unembed.models.load_report import check_weights, heard
 from unembed.models.published_models import PUBLISHED, fetched_folder
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
+from unembed.models.wrapped import unwrapped
 
 TOKEN_COUNTS = "token_counts.json"
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -64,7 +65,7 @@ class Opened:
 
 
 def open_model(
-    model: str | Path | nn.Module | None = None,
+    model: object = None,
     *,
     adapter: str | Path | None = None,
     special_tokens: bool = True,
@@ -86,7 +87,7 @@ def open_model(
 
 
 def _open(
-    model: str | Path | nn.Module | None = None,
+    model: object = None,
     *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     revision: str | None = None,
@@ -97,7 +98,7 @@ def _open(
     offload_folder: str | Path | None = None,
     trust_remote_code: bool = False,
 ) -> Opened:
-    model = _unwrapped(model)
+    model = unwrapped(model)
     if isinstance(model, PreTrainedModel):
         if any(v is not None for v in (revision, dtype, device_map, offload_folder)):
             raise InvalidInput(
@@ -135,23 +136,6 @@ def _open(
         placed=placed,
         trust_remote_code=trust_remote_code,
     )
-
-
-_INNER = ("_orig_mod", "_module", "original_model")
-"""Where a compiled model, an nnsight model and a TransformerBridge hold the transformers model."""
-
-
-def _unwrapped(model: Any) -> Any:
-    """Return the transformers model inside another library's, or inside a PEFT model, merged or not."""
-    while not isinstance(model, PreTrainedModel):
-        inner = [held for name in _INNER if isinstance(held := getattr(model, name, None), nn.Module)]
-        if inner:
-            model = inner[0]
-        elif callable(base := getattr(model, "get_base_model", None)):
-            model = base()
-        else:
-            return model
-    return model
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:

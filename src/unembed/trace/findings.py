@@ -41,6 +41,8 @@ CLOSE = 0.8
 """The share of the largest effect from which on a part comes close to it."""
 GAIN = 0.02
 """The smallest rise of another token's probability that a finding states."""
+SHOWN = 0.005
+"""The smallest fall of the token's probability that a finding states of a part that does not decide."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,25 @@ def _part(lm: Decoder, measured: Measured) -> Finding | None:
         called, without = _capital(_called(lm, layer.part, measured)), _without(lm, layer, measured)
         sentence = f"{called} decides{_over(lm, measured)} as a whole: without what it writes here {without}."
         if best is not None:
-            called = _called(lm, best.part, measured)
-            sentence += f" Of {_count(small)} none does alone; {called} matters most ({_change(best, measured)})."
+            sentence += _not_alone(lm, small, best, measured)
         return _finding(layer, sentence, measured)
     if best is None:
         return None
     called, without = _called(lm, best.part, measured), _without(lm, best, measured)
     sentence = f"Of {_count(small)} none decides alone; {called} matters most: without it {without}."
+    if len(small) == 1:
+        sentence = f"{_capital(called)} alone does not decide: without it {without}."
     return _finding(best, sentence, measured)
+
+
+def _not_alone(lm: Decoder, small: Sequence[Removal], best: Removal, measured: Measured) -> str:
+    """That none of the heads and memories decides, and which matters most where that can be seen."""
+    called, change = _called(lm, best.part, measured), _change(best, measured)
+    if len(small) == 1:
+        return f" {_capital(called)} does not alone ({change})."
+    if measured.difference is None and measured.probability - best.probability < SHOWN:
+        return f" Of {_count(small)} none does alone."
+    return f" Of {_count(small)} none does alone; {called} matters most ({change})."
 
 
 def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:

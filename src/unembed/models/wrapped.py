@@ -1,0 +1,50 @@
+"""The transformers model inside what other libraries make of it: compiled, PEFT, nnsight, TransformerBridge."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+_INNER = ("_orig_mod", "_module", "original_model")
+"""Where a compiled model, an nnsight model and a TransformerBridge hold the transformers model."""
+_BRIDGED = "_original_component"
+"""Where each part of a bridge holds the part that it stands for."""
+_WATCHED = "__nnsight__"
+"""What nnsight sets on each module whose `forward` it replaces."""
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside another library's; what holds none is returned as it is.
+
+    A TransformerBridge puts its own parts into the model, and nnsight replaces how each part runs. The model that is
+    returned is one without these, which shares the weights; what was given stays as it is.
+    """
+    while not isinstance(model, PreTrainedModel):
+        inner = [held for name in _INNER if isinstance(held := getattr(model, name, None), nn.Module)]
+        if inner:
+            model = inner[0]
+        elif callable(base := getattr(model, "get_base_model", None)):
+            model = base()
+        else:
+            return model
+    if any(name.endswith(_BRIDGED) or _WATCHED in vars(part) for name, part in model.named_modules()):
+        return _bare(model, {})
+    return model
+
+
+def _bare(module: nn.Module, done: dict[int, nn.Module]) -> nn.Module:
+    """A module of the same class and tensors, with the parts that bridges stand for, which run as their classes do."""
+    while (original := module._modules.get(_BRIDGED)) is not None:
+        module = original
+    if id(module) not in done:
+        made = done[id(module)] = copy.copy(module)
+        if vars(made).pop(_WATCHED, None) is not None:
+            vars(made).pop("forward", None)
+        made._forward_hooks = OrderedDict(module._forward_hooks)
+        made._forward_pre_hooks = OrderedDict(module._forward_pre_hooks)
+        made._modules = {name: None if part is None else _bare(part, done) for name, part in module._modules.items()}
+    return done[id(module)]
