@@ -165,7 +165,8 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
             why="dropout would change every number",
             instead="Call model.eval() first",
         )
-    if not hasattr(hf, "hf_device_map") and any(weight.is_meta for weight in hf.parameters()):
+    is_fetched = any(hasattr(part, "_hf_hook") for part in hf.modules())  # accelerate brings the weights when needed
+    if not is_fetched and any(weight.is_meta for weight in hf.parameters()):
         raise InvalidInput(
             f"{type(hf).__name__} holds no weights",
             why="it was made without them, on the meta device",
