@@ -34,10 +34,10 @@ from unembed.models.architectures import attention_only  # noqa: F401  (register
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
 from unembed.models.hub import is_local_only
+from unembed.models.inner_model import unwrapped
 from unembed.models.load_report import check_weights, heard
 from unembed.models.published_models import PUBLISHED, fetched_folder
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
-from unembed.models.wrapped import unwrapped
 
 TOKEN_COUNTS = "token_counts.json"
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
