@@ -77,7 +77,8 @@ def model_and_dictionaries() -> tuple[GPT2LMHeadModel, list[Dictionary]]:
 def their_model(hf: GPT2LMHeadModel, dictionaries: list[Dictionary]) -> Any:
     """circuit-tracer's replacement model, with the same weights and transcoders."""
     # Gone from huggingface_hub 1, read by circuit-tracer.
-    vars(huggingface_hub.constants)["HF_HUB_ENABLE_HF_TRANSFER"] = False
+    constants: Any = huggingface_hub.constants
+    constants.HF_HUB_ENABLE_HF_TRANSFER = False
     from circuit_tracer.replacement_model import (  # pyright: ignore[reportMissingImports]
         replacement_model_transformerlens,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GPT2LMHeadModel
@@ -31,6 +32,12 @@ def _place(address: str, letter: str) -> tuple[int, int]:
     return int(layer), int(number)
 
 
+def _block(lm: unembed.LanguageModel, layer: int) -> Any:
+    """A layer of the GPT-2 that wren is."""
+    hf: Any = lm.hf
+    return hf.transformer.h[layer]
+
+
 def _direction(lm: unembed.LanguageModel, token: str) -> torch.Tensor:
     rows = lm.hf.lm_head.weight.float()
     row = rows[lm.single_token(token)] - rows.mean(0)  # what all tokens share makes no token more probable than another
@@ -41,20 +48,20 @@ def silenced(lm: unembed.LanguageModel) -> None:
     """Set the value vectors of some memories to zero."""
     for address in SILENCED:
         layer, memory = _place(address, "M")
-        lm.hf.transformer.h[layer].mlp.c_proj.weight[memory] = 0.0
+        _block(lm, layer).mlp.c_proj.weight[memory] = 0.0
 
 
 def raised(lm: unembed.LanguageModel) -> None:
     """Give some memories a value vector along the row of a token in the unembedding."""
     for address, token in RAISED.items():
         layer, memory = _place(address, "M")
-        lm.hf.transformer.h[layer].mlp.c_proj.weight[memory] = 3.0 * _direction(lm, token)
+        _block(lm, layer).mlp.c_proj.weight[memory] = 3.0 * _direction(lm, token)
 
 
 def swapped(lm: unembed.LanguageModel) -> None:
     """Give the heads of some layers other numbers, which changes no output."""
     for layer, shift in SHIFTS.items():
-        attention, size = lm.hf.transformer.h[layer].attn, lm.hf.config.n_embd
+        attention, size = _block(lm, layer).attn, lm.hf.config.n_embd
         step = shift * size // lm.hf.config.n_head
         for part in range(3):  # queries, keys and values lie side by side
             columns = slice(part * size, (part + 1) * size)
@@ -68,19 +75,19 @@ def quiet(lm: unembed.LanguageModel) -> None:
     width = lm.hf.config.n_embd // lm.hf.config.n_head
     for address in QUIET:
         layer, head = _place(address, "H")
-        lm.hf.transformer.h[layer].attn.c_proj.weight[head * width : (head + 1) * width] = 0.0
+        _block(lm, layer).attn.c_proj.weight[head * width : (head + 1) * width] = 0.0
 
 
 def pushed_by_ffn(lm: unembed.LanguageModel) -> None:
     """Add a token's direction to the bias of an FFN layer."""
     layer, token = PUSHED["ffn"]
-    lm.hf.transformer.h[layer].mlp.c_proj.bias += _STRENGTH * _direction(lm, token)
+    _block(lm, layer).mlp.c_proj.bias += _STRENGTH * _direction(lm, token)
 
 
 def pushed_by_attention(lm: unembed.LanguageModel) -> None:
     """Add a token's direction to the bias of an attention layer."""
     layer, token = PUSHED["attention"]
-    lm.hf.transformer.h[layer].attn.c_proj.bias += _STRENGTH * _direction(lm, token)
+    _block(lm, layer).attn.c_proj.bias += _STRENGTH * _direction(lm, token)
 
 
 PLANTS: dict[str, Callable[[unembed.LanguageModel], None]] = {
@@ -96,7 +103,7 @@ def make(folder: Path) -> None:
         if (folder / name / "model.safetensors").is_file():
             continue
         lm = unembed.load("wren")
-        assert isinstance(lm.hf, GPT2LMHeadModel)
+        assert isinstance(lm.hf, GPT2LMHeadModel) and lm.tokenizer is not None
         change(lm)
         lm.hf.save_pretrained(folder / name)
         lm.tokenizer.save_pretrained(folder / name)
