@@ -35,6 +35,28 @@ def test_the_lens_of_the_cache_folder_comes_before_the_shipped_one() -> None:
     assert lens_identity(lm) == stored_identity(lens_path(fingerprint)) != stored_identity(shipped)
 
 
+def test_a_copy_with_one_changed_memory_is_not_read_by_the_shipped_lens(tmp_path: Path) -> None:
+    lm = unembed.load("wren")
+    with torch.no_grad():
+        lm.hf.transformer.h[5].mlp.c_proj.weight[484] = 0.0
+    lm.hf.save_pretrained(tmp_path / "changed")
+    copy = unembed.load(tmp_path / "changed")
+    assert shipped_lens(sampled_fingerprint(copy)) is not None  # the samples miss the change
+    assert cached_lens(copy) is None and cached_lens(unembed.load("wren")) is not None
+
+
+def test_a_copy_reads_no_weights_where_no_lens_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = unembed.load("attn-2l").hf
+    copy.save_pretrained(tmp_path / "mine")
+    lm = unembed.load(tmp_path / "mine")
+
+    def refused(_: object) -> str:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr("unembed.models.fingerprint.sampled_fingerprint", refused)
+    assert cached_lens(lm) is None
+
+
 def test_a_model_without_a_lens_is_refused_with_what_to_do() -> None:
     lm = unembed.load("attn-2l")
     assert cached_lens(lm) is None and lens_identity(lm) is None

@@ -3,7 +3,7 @@
 A memory fires at the positions of the text where its coefficient, at one sign, is among its largest: those that the
 index stores. The score is the balanced accuracy of the rule: the mean of the share of firings at which it is true, and
 of the share of all other positions at which it is false. That is the expected accuracy on positions drawn to contain
-as many firings as not. Beside it stands the same rule on the firings of random memories of the layer.
+as many firings as not. Its control is the accuracy of the same rule on the firings of random memories of the layer.
 """
 
 from __future__ import annotations

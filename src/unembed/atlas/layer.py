@@ -195,17 +195,17 @@ class LayerDescriber:
             chosen += [i for i, score in zip(rows, scores, strict=True) if score.passes]
             progress(start)
         lines: dict[tuple[int, Pole], Line] = {(one.index, one.pole): self._line(layer, one) for one in ruled}
-        kept = [ruled[i] for i in chosen]
+        passing = [ruled[i] for i in chosen]
         # Another memory's description, as a control of both tests: that of the next described one, in a drawn order.
-        order = rng.permutation(len(kept))
-        other = {int(order[k]): int(order[k - 1]) for k in range(len(kept))} if len(kept) > 1 else {}
-        for start, shares in self._shares(layer, kept, "test"):
+        order = rng.permutation(len(passing))
+        other = {int(order[k]): int(order[k - 1]) for k in range(len(passing))} if len(passing) > 1 else {}
+        for start, shares in self._shares(layer, passing, "test"):
             rows = range(start, start + len(shares))
             own_controls = [controls[chosen[i]] for i in rows]
             scores = output_scores(shares, [names[chosen[i]] for i in rows], own_controls)
             random = output_scores(shares, [names[chosen[other.get(i, i)]] for i in rows], own_controls)
             for i, score, of_random in zip(rows, scores, random, strict=True):
-                one = kept[i]
+                one = passing[i]
                 line = replace(
                     lines[one.index, one.pole],
                     verdict="described",
@@ -218,7 +218,7 @@ class LayerDescriber:
                     line = replace(
                         line,
                         random_output_passes=of_random.passes,
-                        random_input_passes=self._random_input(layer, one, kept[other[i]], lines),
+                        random_input_passes=self._random_input(layer, one, passing[other[i]], lines),
                     )
                 lines[one.index, one.pole] = line
             progress(len(ruled) // 2 + start)

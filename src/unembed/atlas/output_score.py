@@ -3,8 +3,8 @@
 The value, with the sign of the coefficient, is added to the stream after its layer at the end of a few passages, at a
 tenth of the stream's length there, and the layers that follow are run (`memories.value_effects`). The change of each
 token's logit, averaged over the passages, is compared with those of tokens that are as frequent in the index's text:
-the score is the mean share of them that rise less than a named token does. 0.5 is what chance gives. Beside it stands
-the same share for the tokens that descriptions of other memories (FFN neurons) of the layer name.
+the score is the mean share of them that rise less than a named token does. Chance gives 0.5. The
+control is the same share for the tokens that descriptions of other memories (FFN neurons) of the layer name.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ KEYS_AT_ONCE = 32_768
 class LastPosition:
     """Reruns of one prompt in which only activations at its last position are replaced."""
 
-    def __init__(self, rerun: Rerun, kept: Mapping[int, Attended]) -> None:
+    def __init__(self, rerun: Rerun, keys: Mapping[int, Attended]) -> None:
         """Prepare reruns of the prompt's last position.
 
         Args:
             rerun: the unchanged run.
-            kept: the keys and values of that run, or of one of more tokens that begin with these.
+            keys: the keys and values of that run, or of one of more tokens that begin with these.
         """
-        self._rerun, self._kept, self._position = rerun, dict(kept), rerun.n_pos - 1
+        self._rerun, self._keys, self._position = rerun, dict(keys), rerun.n_pos - 1
 
     @torch.no_grad()
     def logits(self, rows: Sequence[Row]) -> tuple[Float[Tensor, " d_vocab"], Float[Tensor, "row d_vocab"]] | None:
@@ -87,6 +87,6 @@ class LastPosition:
         ids = rerun.ids[:, self._position :].expand(n, 1)
         places = torch.full_like(ids, self._position)
         guard = memory_guard(f"{n} rows of one token after {self._position}")
-        with guard, passes as current, attending_to(lm, self._kept, self._position):
+        with guard, passes as current, attending_to(lm, self._keys, self._position):
             current.starts_at = self._position
             return lm.hf(ids, position_ids=places, **cache_argument(lm), **current.arguments).logits[:, 0]

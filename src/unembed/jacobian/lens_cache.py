@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unembed.errors import InvalidInput
-from unembed.models.shipped_models import shipped_lens
+from unembed.models.shipped_models import SHIPPED, shipped_lens
 from unembed.results.cache import cache_folder
 
 if TYPE_CHECKING:  # whether there is a lens is known without torch
@@ -52,14 +52,20 @@ def stored_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> Jacob
 def cached_lens(lm: Decoder) -> JacobianLens | None:
     """The lens that `unembed fit-lens` kept for a model, else the one that ships with it; None where there is none.
 
+    A shipped lens is for the shipped model: a copy under another name may have weights that its fingerprint misses.
+
     Raises:
         InvalidInput: the file is damaged.
     """
     from unembed.jacobian.lens import open_lens
     from unembed.models.fingerprint import sampled_fingerprint
 
-    path = lens_file(sampled_fingerprint(lm))
-    return None if path is None else open_lens(path)
+    is_shipped = lm.name in SHIPPED
+    if not is_shipped and next(iter(lens_path("x").parent.glob("*.lens")), None) is None:
+        return None  # the weights, which may lie on disk, need not be read
+    fingerprint = sampled_fingerprint(lm)
+    path = lens_file(fingerprint) if is_shipped else lens_path(fingerprint)
+    return open_lens(path) if path is not None and path.exists() else None
 
 
 def own_lens(lm: Decoder) -> JacobianLens:
