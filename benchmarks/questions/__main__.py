@@ -29,8 +29,12 @@ def main() -> int:
     if options.what == "make":
         return 0
     if options.what == "grade":
-        lines = options.path.read_text("utf-8").splitlines()
-        right = graded([json.loads(line) for line in lines if line.strip()], asked)
+        try:
+            lines = options.path.read_text("utf-8").splitlines()
+            right = graded([json.loads(line) for line in lines if line.strip()], asked)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f'{options.path}: {error}. Give a file with lines of {{"id": ..., "answer": ...}}.', file=sys.stderr)
+            return 1
     else:
         right = {}
         for one, said in replayed(asked, options.path):
