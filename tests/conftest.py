@@ -13,11 +13,9 @@ USER_CACHE = os.environ.get("UNEMBED_CACHE")
 os.environ["UNEMBED_CACHE"] = f"{tempfile.gettempdir()}/unembed-tests-{os.getpid()}"
 os.environ["UNEMBED_READY_INDEX"] = "never"
 
-from jaxtyping import install_import_hook
-
 from tests import run_time_checks
 
-install_import_hook("unembed", f"{run_time_checks.__name__}.checked")
+run_time_checks.install("unembed")
 
 from collections.abc import Iterator
 from functools import cache
