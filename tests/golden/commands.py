@@ -114,6 +114,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "circuits/virtual-weights": (TABLE, "circuits virtual-weights L1H2 --top 5"),
     "circuits/virtual-weights/memory": (TEXT, "circuits virtual-weights L1M5 --top 5"),
     "circuits/look": (TABLE, f"circuits look L1H2 '{PROMPT}'"),
+    "circuits/look/against": (TEXT, f"circuits look L1H2 '{PROMPT}' --token ' the' --against ' a'"),
     "circuits/look/token": (TEXT, f"circuits look 1 2 '{PROMPT}' --token ' the' --position 4"),
     "circuits/scores": (TABLE, f"circuits scores L1H2 '{PROMPT}'"),
     "circuits/virtual-head": (TABLE, "circuits virtual-head L0H1 L1H2 --top 5"),
@@ -145,8 +146,8 @@ ATTENTION_ONLY = {
     "attn-2l": (
         "circuits/heads", "circuits/head", "circuits/composition", "circuits/induction", "circuits/expand",
         "circuits/expand/token", "circuits/virtual-head/prompt", "circuits/term-importance",
-        "circuits/in-context/without", "circuits/look", "circuits/scores", "circuits/stream", "explain/source",
-        "ablate", "patch/heads",
+        "circuits/in-context/without", "circuits/look", "circuits/look/against", "circuits/scores", "circuits/stream",
+        "explain/source", "ablate", "patch/heads",
     ),
 }  # fmt: skip
 """Models without feed-forward layers, and the commands that are run on them."""

@@ -179,7 +179,9 @@ class ServerState:
 
     def _unless_superseded(self, work: Callable[[], bytes], key: tuple[str, str]) -> Callable[[], bytes]:
         """Return the same work, which fails if a newer request of the page arrived while it waited."""
-        mine = self._newest[key] = object()
+        mine = object()
+        with self._lock:
+            self._newest[key] = mine
 
         def run() -> bytes:
             if self._newest.get(key) is not mine:
@@ -187,8 +189,9 @@ class ServerState:
             try:
                 return work()
             finally:
-                if self._newest.get(key) is mine:
-                    del self._newest[key]
+                with self._lock:
+                    if self._newest.get(key) is mine:
+                        del self._newest[key]
 
         return run
 

@@ -139,6 +139,9 @@ def test_the_two_pictures_of_a_position(name: str) -> None:
     rows = lm.trace(tokens).attribution(7, against=40, by="source").rows
     shares = torch.tensor([r.contribution for r in rows if (r.layer, r.index) == (1, 2) and r.source is not None])
     torch.testing.assert_close((one.effect - other.effect).float(), shares.float(), rtol=1e-4, atol=1e-5)
+    difference = source_effects(circuits, tokens, 1, 2, 4, 7, against=40)
+    assert (difference.token, difference.against) == (7, 40)
+    torch.testing.assert_close(difference.effect.float(), shares.float(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("model_type", ["minimax", "doge", "qwen3_next"])

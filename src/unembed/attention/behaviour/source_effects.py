@@ -19,7 +19,7 @@ from unembed.document.exhibits import drawing, exhibit
 from unembed.document.model import Answer, Screen, Section
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
-from unembed.options import Head, Position, Prompt, Token
+from unembed.options import Against, Head, Position, Prompt, Token
 from unembed.results import Displayed, Provenance, Table, visible
 from unembed.stream.run import Tokens, position_of, run
 
@@ -30,14 +30,16 @@ class SourceEffects(Displayed):
 
     Attributes:
         attention: to each earlier position, and itself.
-        effect: what each source adds to the token's logit, above the mean over all tokens: attention included.
+        effect: what each source adds to the token's logit, above that of `against`: attention included.
         token: the token whose logit is meant.
+        against: the token whose logit is subtracted; None for the mean over all tokens.
     """
 
     attention: Float[Tensor, " src"]
     effect: Float[Tensor, " src"]
     token: int
     provenance: Provenance
+    against: int | None = None
 
     def to_table(self) -> Table:
         """One row for each source."""
@@ -51,17 +53,27 @@ class SourceEffects(Displayed):
 
 @torch.no_grad()
 def source_effects(
-    circuits: HeadMatrices, tokens: Tokens, layer: int, head: int, position: int, token: str | int
+    circuits: HeadMatrices,
+    tokens: Tokens,
+    layer: int,
+    head: int,
+    position: int,
+    token: str | int,
+    against: str | int | None = None,
 ) -> SourceEffects:
     """Compute the attention of one head at one position, and what each source adds to a token's logit.
 
     Patterns and norm scales are those of the run; biases are left out.
+
+    Args:
+        against: the token whose logit is subtracted; None for the mean over all tokens.
 
     Raises:
         OutOfRange: there is no such head or position.
     """
     lm = circuits.lm
     (layer, head), target = lm.layer_and_head(layer, head), lm.single_token(token)
+    other = None if against is None else lm.single_token(against)
     frozen = frozen_run(lm, tokens)
     one = frozen.layers[layer]
     position = position_of(frozen.run, position)
@@ -72,9 +84,11 @@ def source_effects(
     norm = lm.structure.final_norm
     read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
     W_U = lm.weights.W_U.to(written.dtype)
-    effect = read @ (W_U[:, target] - W_U.mean(dim=1)) * lm.structure.logit_scale
-    provenance = lm.provenance(notes={"layer": layer, "head": head, "position": position, "token": target})
-    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance)
+    base = W_U.mean(dim=1) if other is None else W_U[:, other]
+    effect = read @ (W_U[:, target] - base) * lm.structure.logit_scale
+    notes = {"layer": layer, "head": head, "position": position, "token": target}
+    provenance = lm.provenance(notes=notes if other is None else {**notes, "against": other})
+    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance, other)
 
 
 def look_section(
@@ -84,6 +98,7 @@ def look_section(
     head: int,
     position: int,
     token: str | int | None,
+    against: str | int | None,
     provenance: Provenance,
 ) -> Section:
     """Show where a head attends from one position, and what each source adds to the logit of one token there.
@@ -91,6 +106,7 @@ def look_section(
     Args:
         position: the position of the prompt; negative from its end.
         token: the token whose logit is meant; the predicted one when None.
+        against: the token whose logit is subtracted; None for the mean over all tokens.
 
     Raises:
         OutOfRange: there is no such head or position.
@@ -100,7 +116,7 @@ def look_section(
     at = position_of(seen, position)
     target = int(seen.logits[0, at].argmax()) if token is None else token
     layer, head = lm.layer_and_head(layer, head)
-    effects = source_effects(circuits, seen.tokens, layer, head, at, target)
+    effects = source_effects(circuits, seen.tokens, layer, head, at, target, against)
     return effects_section(lm, seen.tokens[0], effects, head_name(layer, head), provenance)
 
 
@@ -124,6 +140,11 @@ def effects_section(
     """
     n = len(effects.attention)
     token = visible(lm.token_strings([effects.token])[0])
+    base = (
+        "the mean of all tokens"
+        if effects.against is None
+        else f"that of `{visible(lm.token_strings([effects.against])[0])}`"
+    )
     names = lm.token_strings(tokens[:n])
     columns = {
         "position": list(range(n)),
@@ -134,7 +155,7 @@ def effects_section(
     text = (
         *text,
         f"At position {n - 1}, `{visible(names[-1])}`. Attention: how much the head reads each source. Effect: what "
-        f"reading it adds to the logit of `{token}`, above the mean of all tokens; patterns and norms as in the run.",
+        f"reading it adds to the logit of `{token}`, above {base}; patterns and norms as in the run.",
     )
     figures = tuple(
         drawing("text", f"{table}_{y}", drawn, "token", y, table, percent=y == "attention", published=NO_NUMBERS)
@@ -145,7 +166,13 @@ def effects_section(
 
 
 def look_answer(
-    circuits: HeadMatrices, head: Head, prompt: Prompt, *, token: Token = None, position: Position = -1
+    circuits: HeadMatrices,
+    head: Head,
+    prompt: Prompt,
+    *,
+    token: Token = None,
+    against: Against = None,
+    position: Position = -1,
 ) -> Answer:
     """Show where a head attends from one position, and what each source adds to a token's logit.
 
@@ -153,7 +180,8 @@ def look_answer(
     direct share; later parts can change it.
     """
     provenance = circuits.lm.provenance()
-    made = look_section(circuits, prompt, *head, position, token, provenance)
+    other = None if against == "none" else against
+    made = look_section(circuits, prompt, *head, position, token, other, provenance)
     at = None if position == -1 else str(position % circuits.lm.encode(prompt).shape[-1])
     screen = Screen("heads", {"prompt": prompt, "position": at, "head": str(head), "token": token})
     return Answer(f"Head {head} of {circuits.lm.name} at one position", (made,), provenance, screen=screen)
