@@ -63,9 +63,53 @@ def test_the_words_say_what_the_graph_holds(wren: LanguageModel) -> None:
     name = graph.nodes["name"][0]
     direct = {e["source"]: e["weight"] for e in graph.edges.rows() if e["target"] == "metric"}
     assert chain["directly"][0] == direct[name]
-    assert 'Why "·are" rather than "·is" after "The dogs"' in words.subject
+    leads = f'Why "·are" leads "·is" by {graph.metric:.2f} logits after "The dogs"'
+    assert words.subject == f'{leads}, but trails it by {-graph.counterfactual_metric:.2f} after "The dog"'
     assert words.first().startswith(name.split("@")[0])
-    assert f"{graph.nodes['relevance'][0]:+.2f}" in words.first()
+    whole = graph.metric - graph.counterfactual_metric
+    passes = f"{graph.nodes['relevance'][0]:.2f} of the {whole:.2f} logits between the two prompts pass through it"
+    assert passes in words.first() and f'it adds {direct[name]:.2f} to "·are" over "·is" directly' in words.first()
+
+
+def test_without_it_is_what_the_model_predicts_with_the_head_of_the_counterfactual(wren: LanguageModel) -> None:
+    answer = circuit_answer(wren, "The dogs", token=" are", against=" is", against_prompt="The dog", max_nodes=20)
+    row = next(row for row in answer.sections[0].exhibits[0].table.rows() if row["node"].startswith("L0H"))
+    head = int(row["node"].removeprefix("L0H"))
+    mixed: list[torch.Tensor] = []
+
+    def recorded(_module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Record what all heads give to the output projection, then put the head's first record into the last token."""
+        mixed.append(given[0])
+        changed, columns = given[0].clone(), slice(head * wren.d_head, (head + 1) * wren.d_head)
+        changed[0, -1, columns] = mixed[0][0, -1, columns]
+        return (changed,)
+
+    hook = wren.hf.transformer.h[0].attn.c_proj.register_forward_pre_hook(recorded)
+    with hook, torch.no_grad():
+        wren.hf(wren.encode("The dog"))
+        logits = wren.hf(wren.encode("The dogs")).logits[0, -1]
+    assert row["without_it"] == pytest.approx(
+        float(logits[wren.single_token(" are")] - logits[wren.single_token(" is")]), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "against", "counterfactual", "expected"),
+    [
+        ("The dog", " is", "The dogs", 'Why "·are" trails "·is" by {}, but leads it by {} after "The dogs"'),
+        ("The dogs", " is", "The cats", 'Why "·are" leads "·is" by {}, and by {} after "The cats"'),
+        ("The dogs", None, "The dog", 'Why "·are" has a logit of {}, and one of {} after "The dog"'),
+        ("The dogs", None, None, 'Why "·are" has a logit of {}'),
+    ],
+)
+def test_the_first_line_says_which_answer_leads(
+    wren: LanguageModel, prompt: str, against: str | None, counterfactual: str | None, expected: str
+) -> None:
+    graph = circuit(wren, prompt, " are", against, counterfactual, max_nodes=2)
+    logits = "" if against is None else " logits"
+    other = graph.counterfactual_metric or 0.0
+    ours = f'{abs(graph.metric):.2f}{logits} after "{prompt}"', f"{abs(other):.2f}"
+    assert CircuitWords(graph).subject == expected.format(*ours[: expected.count("{}")])
 
 
 def test_without_a_counterfactual_the_test_says_what_removing_does(wren: LanguageModel) -> None:
@@ -78,8 +122,12 @@ def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
     line = ["circuit", "The dogs", "--token", " are", "--against", " is", "--out", str(tmp_path / "graph")]
     printed = CliRunner().invoke(app, line, env={"COLUMNS": "100"})
     assert printed.exit_code == 0, printed.output
-    assert "Test in the model itself: copied from the prompt" in printed.output and "relevance:" in printed.output
-    assert len(printed.output.splitlines()) < 26
+    words = " ".join(printed.output.split())
+    assert "copied into the other prompt's run" in words and "Without it, with what it writes" in words
+    # A title of two lines, the head and the line of the table, four nodes, what the first does, and the test; then the
+    # provenance.
+    lines = [line for line in printed.output.splitlines() if line.strip()]
+    assert len(lines[: next(i for i, line in enumerate(lines) if line.startswith("wren"))]) <= 15
     assert unembed.open_result(tmp_path / "graph").metric == pytest.approx(
         unembed.load().circuit("The dogs", " are", " is").metric, abs=1e-5
     )

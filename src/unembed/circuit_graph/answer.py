@@ -12,11 +12,12 @@ from unembed.analyses import Analysis, Cost, Needs
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
 from unembed.circuit_graph.graph import CircuitGraph
-from unembed.circuit_graph.in_words import CircuitWords, test_in_words
+from unembed.circuit_graph.in_words import BRIEF, CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.outcome_tables import outcome_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
-from unembed.circuit_graph.tested_picture import picture
+from unembed.circuit_graph.removal_of_each import Removal, removal_of_each
+from unembed.circuit_graph.tested_picture import picture, usual_value
 from unembed.circuit_graph.viewer_graph import viewer_graph
 from unembed.dictionaries import AttachedDictionary, Dictionary, attach, open_dictionary
 from unembed.document.model import Answer, Exhibit, Section
@@ -80,7 +81,7 @@ def circuit_answer(
         ),
     ] = "constant",
     max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
-    nodes: Annotated[int, Option("Nodes shown.", low=1)] = 6,
+    nodes: Annotated[int, Option("Nodes shown.", low=1)] = 4,
     sizes: Annotated[
         list[int] | None, Option("Number of nodes tested; repeatable. Default: 10, 30, 100.", low=1)
     ] = None,
@@ -140,7 +141,7 @@ def circuit_answer(
     if viewer is not None and prompt is None:
         raise InvalidInput("--viewer without a prompt", why="a viewer shows one prompt", instead="Give a prompt")
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
-    form = _Form(nodes, group_by, tuple(group or ()), change, times, out, viewer)
+    form = _Form(nodes, group_by, tuple(group or ()), change, times, out, viewer, set_to)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
     dictionary = _attached(lm, dictionaries or ())
@@ -211,6 +212,7 @@ class _Form:
     factor: float
     out: Path | None
     viewer: Path | None
+    set_to: SetTo | None
 
     def answer(self, graph: CircuitGraph, tests: Sequence[tuple[str, Exhibit]], texts: tuple[str, ...] = ()) -> Answer:
         """Return the graph in words, its tests, and what the prediction becomes when its groups are changed."""
@@ -221,15 +223,20 @@ class _Form:
             graph.save(self.out)
         if self.viewer is not None:
             write_whole(self.viewer, json.dumps(viewer_graph(graph), ensure_ascii=False, allow_nan=False))
-        words = CircuitWords(graph)
-        exhibits = [Exhibit("chain", words.chain(self.nodes))]
+        words, to = CircuitWords(graph), self.set_to or usual_value(graph.cases[0], graph.dictionary)
+        removals = self._removals(graph, words, to)
+        chain = words.chain(self.nodes, removals)
+        brief = tuple(name for name in BRIEF if name in chain.column_names)
+        exhibits = [Exhibit("chain", chain, brief=brief)]
         if graph.groups:
             change = self.change or ("patch" if graph.is_paired else "silence")
             exhibits.append(Exhibit("groups", graph.intervene(change, factor=self.factor)))
-        exhibits += [Exhibit("nodes", graph.nodes, folded=True), Exhibit("edges", graph.edges, folded=True)]
+        exhibits.append(Exhibit("nodes", graph.nodes, note=words.how(), folded=True))
+        exhibits.append(Exhibit("edges", graph.edges, folded=True))
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]
-        section = Section("The circuit", (words.first(), *shown, *texts, words.how()), tuple(exhibits))
+        said = (words.first(removals, to), *shown, *texts, words.unopened())
+        section = Section("The circuit", tuple(text for text in said if text), tuple(exhibits))
         return Answer(
             words.subject,
             (section,),
@@ -237,6 +244,16 @@ class _Form:
             main="nodes",
             drawing=lambda: picture(graph, test=shown).to_dict(),
         )
+
+    def _removals(self, graph: CircuitGraph, words: CircuitWords, to: SetTo) -> dict[str, Removal]:
+        """Measure the prediction without each node that is shown; nothing for several prompts."""
+        if len(graph.cases) > 1:
+            return {}
+        assert graph.lm is not None
+        names = [row["name"] for row in words.first_nodes(self.nodes)]
+        nodes = [graph.node(name) for name in names]
+        found = removal_of_each(graph.lm, graph.cases[0], nodes, to, graph.dictionary)
+        return dict(zip(names, found[1:], strict=True))
 
 
 def _of_file(lm: Decoder, path: Path, dictionary: AttachedDictionary | None, test: _Test, form: _Form) -> Answer:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
 from unembed.circuit_graph.labels import read_position, text_of
-from unembed.names import parse_head
+from unembed.circuit_graph.removal_of_each import Removal
+from unembed.names import SetTo, parse_head
 from unembed.results import Table, visible
 
-_WAYS = 2
-"""Nodes named through which another acts."""
 _TOKENS = 2
 """Promoted tokens shown."""
+_MOST = 0.5
+"""The share of what a node reads from which one writer is named."""
+BRIEF = ("node", "at", "reads", "promotes", "relevance", "without_it")
+"""Columns of the chain that a terminal shows."""
 
 
 def quoted(text: str) -> str:
@@ -48,15 +51,34 @@ class CircuitWords:
     def subject(self) -> str:
         """Say in one line what is explained."""
         graph, case = self.graph, self.graph.cases[0]
-        other = graph.counterfactual_metric
+        after, after_other = f" after {self._text(case.prompt)}", ""
         if not self.is_one:
-            with_other = "" if other is None else f"; {other:+.2f} after the counterfactuals"
-            return f"What {len(graph.cases)} prompts have in common: {graph.metric:+.2f} logits{with_other}"
-        against = f" rather than {self.answers[1]}" if case.against is not None else ""
-        with_other = ""
-        if other is not None and case.counterfactual is not None:
-            with_other = f"; {other:+.2f} after {self._text(case.counterfactual)}"
-        return f"Why {self.answers[0]}{against} after {self._text(case.prompt)}: {graph.metric:+.2f} logits{with_other}"
+            after = f", the mean over {len(graph.cases)} prompts"
+        if graph.counterfactual_metric is not None and case.counterfactual is not None:
+            other = self._text(case.counterfactual) if self.is_one else "the counterfactuals"
+            after_other = f", {self._compared(graph.counterfactual_metric)} after {other}"
+        return f"Why {self._first_answer} {self._stands(graph.metric)}{after}{after_other}"
+
+    @property
+    def _first_answer(self) -> str:
+        if self.is_one:
+            return self.answers[0]
+        return "the answer" if self.graph.cases[0].against is None else "the first answer"
+
+    def _stands(self, metric: float) -> str:
+        """Say by how much the answer leads the other, or its logit."""
+        if self.graph.cases[0].against is None:
+            return f"has a logit of {metric:.2f}"
+        other = self.answers[1] if self.is_one else "the second"
+        return f"{_leads(metric)} {other} by {abs(metric):.2f} logits"
+
+    def _compared(self, metric: float) -> str:
+        """Say the same of the counterfactual, where only what differs is repeated."""
+        if self.graph.cases[0].against is None:
+            return f"and one of {metric:.2f}"
+        if _leads(metric) == _leads(self.graph.metric):
+            return f"and by {abs(metric):.2f}"
+        return f"but {_leads(metric)} it by {abs(metric):.2f}"
 
     def _text(self, tokens: Sequence[int]) -> str:
         return f'"{visible(text_of(self.lm, tokens), prose=True)}"'
@@ -72,18 +94,17 @@ class CircuitWords:
         return read_position(self.rows[name]["label"])
 
     def reads(self, name: str) -> str:
-        """Say what a node reads: the token of a head, and the node of the graph of which it reads most."""
-        sign = 1.0 if self.rows[name]["relevance"] >= 0 else -1.0
+        """Say what a node reads: the token of a head, and the node that wrote at least half of what it reads."""
+        relevance = self.rows[name]["relevance"]
         found = [
-            source
+            source.split("@")[0]
             for source, weight in self.into.get(name, [])
-            if self.rows[source]["kind"] in KINDS and weight * sign > 0
+            if self.rows[source]["kind"] in KINDS and relevance and weight / relevance >= _MOST
         ]
-        most = found[0].split("@")[0] if found else ""
         if self.rows[name]["kind"] != "head":
-            return most or "other parts"
+            return found[0] if found else "many parts"
         token = self.place(self.read_position(name))
-        return f"{token} ({most})" if most else token
+        return f"{token} ({found[0]})" if found else token
 
     def directly(self, name: str) -> float:
         """Say what a node adds to the metric without passing through other nodes."""
@@ -93,9 +114,14 @@ class CircuitWords:
         """The first tokens that a node promotes."""
         return " ".join(label.split("promotes ")[1].split(" ")[:_TOKENS])
 
-    def chain(self, top: int) -> Table:
-        """The most relevant nodes: where they are, what they read, what they promote, what they add."""
-        chosen = [row for row in self.rows.values() if row["kind"] in KINDS][:top]
+    def chain(self, top: int, removals: Mapping[str, Removal] | None = None) -> Table:
+        """The most relevant nodes: where they are, what they read and promote, what they add, and the metric without.
+
+        Args:
+            top: nodes.
+            removals: the prediction without a node, by name; without them there is no such column.
+        """
+        chosen = self.first_nodes(top)
         columns: dict[str, list[Any]] = {
             "node": [row["name"].split("@")[0] for row in chosen],
             "at": [self.place(row["position"]) for row in chosen],
@@ -104,57 +130,93 @@ class CircuitWords:
             "relevance": [row["relevance"] for row in chosen],
             "directly": [self.directly(row["name"]) for row in chosen],
         }
+        if removals:
+            columns["without_it"] = [removals[row["name"]].metric for row in chosen]
         return Table(self.subject, columns, self.graph.provenance)
 
-    def first(self) -> str:
-        """The most relevant node in a sentence."""
-        row = next((row for row in self.rows.values() if row["kind"] in KINDS), None)
+    def first_nodes(self, top: int) -> list[dict[str, Any]]:
+        """Return the rows of the most relevant heads, memories and features."""
+        return [row for row in self.rows.values() if row["kind"] in KINDS][:top]
+
+    def first(self, removals: Mapping[str, Removal] | None = None, to: SetTo = "zero") -> str:
+        """The most relevant node in three sentences: what it is, what passes through it, the prediction without it.
+
+        Args:
+            removals: the prediction without a node, by name.
+            to: what the node's output was set to.
+        """
+        row = next(iter(self.first_nodes(1)), None)
         if row is None:
             return ""
-        name, last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1) and self.is_one
-        short, at, layer = name.split("@")[0], self.place(row["position"]), row["layer"]
-        at = f"the last token, {at}," if last else at
-        writes = ""
-        if abs(self.directly(name)) >= abs(row["relevance"]) / 2:
-            writes = " and promotes " + " and ".join(self.promotes(row["label"]).split(" "))
+        sentences = [self._is(row), self._passes(row["name"], row["relevance"])]
+        if removals:
+            sentences.append(f"Without it, {self._set(to)}, {self._becomes(removals[row['name']].metric)}.")
+        return " ".join(sentences)
+
+    def _is(self, row: dict[str, Any]) -> str:
+        """What a node is, where it is, and what it reads."""
+        name, is_last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1)
+        short, layer = name.split("@")[0], row["layer"]
+        place = self.place(row["position"])
+        at = f"the last token, {place}," if is_last and self.is_one else place if self.is_one else f"the {place} token"
         if row["kind"] == "head":
-            what = f"attention head {parse_head(short).head} of layer {layer}"
             reads = self.place(self.read_position(name))
-        else:
-            what = "a feature of the dictionary at" if row["kind"] == "feature" else "a memory (FFN neuron) of"
-            what, reads = f"{what} layer {layer}", self.reads(name)
-        return f"{short} is {what}: at {at} it reads {reads}{writes}. {self._passes(name, row['relevance'])}"
+            reads = reads if self.is_one else f"the {reads} token"
+            return f"{short} is attention head {parse_head(short).head} of layer {layer}: at {at} it reads {reads}."
+        what = (
+            "a feature of the dictionary at" if row["kind"] == "feature" else f"memory (FFN neuron) {row['index']} of"
+        )
+        promotes = " and ".join(self.promotes(row["label"]).split(" "))
+        return f"{short} is {what} layer {layer}: at {at} it promotes {promotes}."
 
     def _passes(self, name: str, relevance: float) -> str:
-        """How much of the metric passes through a node, and where it goes on."""
+        """How much of the metric passes through a node, and how much of it straight on to the answer."""
         graph = self.graph
         whole = graph.metric - (graph.counterfactual_metric or 0.0)
-        of = " by which the prompts differ" if graph.is_paired else ""
-        ways = sorted((e for e in self.out_of.get(name, []) if e[0] != METRIC), key=lambda e: -abs(e[1]))
-        on = [f"{weight:+.2f} on through {to.split('@')[0]}" for to, weight in ways[:_WAYS]]
-        goes = ", ".join([f"{self.directly(name):+.2f} straight to the answer", *on])
-        return f"Of the {whole:+.2f} logits{of}, {relevance:+.2f} pass through it: {goes}."
+        between = ""
+        if graph.is_paired:
+            between = " between the two prompts" if self.is_one else " between prompts and counterfactuals"
+        answer = self._first_answer
+        if graph.cases[0].against is not None:
+            answer += f" over {self.answers[1] if self.is_one else 'the second'}"
+        return (
+            f"With {self._frozen()} fixed, {relevance:.2f} of the {whole:.2f} logits{between} pass through it "
+            f"(relevance); it adds {self.directly(name):.2f} to {answer} directly."
+        )
+
+    def _set(self, to: SetTo) -> str:
+        counterfactual = self.graph.cases[0].counterfactual
+        if to == "zero":
+            return "with 0 in its place"
+        if to == "corpus" or counterfactual is None:
+            return "with its mean over a text in its place"
+        return f"with what it writes after {self._text(counterfactual)}"
+
+    def _becomes(self, metric: float) -> str:
+        """Say which answer leads, and by how much."""
+        if self.graph.cases[0].against is None:
+            return f"the logit of {self.answers[0]} is {metric:.2f}"
+        return f"{self.answers[metric < 0]} leads by {abs(metric):.2f}"
 
     def how(self) -> str:
         """Explain what the numbers mean."""
-        graph = self.graph
-        differs = ", less those of the counterfactual" if graph.is_paired else ""
-        closed = f" Not opened: {', '.join(graph.unopened)}." if graph.unopened else ""
-        memory = next((row for row in self.rows.values() if row["kind"] == "memory"), None)
-        named = ""
-        if memory is not None:
-            named = (
-                f" {memory['name'].split('@')[0]} is memory (FFN neuron) {memory['index']} of layer {memory['layer']}."
-            )
+        differs = ", less those of the counterfactual" if self.graph.is_paired else ""
         return (
-            f"reads: the token that a head reads most (and the node that wrote most of it).{named} "
-            f"relevance: logits that pass through a node{differs}; directly: through no later node. "
-            f"{self._frozen()} stay frozen.{closed}"
+            f"relevance: logits that pass through a node{differs}, with {self._frozen()} as in the run. A path through "
+            "two nodes counts for both."
         )
+
+    def unopened(self) -> str:
+        """Name the parts whose inside is not opened; empty without one."""
+        return f"Not opened: {', '.join(self.graph.unopened)}." if self.graph.unopened else ""
 
     def _frozen(self) -> str:
         shared = self.graph.provenance.notes.get("qk") == "shared"
-        return "Gates and norms" if shared else "Attention patterns, gates and norms"
+        return "gates and norms" if shared else "attention patterns, gates and norms"
+
+
+def _leads(metric: float) -> str:
+    return "leads" if metric >= 0 else "trails"
 
 
 def _share(share: Share) -> str:
@@ -175,20 +237,18 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     some = f"the {row.nodes} most relevant of {tested.n_nodes:,} {tested.what}"
     verdict = " Random nodes do as well: this is no circuit of the behaviour." if row.is_matched else ""
     if tested.n_prompts == 1 and tested.baseline in ("corpus", "zero"):
-        return f"Test{where} in the model itself: {_without(tested, row, others, some)}{verdict}"
+        return f"Test in the model{where}: {_without(tested, row, others, some)}{verdict}"
     brought = f"{_share(row.faithfulness)} of the difference{_in_passing(others)}"
     random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
     if "head" in tested.kinds and tested.baseline == "counterfactual":
-        alone = f"copied from the prompt's run into the counterfactual's, {some} restore {brought}"
-        without = f"with their counterfactual values in the prompt's run, {_share(row.complement)} is left"
+        run = "the other prompt's run" if tested.n_prompts == 1 else "the counterfactual's run"
+        alone = f"{some}, copied into {run}, bring {brought}"
+        without = f"copied the other way, they leave {_share(row.complement)}"
     else:
         to = _REPLACED[tested.baseline]
-        alone = f"with all others at {to}, {some} alone give {brought}"
-        without = f"with only these at {to}, {_share(row.complement)} is left"
-    return (
-        f"Test{where} in the model itself: {alone}; {without}. Random ones at the same layers and positions: "
-        f"{random} and {left}.{verdict}"
-    )
+        alone = f"{some}, with all others at {to}, keep {brought}"
+        without = f"with only these set so, {_share(row.complement)} is left"
+    return f"Test in the model{where}: {alone}; {without}; as many random ones {random} and {left}.{verdict}"
 
 
 _REPLACED = {

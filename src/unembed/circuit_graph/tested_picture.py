@@ -54,7 +54,7 @@ def picture(
     if more:
         return flow_view(graph, words, groups=groups)
     nodes = graph.ranking.nodes(KINDS)[:BOXES]
-    to = _usual(case, graph.dictionary)
+    to = usual_value(case, graph.dictionary)
     whole, *found = removal_of_each(lm, case, nodes, to, graph.dictionary)
     effects = _effects(graph, groups, to)
     names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
@@ -181,7 +181,8 @@ def changed(
     return with_each(lm, case, [Changed(nodes)], "counterfactual")[0]
 
 
-def _usual(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
+def usual_value(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
+    """Return what a removed node is set to by default."""
     if case.counterfactual is not None:
         return "counterfactual"
     return "corpus" if dictionary is None else "zero"
