@@ -5,27 +5,50 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unembed.atlas.input_score import area_under, input_score
+from unembed.atlas.input_score import Firings, InputTest, area_under
 
 RNG = np.random.default_rng(5)
 
 
-def test_the_accuracy_is_that_of_counting_positions() -> None:
+def _firings(index: int, at: np.ndarray) -> Firings:
+    return Firings(index, at, np.ones(len(at)))
+
+
+def test_the_accuracies_are_those_of_counting_positions() -> None:
     n = 400
     holds, inside = RNG.random(n) < 0.3, RNG.random(n) < 0.5
-    firings = RNG.permutation(np.flatnonzero(inside))[:40]
-    others = RNG.permutation(np.flatnonzero(inside))[:30].reshape(3, 10).copy()
-    others[0, 7:] = -1
-    score = input_score(holds, inside, firings, np.ones(40), others)
+    controls = [_firings(i, RNG.permutation(n)[: RNG.integers(5, 40)]) for i in range(30)]
+    own, random = _firings(3, RNG.permutation(n)[:80]), _firings(7, RNG.permutation(n)[:50])
+    score = InputTest(inside, controls).score(holds, own, random)
     assert score is not None
 
-    def accuracy(at: np.ndarray) -> float:
-        fires = np.isin(np.arange(n), at)
-        return float(holds[at].mean() + (~holds)[inside & ~fires].mean()) / 2
+    def accuracy(one: Firings) -> float:
+        fires = np.isin(np.arange(n), one.at) & inside
+        return float(holds[fires].mean() + (~holds)[inside & ~fires].mean()) / 2
 
-    assert score.accuracy == pytest.approx(accuracy(firings), abs=1e-12)
-    assert score.control == pytest.approx(max(accuracy(row[row >= 0]) for row in others), abs=1e-12)
-    assert score.firings == 40
+    assert score.accuracy == pytest.approx(accuracy(own), abs=1e-12)
+    # 29 are left without the memory itself, 28 without the other one: the 29th and the 28th of them.
+    assert score.control == pytest.approx(max(accuracy(one) for one in controls if one.index != 3), abs=1e-12)
+    bound = max(accuracy(one) for one in controls if one.index not in {3, 7})
+    assert score.random_passes == (accuracy(random) > bound)
+    assert score.firings == inside[own.at].sum()
+
+
+def test_one_in_twenty_random_rules_passes_where_memories_fire_alike() -> None:
+    """Memories of one population, some of which fire where the rule is true far more often than others."""
+    n, passed = 4_000, 0
+    share = RNG.beta(0.3, 2, 2_000)
+    holds = np.arange(n) < n // 10
+    population = [
+        _firings(i, np.where(RNG.random(40) < p, RNG.integers(0, n // 10, 40), RNG.integers(n // 10, n, 40)))
+        for i, p in enumerate(share)
+    ]
+    test = InputTest(np.ones(n, dtype=bool), population[:200])
+    for random in population[200:]:
+        score = test.score(holds, population[0], random)
+        assert score is not None
+        passed += bool(score.random_passes)
+    assert passed / 1_800 < 0.09  # the bound is one draw of 199 controls: 5 % and three standard deviations
 
 
 def test_the_area_is_the_share_of_ordered_pairs() -> None:
@@ -46,4 +69,11 @@ def test_a_rule_that_is_true_everywhere_tells_nothing() -> None:
 
 def test_without_firings_there_is_no_score() -> None:
     empty = np.zeros(0, dtype=np.int64)
-    assert input_score(np.ones(4, bool), np.ones(4, bool), empty, np.zeros(0), np.zeros((1, 2), np.int64)) is None
+    assert InputTest(np.ones(4, bool), []).score(np.ones(4, bool), _firings(0, empty)) is None
+
+
+def test_without_controls_nothing_passes() -> None:
+    score = InputTest(np.ones(4, bool), []).score(np.arange(4) < 2, _firings(0, np.array([0, 1])))
+    assert score is not None
+    assert score.accuracy == 1
+    assert not score.passes

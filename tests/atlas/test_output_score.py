@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from unembed.atlas.output_score import NamedTokens, frequency_groups, named_tokens, output_scores, shares_below
+from unembed.atlas.output_score import (
+    NamedTokens,
+    OutputTest,
+    TokenShares,
+    frequency_groups,
+    named_by_effect,
+    named_tokens,
+)
 from unembed.concepts.token_classes import Classes
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -23,35 +30,65 @@ def test_every_token_is_in_one_group_of_like_frequency() -> None:
     assert largest == sorted(largest)
 
 
-def test_shares_are_those_of_counting_the_group() -> None:
-    effects = torch.randint(0, 6, (3, 40), generator=GENERATOR).float()
-    groups = [torch.arange(0, 25), torch.arange(25, 40)]
-    found = shares_below(effects, groups)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shares_are_those_of_counting_what_is_compared(dtype: torch.dtype) -> None:
+    counts = np.repeat([1, 20], [700, 90])
+    shares = TokenShares(counts)
+    assert sorted(map(len, shares.compared)) == [90, 512]
+    effects = torch.randint(0, 60, (3, 790), generator=GENERATOR).to(dtype)
+    tokens = torch.randperm(790, generator=GENERATOR)[:200].sort().values
+    found = shares.below(effects, tokens)
     for row in range(3):
-        for group in groups:
-            for token in group.tolist():
-                rest = effects[row, group[group != token]]
-                below = (rest < effects[row, token]).double() + 0.5 * (rest == effects[row, token]).double()
-                assert float(found[row, token]) == pytest.approx(float(below.mean()), abs=1e-6)
+        for place, token in enumerate(tokens.tolist()):
+            group = next(group for group in shares.compared if counts[group[0]] == counts[token])
+            rest = effects[row, group[group != token]]
+            below = (rest < effects[row, token]).double() + 0.5 * (rest == effects[row, token]).double()
+            assert float(found[row, place]) == pytest.approx(float(below.mean()), abs=1e-6)
 
 
-def test_planted_tokens_pass_and_tokens_of_others_pass_as_chance_says() -> None:
-    n, vocab = 200, 2000
+def test_planted_tokens_pass_and_one_in_twenty_random_ones() -> None:
+    n, vocab = 400, 2000
     effects = torch.randn(n, vocab, generator=GENERATOR)
-    names = [NamedTokens(tuple(torch.randperm(vocab, generator=GENERATOR)[:5].tolist()), None) for _ in range(n)]
-    for row, one in enumerate(names):
-        effects[row, list(one.tokens)] += 2
-    shares = shares_below(effects, [torch.arange(vocab)])
-    others = [[one for one in names if one is not own] for own in names]
-    own = output_scores(shares, names, others)
-    assert sum(one.passes for one in own) > 0.95 * n
-    random = output_scores(shares, names[1:] + names[:1], others)
-    assert sum(one.passes for one in random) < 0.1 * n  # 5 %, with three standard deviations of 200 draws
+    lists = [tuple(torch.randperm(vocab, generator=GENERATOR)[:5].tolist()) for _ in range(n)]
+    for row, tokens in enumerate(lists):
+        effects[row, list(tokens)] += 2
+    named = {i: NamedTokens(tokens, None) for i, tokens in enumerate(lists)}
+    test = OutputTest(TokenShares(np.ones(vocab, dtype=np.int64)), named, list(named.items()))
+    scores = test.scores(effects, [(i, i) for i in range(n)], [((i + 1) % n, (i + 1) % n) for i in range(n)])
+    assert sum(one.passes for one in scores) > 0.95 * n
+    # 5 % and three standard deviations of 400 draws.
+    assert sum(bool(one.random_passes) for one in scores) / n < 0.083
+
+
+def test_the_control_is_a_rank_of_the_mean_shares_of_other_memories() -> None:
+    effects = torch.randn(1, 300, generator=GENERATOR)
+    lists = [tuple(torch.randperm(300, generator=GENERATOR)[: 1 + i % 4].tolist()) for i in range(50)]
+    named = {i: NamedTokens(tokens, None) for i, tokens in enumerate(lists)}
+    shares = TokenShares(np.ones(300, dtype=np.int64))
+    (score,) = OutputTest(shares, named, list(named.items())).scores(effects, [(4, 4)], [None])
+    means = [float(shares.below(effects, torch.tensor(one)).mean()) for i, one in enumerate(lists) if i != 4]
+    assert score.control == pytest.approx(sorted(means)[47], abs=1e-6)  # rank 0.95 * 50, rounded up
+    assert score.random_passes is None
 
 
 def test_without_other_descriptions_nothing_passes() -> None:
-    (found,) = output_scores(torch.rand(1, 9), [NamedTokens((1, 2), None)], [[]])
+    named = {0: NamedTokens((1, 2), None)}
+    shares = TokenShares(np.ones(9, dtype=np.int64))
+    (found,) = OutputTest(shares, named, []).scores(torch.rand(1, 9), [(0, 0)], [None])
     assert not found.passes
+
+
+def test_a_description_names_frequent_tokens_that_the_reading_lists_and_that_rise_most() -> None:
+    counts = np.repeat([9, 1], [120, 120])
+    words = [f" x{chr(97 + i // 26)}{chr(97 + i % 26)}q" for i in range(240)]
+    scores = torch.zeros(1, 240)
+    scores[0, 200:] = 9.0  # rare
+    scores[0, 50:80] = 5.0 + torch.arange(30) / 100
+    effects = torch.zeros(1, 240)
+    effects[0, 100:] = 8.0  # not read
+    effects[0, 60:68] = 1.0 + torch.arange(8) / 10
+    (found,) = named_by_effect(Classes.build(words), TokenShares(counts), scores, effects)
+    assert sorted(found.tokens) == list(range(60, 68))
 
 
 def test_a_class_is_named_only_where_most_named_tokens_are_in_it() -> None:

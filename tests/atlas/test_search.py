@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.atlas.test_rules import ID, WORDS
-from unembed.atlas.input_score import input_score
+from unembed.atlas.input_score import Firings, InputTest
 from unembed.atlas.rules import AllOf, ClassAt, Place, Rule, TokenAt
 from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
@@ -66,14 +66,14 @@ def test_rules_for_random_positions_pass_the_control_as_often_as_chance_says(
 ) -> None:
     rng = np.random.default_rng(2)
     held_out = np.arange(N) >= N // 2
-    others = rng.integers(N // 2, N, (200, 30))
+    test = InputTest(held_out, [Firings(i, rng.integers(N // 2, N, 30), np.ones(30)) for i in range(200)])
     passed = tried = 0
     for _ in range(300):
         found = search.find(rng.integers(0, N // 2, 60))
         if found is None:
             continue
         firings = rng.integers(N // 2, N, 30)
-        score = input_score(found.rule.holds(text), held_out, firings, np.ones(30), others)
+        score = test.score(found.rule.holds(text), Firings(-1, firings, np.ones(30)))
         assert score is not None
         tried += 1
         passed += score.passes

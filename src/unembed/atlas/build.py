@@ -20,9 +20,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unembed.atlas.card import Card
+from unembed.atlas.controls import CONTROLS, QUANTILE
 from unembed.atlas.heads import head_columns
-from unembed.atlas.input_score import QUANTILE
-from unembed.atlas.layer import LEAST, AtlasSource, LayerDescriber
+from unembed.atlas.layer import LEAST, LEAST_RISE, AtlasSource, LayerDescriber
 from unembed.atlas.lines import Line, read_lines, write_lines, write_table
 from unembed.atlas.page import markdown, page_of
 from unembed.document.intervals import Measured
@@ -73,6 +73,8 @@ def build_atlas(
         "per_layer": per_layer,
         "passages": len(passages),
         "least_accuracy": LEAST,
+        "least_rise": LEAST_RISE,
+        "controls": CONTROLS,
         "control_quantile": QUANTILE,
         "lens": lens_identity(lm),
     }

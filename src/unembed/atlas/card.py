@@ -1,8 +1,8 @@
 """The card of an atlas: how many memories (FFN neurons) are described, and how far the descriptions can be trusted.
 
 Of the described lines, `DRAWN` are drawn at random. Their two tests are on text and passages that chose nothing. The
-share that passes is compared with the share for descriptions of other memories of the layer, of which chance lets 5 %
-pass.
+share that passes is compared with the share for descriptions of other memories of the layer, of which chance lets at
+most 5 % pass.
 """
 
 from __future__ import annotations
@@ -108,8 +108,10 @@ class Card:
             f"Of the described lines {self.drawn:,} were drawn at random and tested once more, on documents and "
             f"passages that had chosen nothing: {_percent(self.passes['input'])} pass the input test, "
             f"{_percent(self.passes['output'])} the output test, {_percent(self.passes['both'])} both. With the "
-            f"description of another memory of the layer, {_percent(self.random['input'])} and "
-            f"{_percent(self.random['output'])} pass; 5 % would by chance.",
+            f"description of another memory of the layer, drawn at random, {_percent(self.random['input'])} and "
+            f"{_percent(self.random['output'])} pass.",
+            "A line passes where it exceeds 95 % of its controls: up to 400 other described memories of the layer. For "
+            "the input side the same rule is scored on them; for the output side the tokens that they name.",
         )
         sections = (
             Section("What is described, and how far to trust it", text, (Exhibit("scores", self._scores()),)),

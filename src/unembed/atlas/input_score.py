@@ -3,18 +3,36 @@
 A memory fires at the positions of the text where its coefficient, at one sign, is among its largest: those that the
 index stores. The score is the balanced accuracy of the rule: the mean of the share of firings at which it is true, and
 of the share of all other positions at which it is false. That is the expected accuracy on positions drawn to contain
-as many firings as not. Its control is the accuracy of the same rule on the firings of random memories of the layer.
+as many firings as not. Its control is the accuracy of the same rule on the firings of other described memories of the
+layer (`controls`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-QUANTILE = 0.95
-"""The quantile of the control that a description has to exceed."""
+from unembed.atlas.controls import bounds
+
+
+class Firings(NamedTuple):
+    """Where a memory fires, at one sign of its coefficient."""
+
+    index: int
+    """The memory's number in its layer."""
+    at: Int[np.ndarray, " firing"]
+    """Positions of the text."""
+    size: Float[np.ndarray, " firing"]
+    """The sizes of the coefficient there."""
+
+    def inside(self, part: Bool[np.ndarray, " pos"]) -> Firings:
+        """Return those in a part of the text."""
+        found = part[self.at]
+        return Firings(self.index, self.at[found], self.size[found])
 
 
 @dataclass(frozen=True)
@@ -26,12 +44,14 @@ class InputScore:
     area: float
     """Area under the ROC curve of the coefficient as a sign that the rule is true; see `area_under`."""
     control: float
-    """The 95 % quantile of the accuracy on random memories of the layer."""
+    """The 95 % quantile of the accuracy on other described memories of the layer; infinite where these are too few."""
     hits: float
     """The share of firings at which the rule is true."""
     base: float
     """The share of other positions at which it is true."""
     firings: int
+    random_passes: bool | None
+    """Whether the rule passes the same test on the firings of a memory that it was not found for."""
 
     @property
     def passes(self) -> bool:
@@ -39,36 +59,59 @@ class InputScore:
         return self.accuracy > self.control
 
 
-def input_score(
-    holds: Bool[np.ndarray, " pos"],
-    inside: Bool[np.ndarray, " pos"],
-    firings: Int[np.ndarray, " firing"],
-    coefficients: Float[np.ndarray, " firing"],
-    others: Int[np.ndarray, "memory trigger"],
-) -> InputScore | None:
-    """Score a rule on a part of a text; None if the memory does not fire there.
+class InputTest:
+    """Tests rules on a part of a text."""
 
-    Args:
-        holds: where the rule is true.
-        inside: the positions of the part.
-        firings: those of them at which the memory fires.
-        coefficients: the sizes of its coefficient there.
-        others: the same for random memories of the layer, filled up with -1.
-    """
-    if not len(firings):
-        return None
-    true = int((holds & inside).sum())
-    n = int(inside.sum())
-    at = holds[firings]
-    base = (true - int(at.sum())) / max(1, n - len(firings))
-    known = others >= 0
-    counts = known.sum(axis=1)
-    of_others = np.where(known, holds[np.maximum(others, 0)], False).sum(axis=1)
-    bases = (true - of_others) / np.maximum(1, n - counts)
-    accuracies = (of_others / np.maximum(1, counts) + 1 - bases)[counts > 0] / 2
-    control = float(np.quantile(accuracies, QUANTILE, method="higher")) if len(accuracies) else 1.0
-    hits = float(at.mean())
-    return InputScore((hits + 1 - base) / 2, area_under(at, coefficients, base), control, hits, base, len(firings))
+    def __init__(self, inside: Bool[np.ndarray, " pos"], controls: Sequence[Firings]) -> None:
+        """Collect the firings of the controls.
+
+        Args:
+            inside: the positions of the part.
+            controls: where other memories fire; only firings in the part count.
+        """
+        self._inside, self._n = inside, int(inside.sum())
+        within = [one for control in controls if len((one := control.inside(inside)).at)]
+        self._index = np.array([one.index for one in within], dtype=np.int64)
+        self._counts = np.array([len(one.at) for one in within], dtype=np.int64)
+        self._at = np.concatenate([np.zeros(0, dtype=np.int64), *(one.at for one in within)])
+        self._starts = np.cumsum(self._counts) - self._counts
+
+    def score(
+        self, holds: Bool[np.ndarray, " pos"], firings: Firings, random: Firings | None = None
+    ) -> InputScore | None:
+        """Score a rule that is true where `holds`; None if the memory does not fire in the part.
+
+        Args:
+            firings: of the memory that the rule is about.
+            random: of another memory, on which the rule is a description drawn at random.
+        """
+        own = firings.inside(self._inside)
+        if not len(own.at):
+            return None
+        true = int(np.count_nonzero(holds & self._inside))
+        controls = np.zeros(0)
+        if len(self._at):
+            hits = np.add.reduceat(holds[self._at], self._starts, dtype=np.int64)
+            controls = self._accuracies(hits, self._counts, true)
+        (bound,) = bounds(controls[None], (self._index != own.index)[None])
+        at = holds[own.at]
+        hits, n = int(at.sum()), len(at)
+        base = (true - hits) / max(1, self._n - n)
+        passed = None
+        if random is not None and len(other := random.inside(self._inside).at):
+            (limit,) = bounds(controls[None], ((self._index != own.index) & (self._index != random.index))[None])
+            passed = bool(self._accuracy(holds[other], true) > limit)
+        area = area_under(at, own.size, base)
+        return InputScore(self._accuracy(at, true), area, float(bound), hits / n, base, n, passed)
+
+    def _accuracy(self, at: Bool[np.ndarray, " firing"], true: int) -> float:
+        return float(self._accuracies(np.array([at.sum()]), np.array([len(at)]), true)[0])
+
+    def _accuracies(
+        self, hits: Int[np.ndarray, " memory"], counts: Int[np.ndarray, " memory"], true: int
+    ) -> Float[np.ndarray, " memory"]:
+        """Return the balanced accuracy of a rule on memories, by how often it is true where they fire."""
+        return (hits / counts + 1 - (true - hits) / np.maximum(1, self._n - counts)) / 2
 
 
 def area_under(at: Bool[np.ndarray, " firing"], coefficients: Float[np.ndarray, " firing"], base: float) -> float:

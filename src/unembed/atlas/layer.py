@@ -1,8 +1,8 @@
-"""Describe the memories (FFN neurons) of one layer, test each description, and write the lines.
+"""Describe the memories (FFN neurons) of one layer, and test each description.
 
 The documents of the index's text are in three parts, drawn at random: half of them find the rules, a quarter chooses
 the lines that exceed their control, and a quarter tests those that were chosen. The passages at whose ends values are
-added are in two parts, which choose and test.
+added are in three parts, which name tokens, choose and test.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.atlas.input_score import InputScore, input_score
+from unembed.atlas.controls import CONTROLS
+from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
-from unembed.atlas.output_score import (
-    OTHERS,
-    READ,
-    NamedTokens,
-    frequency_groups,
-    named_tokens,
-    output_scores,
-    shares_below,
-)
+from unembed.atlas.output_score import NamedTokens, OutputScore, OutputTest, TokenShares, named_by_effect
 from unembed.atlas.rules import Rule, quoted, to_dict
-from unembed.atlas.search import RuleSearch
+from unembed.atlas.search import FEWEST, RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import basis_or_default, in_basis
+from unembed.jacobian.passes import cache_of
+from unembed.lens import logits_of
 from unembed.memories.truth_of_values import value_effects
-from unembed.memories.values import value_readings, written_values
+from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 from unembed.names import Pole
 
-LEAST = 0.6
+LEAST = 0.7
 """The least balanced accuracy of a rule that is a line, where it is found and where lines are chosen."""
+LEAST_RISE = 0.75
+"""The least output score of a line where lines are chosen: named tokens rise more than three of four like them."""
 PARTS = 4
 """Of four documents two find rules, one chooses lines, and one tests them."""
+PASSAGE_PARTS = 3
+"""Of three passages one names tokens, one chooses lines, and one tests them."""
 _AT_ONCE = 192
 
 
@@ -65,10 +65,12 @@ class AtlasSource:
 class _Candidate:
     index: int
     pole: Pole
+    firings: Firings
     verdict: Verdict
     rule: Rule | None = None
-    test: InputScore | None = None
     named: NamedTokens | None = None
+    test: InputScore | None = None
+    output: OutputScore | None = None
 
 
 class LayerDescriber:
@@ -86,18 +88,18 @@ class LayerDescriber:
         """Divide the text into its parts, and count what rules are found by.
 
         Args:
-            passages: at whose ends values are added; the first half chooses, the second half tests.
+            passages: at whose ends values are added; of three in order one names, one chooses, one tests.
             per_layer: how many memories of each layer to draw at random; all when None.
 
         Raises:
-            InvalidInput: the text has fewer than four documents, or there are fewer than two passages.
+            InvalidInput: the text has fewer than four documents, or there are fewer than three passages.
         """
         self._lm, self._source, self._seed, self._per_layer = lm, source, seed, per_layer
         n = int(source.document.max(initial=-1)) + 1
-        if n < PARTS or len(passages) < 2:
+        if n < PARTS or len(passages) < PASSAGE_PARTS:
             raise InvalidInput(
                 f"an atlas over a text of {n} documents and {len(passages)} passages",
-                why=f"at least {PARTS} documents and 2 passages are needed, so that some test what others chose",
+                why=f"at least {PARTS} documents and {PASSAGE_PARTS} passages test what others chose",
                 instead="Give an index of more documents",
             )
         drawn = np.random.default_rng(seed).permutation(n) % PARTS
@@ -105,9 +107,9 @@ class LayerDescriber:
         self._finding, self._choosing, self._testing = part < 2, part == 2, part == 3
         self._search = RuleSearch(source.text, self._finding)
         counts = np.bincount(source.text.token, minlength=lm.d_vocab)
-        self._groups = frequency_groups(counts[: lm.d_vocab])
-        half = len(passages) // 2
-        self._passages = {"choose": passages[:half], "test": passages[half:]}
+        self._shares = TokenShares(counts[: lm.d_vocab], seed)
+        self._passages = {"name": passages[::3], "choose": passages[1::3], "test": passages[2::3]}
+        self._caches = {part: [cache_of(lm, one[:-1]) for one in some] for part, some in self._passages.items()}
 
     def lines(self, layer: int, progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Line]:
         """Describe the memories of a layer.
@@ -120,133 +122,102 @@ class LayerDescriber:
         if self._per_layer is not None and self._per_layer < n:
             chosen = np.sort(rng.permutation(n)[: self._per_layer])
         places: list[tuple[int, Pole]] = [(int(i), pole) for pole in self._source.positions for i in chosen]
-        others, owners = self._others(layer, rng)
+        steps = _Steps(progress, 3 * len(places))
         found = []
-        for done, (index, pole) in enumerate(places):
-            found.append(self._with_rule(layer, index, pole, others[owners != index]))
-            if done % 256 == 0:
-                progress(done, 2 * len(places))
-        ruled = [one for one in found if one.rule is not None]
-        self._name_tokens(layer, ruled)
-        scored = self._with_output(layer, ruled, rng, lambda done: progress(len(places) + done, 2 * len(places)))
-        return [
-            scored.get((one.index, one.pole)) or self._line(layer, one)
-            for one in sorted(found, key=lambda one: (one.index, one.pole != "positive"))
-        ]
+        for index, pole in places:
+            found.append(self._with_rule(layer, index, pole))
+            steps.one()
+        ruled = self._choose_rules([one for one in found if one.rule is not None], rng)
+        self._name_tokens(layer, ruled, steps)
+        self._choose_tokens(layer, ruled, rng, steps)
+        self._test([one for one in ruled if one.verdict == "described"], layer, rng, steps)
+        return [self._line(layer, one) for one in sorted(found, key=lambda one: (one.index, one.pole != "positive"))]
 
-    def _firings(
-        self, layer: int, index: int, pole: Pole
-    ) -> tuple[Int[np.ndarray, " firing"], Float[np.ndarray, " firing"]]:
+    def _firings(self, layer: int, index: int, pole: Pole) -> Firings:
         row = int(self._source.starts[layer]) + index
         at = np.asarray(self._source.positions[pole][row], dtype=np.int64)
         size = np.abs(np.asarray(self._source.coefficients[pole][row]))
-        return at[at >= 0], size[at >= 0]
+        return Firings(index, at[at >= 0], size[at >= 0])
 
-    def _others(
-        self, layer: int, rng: np.random.Generator
-    ) -> tuple[Int[np.ndarray, "memory firing"], Int[np.ndarray, " memory"]]:
-        """Draw random memories of a layer, at any pole: their firings, and their numbers."""
-        start, end = self._source.starts[layer : layer + 2]
-        poles = list(self._source.positions)
-        drawn = rng.integers(start, end, OTHERS)
-        signs = rng.integers(0, len(poles), OTHERS)
-        rows = [np.asarray(self._source.positions[poles[s]][r]) for s, r in zip(signs, drawn, strict=True)]
-        return np.stack(rows).astype(np.int64), drawn - start
-
-    def _with_rule(self, layer: int, index: int, pole: Pole, others: Int[np.ndarray, "memory firing"]) -> _Candidate:
-        """Find a rule, and score it on the part that chooses and the part that tests."""
-        at, size = self._firings(layer, index, pole)
-        found = self._search.find(at[self._finding[at]])
-        if found is None:
-            return _Candidate(index, pole, "fires too rarely")
+    def _with_rule(self, layer: int, index: int, pole: Pole) -> _Candidate:
+        """Find a rule for a memory."""
+        firings = self._firings(layer, index, pole)
+        parts = (self._finding, self._choosing, self._testing)
+        found = self._search.find(firings.inside(self._finding).at)
+        if found is None or min(len(firings.inside(part).at) for part in parts) < FEWEST:
+            return _Candidate(index, pole, firings, "fires too rarely")
         if found.accuracy < LEAST:
-            return _Candidate(index, pole, "no rule found")
-        holds = found.rule.holds(self._source.text)
-        scores = []
-        for part in (self._choosing, self._testing):
-            of_part = np.where((others >= 0) & part[np.maximum(others, 0)], others, -1)
-            scores.append(input_score(holds, part, at[part[at]], size[part[at]], of_part))
-        choosing, testing = scores
-        if choosing is None or testing is None:
-            return _Candidate(index, pole, "fires too rarely")
-        if not choosing.passes or choosing.accuracy < LEAST:
-            return _Candidate(index, pole, "rule below its control")
-        return _Candidate(index, pole, "tokens below their control", found.rule, testing)
+            return _Candidate(index, pole, firings, "no rule found")
+        return _Candidate(index, pole, firings, "rule below its control", found.rule)
 
-    def _name_tokens(self, layer: int, ruled: Sequence[_Candidate]) -> None:
-        for pole in self._source.positions:
-            own = [one for one in ruled if one.pole == pole]
-            if own:
-                ids = value_readings(self._lm, READ, layers=[layer], bottom=pole == "negative").ids[0].numpy()
-                named = named_tokens(self._search.text.classes, ids[[one.index for one in own]])
-                for one, tokens in zip(own, named, strict=True):
-                    one.named = tokens
+    def _choose_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:
+        """Return the memories whose rule exceeds its control on the part that chooses."""
+        test = InputTest(self._choosing, [one.firings for one in _some(ruled, rng)])
+        chosen = []
+        for one in ruled:
+            score = test.score(_rule(one).holds(self._source.text), one.firings)
+            if score is not None and score.passes and score.accuracy >= LEAST:
+                one.verdict = "tokens below their control"
+                chosen.append(one)
+        return chosen
 
-    def _with_output(
-        self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, progress: Callable[[int], None]
-    ) -> dict[tuple[int, Pole], Line]:
-        """Measure what adding each value does, and return the lines of the memories that have a rule."""
-        names = [_named(one) for one in ruled]
-        controls = [[names[j] for j in rng.permutation(len(ruled))[: OTHERS + 1] if j != i] for i in range(len(ruled))]
-        chosen: list[int] = []
-        for start, shares in self._shares(layer, ruled, "choose"):
-            rows = range(start, start + len(shares))
-            scores = output_scores(shares, [names[i] for i in rows], [controls[i] for i in rows])
-            chosen += [i for i, score in zip(rows, scores, strict=True) if score.passes]
-            progress(start)
-        lines: dict[tuple[int, Pole], Line] = {(one.index, one.pole): self._line(layer, one) for one in ruled}
-        passing = [ruled[i] for i in chosen]
-        # Another memory's description, as a control of both tests: that of the next described one, in a drawn order.
-        order = rng.permutation(len(passing))
-        other = {int(order[k]): int(order[k - 1]) for k in range(len(passing))} if len(passing) > 1 else {}
-        for start, shares in self._shares(layer, passing, "test"):
-            rows = range(start, start + len(shares))
-            own_controls = [controls[chosen[i]] for i in rows]
-            scores = output_scores(shares, [names[chosen[i]] for i in rows], own_controls)
-            random = output_scores(shares, [names[chosen[other.get(i, i)]] for i in rows], own_controls)
-            for i, score, of_random in zip(rows, scores, random, strict=True):
-                one = passing[i]
-                line = replace(
-                    lines[one.index, one.pole],
-                    verdict="described",
-                    output=self._output_words(one),
-                    test_output=score.score,
-                    test_output_control=score.control,
-                    output_passes=score.passes,
-                )
-                if i in other:
-                    line = replace(
-                        line,
-                        random_output_passes=of_random.passes,
-                        random_input_passes=self._random_input(layer, one, passing[other[i]], lines),
-                    )
-                lines[one.index, one.pole] = line
-            progress(len(ruled) // 2 + start)
-        return lines
+    def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> None:
+        """Name for each memory the tokens that its value's reading lists first and that rise most when it is added."""
+        basis = basis_or_default(self._lm, None, "raw")
+        for start, vectors, effects in self._effects(layer, ruled, "name"):
+            readable, plain = in_basis(self._lm, vectors, layer, basis)
+            scores = logits_of(self._lm, readable, plain)[:, : self._lm.d_vocab].float()
+            named = named_by_effect(self._search.text.classes, self._shares, scores, effects)
+            for one, tokens in zip(ruled[start : start + len(named)], named, strict=True):
+                one.named = tokens
+                steps.one()
 
-    def _random_input(
-        self, layer: int, one: _Candidate, other: _Candidate, lines: dict[tuple[int, Pole], Line]
-    ) -> bool | None:
-        """Tell whether another memory's rule passes the test on this one's firings."""
-        assert other.rule is not None
-        holds = other.rule.holds(self._source.text)
-        at, size = self._firings(layer, one.index, one.pole)
-        inside = self._testing[at]
-        found = input_score(holds, self._testing, at[inside], size[inside], np.zeros((0, 1), dtype=np.int64))
-        control = lines[other.index, other.pole].test_accuracy_control
-        return None if found is None or control is None else found.accuracy > control
+    def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
+        """Mark as described the memories whose tokens exceed their control at the passages that choose."""
+        test = self._output_test(ruled, rng)
+        for start, _, effects in self._effects(layer, ruled, "choose"):
+            some = range(start, start + len(effects))
+            scores = test.scores(effects, [(i, ruled[i].index) for i in some], [None] * len(some))
+            for i, score in zip(some, scores, strict=True):
+                if score.passes and score.score >= LEAST_RISE:
+                    ruled[i].verdict = "described"
+                steps.one()
 
-    def _shares(
+    def _test(self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
+        """Test descriptions on the text and the passages that chose nothing, and a random one in place of each."""
+        others = _another(described, rng)
+        rules = InputTest(self._testing, [one.firings for one in _some(described, rng)])
+        for i, one in enumerate(described):
+            # The rule of this memory is a random description of the memory that follows in the drawn order.
+            other = others.get(i)
+            firings = None if other is None else described[other].firings
+            one.test = rules.score(_rule(one).holds(self._source.text), one.firings, firings)
+        tokens = self._output_test(described, rng)
+        for start, _, effects in self._effects(layer, described, "test"):
+            some = range(start, start + len(effects))
+            random = [None if (j := others.get(i)) is None else (j, described[j].index) for i in some]
+            scores = tokens.scores(effects, [(i, described[i].index) for i in some], random)
+            for i, score in zip(some, scores, strict=True):
+                described[i].output = score
+                steps.one()
+
+    def _output_test(self, memories: Sequence[_Candidate], rng: np.random.Generator) -> OutputTest:
+        controls = [(one.index, _named(one)) for one in _some(memories, rng)]
+        return OutputTest(self._shares, {i: _named(one) for i, one in enumerate(memories)}, controls)
+
+    def _effects(
         self, layer: int, memories: Sequence[_Candidate], part: str
-    ) -> Iterator[tuple[int, Float[Tensor, "memory vocab"]]]:
-        """Yield, for some memories at a time, the number of the first and `shares_below` of their effects."""
+    ) -> Iterator[tuple[int, Float[Tensor, "memory d_model"], Float[Tensor, "memory vocab"]]]:
+        """Yield, for some memories at a time, the number of the first, the values, and their effects on the logits."""
         for start in range(0, len(memories), _AT_ONCE):
             some = memories[start : start + _AT_ONCE]
             rows = torch.tensor([one.index for one in some], device=self._lm.device)
             signs = torch.tensor([-1.0 if one.pole == "negative" else 1.0 for one in some], device=self._lm.device)
             vectors = written_values(self._lm, layer, rows)
-            effects = value_effects(self._lm, vectors * signs[:, None].to(vectors), layer, self._passages[part])
-            yield start, shares_below(effects[:, : self._lm.d_vocab], self._groups)
+            vectors = vectors * signs[:, None].to(vectors)
+            passages = self._passages[part]
+            effects = value_effects(self._lm, vectors, layer, passages, self._caches[part])
+            yield start, vectors, effects[:, : self._lm.d_vocab]
 
     def _output_words(self, one: _Candidate) -> str:
         named = _named(one)
@@ -256,24 +227,69 @@ class LayerDescriber:
     def _line(self, layer: int, one: _Candidate) -> Line:
         name = self._lm.memory_name(layer, one.index, one.pole)
         line = Line(name, layer, one.index, one.pole, one.verdict)
-        if one.rule is None or one.test is None:
+        if one.test is None or one.output is None:
             return line
-        named, test, strings = _named(one), one.test, self._source.text.strings
+        named, test, output, strings = _named(one), one.test, one.output, self._source.text.strings
         return replace(
             line,
-            input=one.rule.words(strings),
-            rule=rule_json(to_dict(one.rule)),
+            input=_rule(one).words(strings),
+            output=self._output_words(one),
+            rule=rule_json(to_dict(_rule(one))),
             token_ids=named.tokens,
             tokens=tuple(strings[token] for token in named.tokens),
             concept=named.name,
             firings=test.firings,
             test_accuracy=test.accuracy,
             test_area=test.area,
-            test_accuracy_control=test.control,
+            test_accuracy_control=_finite(test.control),
             test_hits=test.hits,
             test_base=test.base,
             input_passes=test.passes,
+            test_output=output.score,
+            test_output_control=_finite(output.control),
+            output_passes=output.passes,
+            random_input_passes=test.random_passes,
+            random_output_passes=output.random_passes,
         )
+
+
+class _Steps:
+    """Counts memories, and reports every 256th."""
+
+    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
+        self._report, self._total, self._done = report, total, 0
+
+    def one(self) -> None:
+        if self._done % 256 == 0:
+            self._report(self._done, self._total)
+        self._done += 1
+
+
+def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:
+    """Draw those that are controls."""
+    return [memories[i] for i in rng.permutation(len(memories))[:CONTROLS]]
+
+
+def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[int, int]:
+    """Draw for each memory another one, by their numbers in the list; none for which all are the same memory."""
+    order = rng.permutation(len(memories)).tolist()
+    found = {}
+    for k, i in enumerate(order):
+        # A memory may stand twice in the list, once for each sign of its coefficient.
+        following = (order[(k + step) % len(order)] for step in range(1, len(order)))
+        j = next((j for j in following if memories[j].index != memories[i].index), None)
+        if j is not None:
+            found[i] = j
+    return found
+
+
+def _finite(bound: float) -> float | None:
+    return bound if np.isfinite(bound) else None
+
+
+def _rule(one: _Candidate) -> Rule:
+    assert one.rule is not None
+    return one.rule
 
 
 def _named(one: _Candidate) -> NamedTokens:

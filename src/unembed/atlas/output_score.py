@@ -2,14 +2,14 @@
 
 The value, with the sign of the coefficient, is added to the stream after its layer at the end of a few passages, at a
 tenth of the stream's length there, and the layers that follow are run (`memories.value_effects`). The change of each
-token's logit, averaged over the passages, is compared with those of tokens that are as frequent in the index's text:
-the score is the mean share of them that rise less than a named token does. Chance gives 0.5. The
-control is the same share for the tokens that descriptions of other memories (FFN neurons) of the layer name.
+token's logit, averaged over the passages, is compared with those of tokens that are as frequent in the index's text, at
+most 512 drawn at random: the score is the mean share of them that rise less than a named token does. Chance gives 0.5.
+The control is the same share for the tokens that other descriptions of the layer name (`controls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,18 +17,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.atlas.input_score import QUANTILE
+from unembed.atlas.controls import bounds
 from unembed.concepts.detection import find_concepts
 from unembed.concepts.token_classes import Classes
 
 NAMED = 8
 """The most tokens that a description names."""
 READ = 30
-"""Top tokens of a value among which a class of tokens is looked for."""
-OTHERS = 200
-"""Descriptions of other memories that the control has at most."""
+"""Top tokens of a value, of those that the text has often enough, among which a description finds what it names."""
+OFTEN = 4
+"""How often the index's text has a token that a description names: pieces of rare words say little to a reader."""
+COMPARED = 512
+"""The most tokens of like frequency with which a token is compared."""
 _CONCEPT = 6
 """Fewest tokens of a class that a description names."""
+_DIGITS = 9
+"""Of scores, so that two that are equal are not told apart by the order of a sum."""
 _FEWEST = 64
 """Fewest tokens in a group of equal frequency."""
 
@@ -49,7 +53,9 @@ class OutputScore:
     score: float
     """Mean share of equally frequent tokens that rise less than a named one, 0 to 1."""
     control: float
-    """The 95 % quantile of that share for what other descriptions of the layer name."""
+    """The 95 % quantile of that share for what other descriptions of the layer name; infinite if these are too few."""
+    random_passes: bool | None
+    """Whether the tokens of another description of the layer, drawn at random, pass the same test."""
 
     @property
     def passes(self) -> bool:
@@ -88,43 +94,115 @@ def frequency_groups(counts: Int[np.ndarray, " vocab"]) -> list[Int[Tensor, "_"]
     return [torch.from_numpy(group) for group in groups]
 
 
-def shares_below(
-    effects: Float[Tensor, "memory vocab"], groups: Sequence[Int[Tensor, "_"]]
-) -> Float[Tensor, "memory vocab"]:
-    """Return for each token the share of the other tokens of its group that rise less; equal ones count half."""
-    found = torch.full(effects.shape, 0.5)
-    for group in groups:
-        rows = effects[:, group].float().cpu().contiguous()
-        ordered = rows.sort(dim=1).values
-        below = torch.searchsorted(ordered, rows) + torch.searchsorted(ordered, rows, right=True) - 1
-        found[:, group] = below.float() / (2 * max(1, len(group) - 1))
-    return found
+class TokenShares:
+    """Compares how much tokens rise with tokens of like frequency."""
+
+    def __init__(self, counts: Int[np.ndarray, " vocab"], seed: int = 0) -> None:
+        """Group the vocabulary by how often a text has each token, and draw what each group is compared with."""
+        rng = np.random.default_rng(seed)
+        groups = frequency_groups(counts)
+        self._often = torch.from_numpy(np.flatnonzero(counts >= min(OFTEN, counts.max(initial=0))))
+        self._group = torch.zeros(len(counts), dtype=torch.long)
+        for number, group in enumerate(groups):
+            self._group[group] = number
+        self.compared = [group[torch.from_numpy(rng.permutation(len(group))[:COMPARED])] for group in groups]
+        self._is_compared = torch.zeros(len(counts), dtype=torch.bool)
+        self._is_compared[torch.cat(self.compared)] = True
+
+    def top(self, scores: Float[Tensor, "memory vocab"], k: int = READ) -> Int[Tensor, "memory k"]:
+        """Return the tokens that score highest, of those that the text has at least `OFTEN` times."""
+        often = self._often
+        return often[scores[:, often].topk(min(k, len(often)), dim=1).indices.cpu()]
+
+    def below(
+        self, effects: Float[Tensor, "memory vocab"], tokens: Int[Tensor, " token"]
+    ) -> Float[Tensor, "memory token"]:
+        """Return for each token the share of the other compared ones that rise less; equal ones count half.
+
+        Memory: twice the result.
+        """
+        found = torch.full((len(effects), len(tokens)), 0.5)
+        groups = self._group[tokens]
+        for number in groups.unique().tolist():
+            at = torch.nonzero(groups == number)[:, 0]
+            ordered = effects[:, self.compared[number]].float().cpu().sort(dim=1).values
+            rows = effects[:, tokens[at]].float().cpu().contiguous()
+            below = torch.searchsorted(ordered, rows) + torch.searchsorted(ordered, rows, right=True)
+            itself = self._is_compared[tokens[at]].long()
+            found[:, at] = (below - itself).float() / (2 * (ordered.shape[1] - itself).clamp_min(1))
+        return found
 
 
-def output_scores(
-    shares: Float[Tensor, "memory vocab"],
-    named: Sequence[NamedTokens],
-    others: Sequence[Sequence[NamedTokens]],
-) -> list[OutputScore]:
-    """Score what the descriptions of some memories name.
+def named_by_effect(
+    classes: Classes,
+    shares: TokenShares,
+    scores: Float[Tensor, "memory vocab"],
+    effects: Float[Tensor, "memory vocab"],
+) -> list[NamedTokens]:
+    """Choose what a description names: of the tokens that a value's reading lists first, those that rise most.
 
     Args:
-        shares: `shares_below` of the effects of each memory.
-        named: what its description names.
-        others: what descriptions of other memories of its layer name.
+        scores: the readings of the values.
+        effects: what adding the values does to the logits.
     """
-    found = []
-    for row, own, controls in zip(shares, named, others, strict=True):
-        score = float(row[list(own.tokens)].mean())
-        width = max([1, *(len(one.tokens) for one in controls)])
-        table = torch.zeros(len(controls), width, dtype=torch.long)
-        known = torch.zeros(len(controls), width)
-        for i, one in enumerate(controls):
-            table[i, : len(one.tokens)] = torch.tensor(one.tokens)
-            known[i, : len(one.tokens)] = 1
-        if not len(controls):
-            found.append(OutputScore(score, 1.0))
-            continue
-        means = (row[table] * known).sum(dim=1) / known.sum(dim=1)
-        found.append(OutputScore(score, float(means.quantile(QUANTILE, interpolation="higher"))))
-    return found
+    ids = shares.top(scores)
+    tokens = ids.unique()
+    rises = shares.below(effects, tokens).gather(1, torch.searchsorted(tokens, ids))
+    order = rises.argsort(dim=1, descending=True, stable=True)
+    return named_tokens(classes, ids.gather(1, order).numpy())
+
+
+class OutputTest:
+    """Tests what some descriptions name against what other descriptions of the layer name."""
+
+    def __init__(
+        self, shares: TokenShares, named: Mapping[int, NamedTokens], controls: Sequence[tuple[int, NamedTokens]]
+    ) -> None:
+        """Collect the tokens of all descriptions.
+
+        Args:
+            named: by any number, the descriptions to test.
+            controls: what other descriptions name, each with the number in the layer of the memory that it is about.
+        """
+        self._shares, self._named = shares, named
+        lists = [*named.values(), *(one for _, one in controls)]
+        self._tokens = torch.tensor(sorted({token for one in lists for token in one.tokens}), dtype=torch.long)
+        self._index = np.array([index for index, _ in controls], dtype=np.int64)
+        width = max([1, *(len(one.tokens) for _, one in controls)])
+        self._rows = torch.zeros(len(controls), width, dtype=torch.long)
+        self._known = torch.zeros(len(controls), width)
+        for i, (_, one) in enumerate(controls):
+            self._rows[i, : len(one.tokens)] = self._places(one)
+            self._known[i, : len(one.tokens)] = 1
+
+    def _places(self, named: NamedTokens) -> Int[Tensor, " token"]:
+        return torch.searchsorted(self._tokens, torch.tensor(named.tokens, dtype=torch.long))
+
+    def scores(
+        self,
+        effects: Float[Tensor, "memory vocab"],
+        tested: Sequence[tuple[int, int]],
+        random: Sequence[tuple[int, int] | None],
+    ) -> list[OutputScore]:
+        """Score descriptions by the effects of the values that they are about.
+
+        Args:
+            effects: of each value on the logits.
+            tested: for each value, the number of its description and of its memory in the layer.
+            random: the same of another description, which is tested on this value; None tests none.
+        """
+        shares = self._shares.below(effects, self._tokens).double()
+        controls = ((shares[:, self._rows] * self._known).sum(dim=2) / self._known.sum(dim=1)).numpy().round(_DIGITS)
+        owners = np.array([index for _, index in tested])
+        counted = self._index != owners[:, None]
+        limits = bounds(controls, counted)
+        others = np.array([-1 if one is None else one[1] for one in random])
+        of_random = bounds(controls, counted & (self._index != others[:, None]))
+        found = []
+        for i, ((number, _), other) in enumerate(zip(tested, random, strict=True)):
+            passed = None if other is None else bool(self._mean(shares[i], other[0]) > of_random[i])
+            found.append(OutputScore(self._mean(shares[i], number), float(limits[i]), passed))
+        return found
+
+    def _mean(self, shares: Float[Tensor, " token"], number: int) -> float:
+        return round(float(shares[self._places(self._named[number])].mean()), _DIGITS)

@@ -45,12 +45,6 @@ class Rule(Protocol):
         ...
 
 
-def _members(text: RuleText, tokens: Sequence[int]) -> Bool[np.ndarray, " vocab"]:
-    found = np.zeros(len(text.strings), dtype=bool)
-    found[list(tokens)] = True
-    return found
-
-
 def quoted(tokens: Sequence[int], strings: Sequence[str], shown: int = _SHOWN) -> str:
     """Quote the first of some tokens, each text once, without the spaces around it."""
     texts = list(dict.fromkeys(strings[token].strip(" ") or strings[token] for token in tokens))
@@ -67,7 +61,7 @@ class TokenAt:
 
     def holds(self, text: RuleText) -> Bool[np.ndarray, " pos"]:
         """Mark the positions at which the rule is true."""
-        return text.has(_members(text, self.tokens), self.offset)
+        return text.after(self.tokens, self.offset)
 
     def words(self, strings: Sequence[str]) -> str:
         """Write the rule as a person reads it."""
@@ -130,7 +124,7 @@ class Near:
 
     def holds(self, text: RuleText) -> Bool[np.ndarray, " pos"]:
         """Mark the positions at which the rule is true."""
-        return text.recent(_members(text, self.tokens))
+        return text.recent(self.tokens)
 
     def words(self, strings: Sequence[str]) -> str:
         """Write the rule as a person reads it."""

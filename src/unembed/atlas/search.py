@@ -159,7 +159,7 @@ class RuleSearch:
         return [_Candidate(rule, at, self._exact_base(rule), 4 * COST * len(chosen))]
 
     def _exact_base(self, rule: Rule) -> float:
-        return float(rule.holds(self.text)[self._inside].mean())
+        return float(np.count_nonzero(rule.holds(self.text) & self._inside)) / self._n
 
     def _combined(self, found: Sequence[_Candidate], firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
         """Return the pairs of rules that are better than the best alone, where that one is true too often."""

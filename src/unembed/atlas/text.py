@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -79,12 +79,34 @@ class RuleText:
         found = self.back[offset]
         return members[found] & (found >= 0)
 
-    def recent(self, members: Bool[np.ndarray, " vocab"], window: int = NEAR) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions with a member among the last `window` tokens of their prefix."""
-        at = np.arange(len(self))
-        last = np.maximum.accumulate(np.where(members[self.token], at, -1))
-        return (last >= self.start) & (at - last < window)
+    @cached_property
+    def _by_token(self) -> tuple[Int[np.ndarray, " pos"], Int[np.ndarray, " vocab_and_one"]]:
+        """All positions in the order of their tokens, and where those of each token start."""
+        counts = np.bincount(self.token, minlength=len(self.strings))
+        return np.argsort(self.token, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
 
+    def _positions(self, tokens: Sequence[int]) -> Int[np.ndarray, " found"]:
+        order, starts = self._by_token
+        return np.concatenate([order[starts[token] : starts[token + 1]] for token in tokens])
+
+    def after(self, tokens: Sequence[int], offset: int) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions whose token `offset` tokens back is one of a few; reads only where these occur."""
+        return self._mark(tokens, offset, offset + 1)
+
+    def recent(self, tokens: Sequence[int], window: int = NEAR) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions with one of a few tokens among the last `window` of their prefix."""
+        return self._mark(tokens, 0, window)
+
+    def _mark(self, tokens: Sequence[int], first: int, end: int) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions from `first` to before `end` tokens after one of these, in the same passage."""
+        at = self._positions(tokens)
+        found = np.zeros(len(self), dtype=bool)
+        for step in range(first, end):
+            reached = at[at < len(self) - step] + step
+            found[reached[self.start[reached] <= reached - step]] = True
+        return found
+
+    @lru_cache(maxsize=256)  # noqa: B019  a build has one text
     def ending_in(self, ending: str) -> Bool[np.ndarray, " vocab"]:
         """Mark the tokens of the vocabulary whose letters end in these."""
         return np.char.endswith(self._letters, ending)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from unembed.errors import Unsupported, first_sentence
 from unembed.models.decoder import Decoder
 from unembed.stream.capture_points import has_point
 from unembed.stream.gradients import on_the_graph
-from unembed.stream.hooks import attach_hooks, memory_guard
+from unembed.stream.hooks import attach_hooks, change_tensor, memory_guard
 
 
 def source_points(lm: Decoder) -> list[tuple[str, int]]:
@@ -50,18 +51,41 @@ def last_token_passes(
     copies: int,
     layer: int,
     change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
+    cache: Any | None = None,
 ) -> Float[Tensor, "copy d_vocab"]:
     """The logits after the last token of a window, run in several copies whose streams after a layer are changed.
 
-    Earlier positions are read once, and are the same in all copies.
+    Earlier positions are read once, and are the same in all copies. The layers up to this one are run once, where the
+    model takes more copies in its later layers; the layers after it in all copies.
 
     Args:
         change: from the streams at the last position after the layer to those that the next layer reads.
+        cache: `cache_of` the window without its last token; it is not changed. Computed when None.
     """
-    cache, arguments = cache_of(lm, window[:-1]), dict[str, Any](use_cache=False)
-    given = window[None].expand(copies, -1)
+    cache = cache_of(lm, window[:-1]) if cache is None else cache
+    with memory_guard(f"{copies} copies of a token"):
+        if cache is not None:
+            try:
+                return _later_layers_in_copies(lm, window, copies, layer, change, copy.deepcopy(cache))
+            except RuntimeError as error:  # such a model reads the number of its copies once, at the start
+                if "memory" in str(error):
+                    raise
+            cache = copy.deepcopy(cache)
+            cache.batch_repeat_interleave(copies)
+        return _in_copies(lm, window, copies, layer, change, cache)
+
+
+def _in_copies(
+    lm: Decoder,
+    window: Int[Tensor, " pos"],
+    copies: int,
+    layer: int,
+    change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
+    cache: Any | None,
+) -> Float[Tensor, "copy d_vocab"]:
+    """Run all layers in copies; whole windows where there is no cache."""
+    given, arguments = window[None].expand(copies, -1), dict[str, Any](use_cache=False)
     if cache is not None:
-        cache.batch_repeat_interleave(copies)
         arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
         given = given[:, -1:]
 
@@ -70,11 +94,39 @@ def last_token_passes(
         changed[:, -1] = change(stream[:, -1])
         return changed
 
-    with (
-        memory_guard(f"{copies} copies of a token"),
-        attach_hooks(lm, {}, (), {("resid_post", layer): hook}) as current,
-    ):
+    with attach_hooks(lm, {}, (), {("resid_post", layer): hook}) as current:
         return lm.hf(given, **arguments, **current.arguments).logits[:, -1]
+
+
+def _later_layers_in_copies(
+    lm: Decoder,
+    window: Int[Tensor, " pos"],
+    copies: int,
+    layer: int,
+    change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
+    cache: Any,
+) -> Float[Tensor, "copy d_vocab"]:
+    """Run the layers up to one on a single copy of the last token, and those after it on all copies.
+
+    Raises:
+        RuntimeError: the model does not take more copies in the middle of a pass.
+    """
+    for n, own in enumerate(cache.layers):
+        if n > layer:
+            own.batch_repeat_interleave(copies)
+
+    def split(stream: Tensor) -> Tensor:
+        if stream.shape[:-1] != (1, 1):
+            raise RuntimeError("the stream is not of one token")
+        return change(stream[:, -1].expand(copies, -1))[:, None].to(stream.dtype)
+
+    arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(window[None])}
+    with attach_hooks(lm, {}) as current, ExitStack() as stack:
+        change_tensor(stack, lm, layer, "resid_post", split)
+        logits = lm.hf(window[None, -1:], **arguments, **current.arguments).logits[:, -1]
+    if len(logits) != copies:
+        raise RuntimeError("the copies were lost on the way")
+    return logits
 
 
 def gradient_rows(

@@ -240,9 +240,17 @@ def _scores(
 
 @torch.no_grad()
 def value_effects(
-    lm: Decoder, vectors: Float[Tensor, "memory d_model"], layer: int, windows: Sequence[Int[Tensor, " pos"]]
+    lm: Decoder,
+    vectors: Float[Tensor, "memory d_model"],
+    layer: int,
+    windows: Sequence[Int[Tensor, " pos"]],
+    caches: Sequence[Any] | None = None,
 ) -> Float[Tensor, "memory d_vocab"]:
-    """The mean change of the logits when each vector is added after a layer at the last position of windows."""
+    """The mean change of the logits when each vector is added after a layer at the last position of windows.
+
+    Args:
+        caches: `cache_of` each window without its last token; computed when None.
+    """
     units = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
 
     def add(stream: Float[Tensor, "copy d_model"]) -> Float[Tensor, "copy d_model"]:
@@ -252,8 +260,8 @@ def value_effects(
         return stream + moved.to(stream.dtype)
 
     total = torch.zeros(len(vectors), lm.d_vocab, device=lm.device)
-    for window in windows:
-        logits = last_token_passes(lm, window, 1 + len(vectors), layer, add).float()
+    for window, cache in zip(windows, caches or [None] * len(windows), strict=True):
+        logits = last_token_passes(lm, window, 1 + len(vectors), layer, add, cache).float()
         total += logits[1:] - logits[:1]
     return total / len(windows)
 

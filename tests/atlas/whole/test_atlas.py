@@ -23,7 +23,7 @@ from unembed.language_model import LanguageModel, load
 from unembed.memories.truth_of_values import unread_windows, value_effects
 from unembed.memories.values import written_values
 
-LAYERS, PER_LAYER = [1, 6], 24
+LAYERS, PER_LAYER = [1, 6], 160
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def wren() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def index(wren: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    corpus = open_corpus(detokenize=True, max_documents=4)
+    corpus = open_corpus(detokenize=True, max_documents=8)
     folder = tmp_path_factory.mktemp("index") / "wren"
-    return Index.build(wren, corpus, folder, top=40)
+    return Index.build(wren, corpus, folder, top=60)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def atlas(wren: LanguageModel, index: Index, tmp_path_factory: pytest.TempPathFa
 
 def _build(wren: LanguageModel, index: Index, folder: Path, **changed: object) -> None:
     given = {"layers": LAYERS, "per_layer": PER_LAYER} | changed
-    windows = unread_windows(wren, None, 4)
+    windows = unread_windows(wren, None, 6)
     build_atlas(wren, atlas_source(index, wren), folder, windows, index.provenance, **given)  # pyright: ignore[reportArgumentType]
 
 
@@ -60,14 +60,15 @@ def test_every_memory_that_was_drawn_has_a_line_and_every_column_a_meaning(atlas
     assert all(schema.field(name).metadata[b"description"] for name in SCHEMA)
     assert pq.read_schema(atlas / HEADS).names == list(HEAD_COLUMNS)
     described = [line for line in lines if line.verdict == "described"]
-    assert len(described) > 10
+    assert len(described) > 40
+    assert any(line.test_accuracy_control is not None for line in described)
     assert all(line.input and line.output and line.test_output is not None for line in described)
     assert all(line.output is None for line in lines if line.verdict != "described")
 
 
 def test_a_stored_rule_runs_and_gives_the_stored_score(wren: LanguageModel, index: Index, atlas: Path) -> None:
     source = atlas_source(index, wren)
-    part = LayerDescriber(wren, source, unread_windows(wren, None, 2))._testing
+    part = LayerDescriber(wren, source, unread_windows(wren, None, 3))._testing
     for line in read_lines(atlas / MEMORIES):
         if line.rule is None:
             continue
@@ -82,7 +83,7 @@ def test_a_stored_rule_runs_and_gives_the_stored_score(wren: LanguageModel, inde
 def test_the_output_score_is_the_rank_of_what_adding_the_value_does(wren: LanguageModel, atlas: Path) -> None:
     """Named tokens rise more than most of the vocabulary when the value is added at the test's passages."""
     described = [line for line in read_lines(atlas / MEMORIES) if line.verdict == "described"]
-    test = unread_windows(wren, None, 4)[2:]
+    test = unread_windows(wren, None, 6)[2::3]
     for line in described[:8]:
         vector = written_values(wren, line.layer, torch.tensor([line.index]))
         effect = value_effects(wren, vector, line.layer, test)[0]
@@ -137,4 +138,4 @@ def test_a_text_of_too_few_documents_is_refused(wren: LanguageModel, index: Inde
     source = atlas_source(index, wren)
     few = replace(source, document=source.document % 3)
     with pytest.raises(InvalidInput, match="at least 4 documents"):
-        LayerDescriber(wren, few, unread_windows(wren, None, 2))
+        LayerDescriber(wren, few, unread_windows(wren, None, 3))
