@@ -20,7 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unembed.atlas.card import Card
-from unembed.atlas.controls import CONTROLS, QUANTILE
+from unembed.atlas.controls import CONTROLS, FALSE, QUANTILE
 from unembed.atlas.heads import head_columns
 from unembed.atlas.layer import LEAST, LEAST_RISE, AtlasSource, LayerDescriber
 from unembed.atlas.lines import Line, read_lines, write_lines, write_table
@@ -75,6 +75,7 @@ def build_atlas(
         "least_accuracy": LEAST,
         "least_rise": LEAST_RISE,
         "controls": CONTROLS,
+        "false_share": FALSE,
         "control_quantile": QUANTILE,
         "lens": lens_identity(lm),
     }

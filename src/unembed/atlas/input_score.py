@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from unembed.atlas.controls import bounds
+from unembed.atlas.controls import bounds, chances
 
 
 class Firings(NamedTuple):
@@ -50,6 +50,8 @@ class InputScore:
     base: float
     """The share of other positions at which it is true."""
     firings: int
+    chance: float
+    """The p-value of the accuracy: its rank among those of the other memories."""
     random_passes: bool | None
     """Whether the rule passes the same test on the firings of a memory that it was not found for."""
 
@@ -93,16 +95,19 @@ class InputTest:
         if len(self._at):
             hits = np.add.reduceat(holds[self._at], self._starts, dtype=np.int64)
             controls = self._accuracies(hits, self._counts, true)
-        (bound,) = bounds(controls[None], (self._index != own.index)[None])
+        counted = self._index != own.index
+        (bound,) = bounds(controls[None], counted[None])
         at = holds[own.at]
         hits, n = int(at.sum()), len(at)
         base = (true - hits) / max(1, self._n - n)
         passed = None
         if random is not None and len(other := random.inside(self._inside).at):
-            (limit,) = bounds(controls[None], ((self._index != own.index) & (self._index != random.index))[None])
+            (limit,) = bounds(controls[None], (counted & (self._index != random.index))[None])
             passed = bool(self._accuracy(holds[other], true) > limit)
+        accuracy = self._accuracy(at, true)
+        (chance,) = chances(np.array([accuracy]), controls[None], counted[None])
         area = area_under(at, own.size, base)
-        return InputScore(self._accuracy(at, true), area, float(bound), hits / n, base, n, passed)
+        return InputScore(accuracy, area, float(bound), hits / n, base, n, float(chance), passed)
 
     def _accuracy(self, at: Bool[np.ndarray, " firing"], true: int) -> float:
         return float(self._accuracies(np.array([at.sum()]), np.array([len(at)]), true)[0])

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.atlas.controls import CONTROLS
+from unembed.atlas.controls import CONTROLS, chosen
 from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
 from unembed.atlas.output_score import NamedTokens, OutputScore, OutputTest, TokenShares, named_by_effect
@@ -118,15 +118,15 @@ class LayerDescriber:
         """
         rng = np.random.default_rng([self._seed, layer])
         n = int(self._source.starts[layer + 1] - self._source.starts[layer])
-        chosen = np.arange(n)
+        numbers = np.arange(n)
         if self._per_layer is not None and self._per_layer < n:
-            chosen = np.sort(rng.permutation(n)[: self._per_layer])
-        places: list[tuple[int, Pole]] = [(int(i), pole) for pole in self._source.positions for i in chosen]
+            numbers = np.sort(rng.permutation(n)[: self._per_layer])
+        places: list[tuple[int, Pole]] = [(int(i), pole) for pole in self._source.positions for i in numbers]
         steps = _Steps(progress, 3 * len(places))
         found = []
         for index, pole in places:
             found.append(self._with_rule(layer, index, pole))
-            steps.one()
+            steps.several(1)
         ruled = self._choose_rules([one for one in found if one.rule is not None], rng)
         self._name_tokens(layer, ruled, steps)
         self._choose_tokens(layer, ruled, rng, steps)
@@ -151,15 +151,15 @@ class LayerDescriber:
         return _Candidate(index, pole, firings, "rule below its control", found.rule)
 
     def _choose_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:
-        """Return the memories whose rule exceeds its control on the part that chooses."""
+        """Return the memories whose rule is better than its controls on the part that chooses."""
         test = InputTest(self._choosing, [one.firings for one in _some(ruled, rng)])
-        chosen = []
-        for one in ruled:
-            score = test.score(_rule(one).holds(self._source.text), one.firings)
-            if score is not None and score.passes and score.accuracy >= LEAST:
-                one.verdict = "tokens below their control"
-                chosen.append(one)
-        return chosen
+        scores = [test.score(_rule(one).holds(self._source.text), one.firings) for one in ruled]
+        found = []
+        for i in chosen([1.0 if score is None else score.chance for score in scores]):
+            if (score := scores[i]) is not None and score.accuracy >= LEAST:
+                ruled[i].verdict = "tokens below their control"
+                found.append(ruled[i])
+        return found
 
     def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> None:
         """Name for each memory the tokens that its value's reading lists first and that rise most when it is added."""
@@ -170,18 +170,19 @@ class LayerDescriber:
             named = named_by_effect(self._search.text.classes, self._shares, scores, effects)
             for one, tokens in zip(ruled[start : start + len(named)], named, strict=True):
                 one.named = tokens
-                steps.one()
+            steps.several(len(named))
 
     def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
-        """Mark as described the memories whose tokens exceed their control at the passages that choose."""
+        """Mark as described the memories whose tokens are better than their controls at the passages that choose."""
         test = self._output_test(ruled, rng)
+        scores: list[OutputScore] = []
         for start, _, effects in self._effects(layer, ruled, "choose"):
             some = range(start, start + len(effects))
-            scores = test.scores(effects, [(i, ruled[i].index) for i in some], [None] * len(some))
-            for i, score in zip(some, scores, strict=True):
-                if score.passes and score.score >= LEAST_RISE:
-                    ruled[i].verdict = "described"
-                steps.one()
+            scores += test.scores(effects, [(i, ruled[i].index) for i in some], [None] * len(some))
+            steps.several(len(some))
+        for i in chosen([score.chance for score in scores]):
+            if scores[i].score >= LEAST_RISE:
+                ruled[i].verdict = "described"
 
     def _test(self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
         """Test descriptions on the text and the passages that chose nothing, and a random one in place of each."""
@@ -199,7 +200,7 @@ class LayerDescriber:
             scores = tokens.scores(effects, [(i, described[i].index) for i in some], random)
             for i, score in zip(some, scores, strict=True):
                 described[i].output = score
-                steps.one()
+            steps.several(len(some))
 
     def _output_test(self, memories: Sequence[_Candidate], rng: np.random.Generator) -> OutputTest:
         controls = [(one.index, _named(one)) for one in _some(memories, rng)]
@@ -254,15 +255,16 @@ class LayerDescriber:
 
 
 class _Steps:
-    """Counts memories, and reports every 256th."""
+    """Counts memories, and reports after about every 200."""
 
     def __init__(self, report: Callable[[int, int], None], total: int) -> None:
-        self._report, self._total, self._done = report, total, 0
+        self._report, self._total, self._done, self._reported = report, total, 0, 0
 
-    def one(self) -> None:
-        if self._done % 256 == 0:
+    def several(self, n: int) -> None:
+        self._done += n
+        if self._done - self._reported >= _AT_ONCE:
+            self._reported = self._done
             self._report(self._done, self._total)
-        self._done += 1
 
 
 def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.atlas.controls import bounds
+from unembed.atlas.controls import bounds, chances
 from unembed.concepts.detection import find_concepts
 from unembed.concepts.token_classes import Classes
 
@@ -54,6 +54,8 @@ class OutputScore:
     """Mean share of equally frequent tokens that rise less than a named one, 0 to 1."""
     control: float
     """The 95 % quantile of that share for what other descriptions of the layer name; infinite if these are too few."""
+    chance: float
+    """The p-value of the score: its rank among those of the other descriptions."""
     random_passes: bool | None
     """Whether the tokens of another description of the layer, drawn at random, pass the same test."""
 
@@ -198,10 +200,12 @@ class OutputTest:
         limits = bounds(controls, counted)
         others = np.array([-1 if one is None else one[1] for one in random])
         of_random = bounds(controls, counted & (self._index != others[:, None]))
+        own = np.array([self._mean(row, number) for row, (number, _) in zip(shares, tested, strict=True)])
+        chance = chances(own, controls, counted)
         found = []
-        for i, ((number, _), other) in enumerate(zip(tested, random, strict=True)):
+        for i, other in enumerate(random):
             passed = None if other is None else bool(self._mean(shares[i], other[0]) > of_random[i])
-            found.append(OutputScore(self._mean(shares[i], number), float(limits[i]), passed))
+            found.append(OutputScore(float(own[i]), float(limits[i]), float(chance[i]), passed))
         return found
 
     def _mean(self, shares: Float[Tensor, " token"], number: int) -> float:
