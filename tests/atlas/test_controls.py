@@ -50,5 +50,5 @@ def test_the_share_of_false_ones_among_the_chosen_is_the_one_given() -> None:
         assert set(range(150, 200)) <= {*taken.tolist()}
         false.append((taken < 150).mean())
     assert np.mean(false) == pytest.approx(0.1 * 150 / 200, abs=0.01)  # Benjamini and Hochberg 1995, theorem 1
-    assert len(chosen([0.3, 0.5, 0.9])) == 0
-    assert len(chosen([])) == 0
+    assert len(chosen(np.array([0.3, 0.5, 0.9]))) == 0
+    assert len(chosen(np.zeros(0))) == 0

@@ -14,8 +14,6 @@ chosen as keep the expected share of false ones at `FALSE` (Benjamini and Hochbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -62,12 +60,11 @@ def chances(
     return (1 + reached) / (1 + counted.sum(axis=1))
 
 
-def chosen(chance: Sequence[float], share: float = FALSE) -> Int[np.ndarray, " chosen"]:
+def chosen(chance: Float[np.ndarray, " row"], share: float = FALSE) -> Int[np.ndarray, " chosen"]:
     """Return the numbers of the descriptions to choose, by their p-values: those of the lowest ones, in their order.
 
     The largest k is taken for which the k-th lowest p-value is at most `share * k / n` (Benjamini and Hochberg 1995).
     """
-    found = np.asarray(chance, dtype=np.float64)
-    order = np.argsort(found, kind="stable")
-    low = np.flatnonzero(found[order] <= share * np.arange(1, len(found) + 1) / max(1, len(found)))
+    order = np.argsort(chance, kind="stable")
+    low = np.flatnonzero(chance[order] <= share * np.arange(1, len(chance) + 1) / max(1, len(chance)))
     return np.sort(order[: low[-1] + 1]) if len(low) else np.zeros(0, dtype=np.int64)

@@ -155,7 +155,7 @@ class LayerDescriber:
         test = InputTest(self._choosing, [one.firings for one in _some(ruled, rng)])
         scores = [test.score(_rule(one).holds(self._source.text), one.firings) for one in ruled]
         found = []
-        for i in chosen([1.0 if score is None else score.chance for score in scores]):
+        for i in chosen(np.array([1.0 if score is None else score.chance for score in scores])):
             if (score := scores[i]) is not None and score.accuracy >= LEAST:
                 ruled[i].verdict = "tokens below their control"
                 found.append(ruled[i])
@@ -180,7 +180,7 @@ class LayerDescriber:
             some = range(start, start + len(effects))
             scores += test.scores(effects, [(i, ruled[i].index) for i in some], [None] * len(some))
             steps.several(len(some))
-        for i in chosen([score.chance for score in scores]):
+        for i in chosen(np.array([score.chance for score in scores])):
             if scores[i].score >= LEAST_RISE:
                 ruled[i].verdict = "described"
 
