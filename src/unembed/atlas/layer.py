@@ -20,7 +20,7 @@ from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
 from unembed.atlas.output_score import NamedTokens, OutputScore, OutputTest, TokenShares, named_by_effect
 from unembed.atlas.rules import Rule, quoted, to_dict
-from unembed.atlas.search import FEWEST, RuleSearch
+from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default, in_basis
@@ -39,6 +39,8 @@ PARTS = 4
 """Of four documents two find rules, one chooses lines, and one tests them."""
 PASSAGE_PARTS = 3
 """Of three passages one names tokens, one chooses lines, and one tests them."""
+FEWEST_TESTED = 5
+"""The fewest firings on which a rule is tested."""
 _AT_ONCE = 192
 
 
@@ -142,9 +144,11 @@ class LayerDescriber:
     def _with_rule(self, layer: int, index: int, pole: Pole) -> _Candidate:
         """Find a rule for a memory."""
         firings = self._firings(layer, index, pole)
-        parts = (self._finding, self._choosing, self._testing)
         found = self._search.find(firings.inside(self._finding).at)
-        if found is None or min(len(firings.inside(part).at) for part in parts) < FEWEST:
+        if (
+            found is None
+            or min(len(firings.inside(part).at) for part in (self._choosing, self._testing)) < FEWEST_TESTED
+        ):
             return _Candidate(index, pole, firings, "fires too rarely")
         if found.accuracy < LEAST:
             return _Candidate(index, pole, firings, "no rule found")

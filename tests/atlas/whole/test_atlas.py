@@ -34,7 +34,7 @@ def wren() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def index(wren: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    corpus = open_corpus(detokenize=True, max_documents=8)
+    corpus = open_corpus(detokenize=True, max_documents=24)
     folder = tmp_path_factory.mktemp("index") / "wren"
     return Index.build(wren, corpus, folder, top=60)
 
