@@ -10,6 +10,7 @@ Every condition is needed: `test_quantities` a_verdict_needs...; no quantity twi
 page and `report.json` hold: `test_document` findings_are_counted..., a_number_is_next_to..., `test_quantities`
 findings_of_report_json...; control column, marks, cache: `test_random_weights`, all (another draw of weights passes at
 most one finding that is called informative).
+**The sign of a gated memory**: `whole/test_sign_convention`, all.
 **Control heads** nearest in output length: `attention/test_induction` control_heads...; real against random overlap:
 `memories/test_norm_overlap`; a candidate's own logit: `memories/test_event_sample` the_change_of...; Olsson's claims
 are theirs, one-layer claims are of one layer, the direct path next to its baselines: `elhage2021/test_parts`.
@@ -22,7 +23,7 @@ the page: `test_geva2022` early_exit_on_few..., `geva2022/test_applications` wit
 **Section 6**: `geva2022/test_applications`, all (the ten values of gpt2-medium, both word filters, beams, edits before
 the activation, the text of the perplexity). Published values have an origin, and 1,579 is set against Table 10:
 `test_geva2022` every_table...
-**Text and triggers**: `test_geva2021` triggers_come_from..., negative_coefficients...; `test_geva2022`
+**Text and triggers**: `test_geva2021` triggers_come_from..., a_gated_memory...; `test_geva2022`
 the_shipped_text..., frequently_active..., updates_of_fewer_than_ten..., a_prefix_is_as_short..., an_adaptive_
 softmax...; Moses: `corpus/test_moses`; three layers and three bands: `tools/test_train_wikilm` as_many_layers...,
 `architectures/test_fairseq`. Compositions of the last layer: `test_quantities` most_compositions...

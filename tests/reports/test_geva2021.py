@@ -82,17 +82,18 @@ def test_memories_of_experts_and_of_dense_layers_are_studied_together(tmp_path: 
     (tmp_path / "w").mkdir()
     m = measurements.measure(lm, open_corpus(texts(12)), stages.Work(tmp_path / "w", {}, 4), Options(**SMALL))
     report = report_of(m, {})
-    assert m.triggers.bounds.tolist() == [0, 80, 240, 400, 560]
+    assert m.triggers.bounds.tolist() == [0, 160, 480, 800, 1120]
     assert report.facts["memories (FFN neurons) a layer"] == "80 to 160" and len(report.findings) == 22
     assert "experts that the router did not choose" in page(report)
     names = [row["value"] for row in report["predictive_values"].rows()]
-    assert all(re.fullmatch(r"L0M\d+|L[123](E[0-3]M\d+|SM\d+)", name) for name in names)
+    assert all(re.fullmatch(r"-?L0M\d+|-?L[123](E[0-3]M\d+|SM\d+)", name) for name in names)
     for row in m.triggers.sampled(2, 1, 0, "checked"):  # triggers lie where the router chose the expert
         place = int(m.triggers.positions[m.triggers.row(*row), 0])
         prefix = torch.from_numpy(m.text.prefix(place))[None]
-        coefficient = lm.run(prefix, "coefficients").at("coefficients", row[0])[0, -1, row[1]]
+        index, pole = m.triggers.memory(*row)
+        coefficient = lm.run(prefix, "coefficients").at("coefficients", row[0])[0, -1, index]
         found = float(m.triggers.coefficients[m.triggers.row(*row), 0])
-        assert found > 0 and found == pytest.approx(float(coefficient), rel=1e-4)
+        assert (found < 0) == (pole == "negative") and found == pytest.approx(float(coefficient), rel=1e-4)
 
 
 def test_numbers_in_the_tables_are_those_measured(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_labels_of_an_index_show_how_far_the_rules_agree_with_people(tmp_path: P
     index = Index.build(
         lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300
     )
-    text, triggers = index.passages, KeyTriggers.of_index(index, 6)
+    text, triggers = index.passages, KeyTriggers.of_index(index, lm, 6)
     finder = Finder.of([text.prefix(p) for p in text.prefix_positions()[::9].tolist()], None, ())
     keys = [(0, i) for i in range(12)]
     ours = rule_labels(finder, text, triggers, keys)
@@ -254,27 +255,30 @@ def test_the_command_renders_again_without_a_model_and_refuses_bad_folders(
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_gated_models_are_read_at_both_ends(tmp_path: Path, family: str) -> None:
+def test_a_gated_memory_agrees_at_either_sign(tmp_path: Path, family: str) -> None:
     lm, corpus = lettered(family), open_corpus(texts(12))
     (tmp_path / "w").mkdir()
     m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), Options(**SMALL))
     check_explanations(QUANTITIES, m)
-    report, a = report_of(m, {}), m.agreement_negative
-    assert a is not None
-    for layer, row in enumerate(report["agreement_poles"].rows()):
-        known = a.target[a.layer(layer)] >= 0
-        assert row["negative"] == pytest.approx(a.agrees[a.layer(layer)].sum() / known.sum())
-    assert [r["positive"] for r in report["agreement_poles"].rows()] == [
-        r["agreement"] for r in report["agreement"].rows()
-    ]
-    best = next(report["predictive_negated_values"].rows())
-    layer, index = map(int, best["value"].removeprefix("L").split("M"))
-    assert best["token"] == lm.values.top_tokens(layer, index, 1, bottom=True, show_unlearned=True)[0]
-    assert len(report["patterns_negative"]) == lm.n_layers
+    report, a = report_of(m, {}), m.agreement
+    rows = zip(report["agreement_poles"].rows(), report["agreement"].rows(), strict=True)
+    for layer, (at_signs, row) in enumerate(rows):
+        agrees, known = (np.split(x[a.layer(layer)], 2) for x in (a.agrees, a.target >= 0))
+        assert at_signs["stronger"] == pytest.approx(agrees[0].sum() / known[0].sum())
+        assert at_signs["weaker"] == pytest.approx(agrees[1].sum() / known[1].sum())
+        assert row["agreement"] == pytest.approx((agrees[0] | agrees[1]).sum() / (known[0] | known[1]).sum())
+    best = list(report["predictive_values"].rows())
+    assert {row["value"][0] for row in best} == {"L", "-"}
+    for row in best:
+        layer, index = map(int, row["value"].removeprefix("-").removeprefix("L").split("M"))
+        bottom = row["value"].startswith("-")
+        assert row["token"] == lm.values.top_tokens(layer, index, 1, bottom=bottom, show_unlearned=True)[0]
+    active = list(report["active"].rows())
+    assert "above_zero" not in active[0] and all(0 < row["above_usual"] < 1 for row in active)
     Index.build(lm, corpus, tmp_path / "index", top=6, settings=IndexSettings(min_prefix=1), tokens_per_batch=300)
     by_index = unembed.report("geva2021", lm, None, tmp_path / "a", index=str(tmp_path / "index"), **SMALL)
-    for ours, theirs in zip(by_index["agreement_poles"].rows(), report["agreement_poles"].rows(), strict=True):
-        assert ours["negative"] == pytest.approx(theirs["negative"], abs=1e-6)
+    for ours, theirs in zip(by_index["agreement"].rows(), report["agreement"].rows(), strict=True):
+        assert ours["agreement"] == pytest.approx(theirs["agreement"], abs=1e-6)
     assert "agreement_poles" not in study(tmp_path / "opt").exhibits
 
 
@@ -378,11 +382,3 @@ def test_triggers_come_from_a_corpus_of_their_own(tmp_path: Path) -> None:
     assert made["agreement"].to_dict()["rows"] != of_examples["agreement"].to_dict()["rows"]
     with pytest.raises(InvalidInput, match="one of the two"):
         unembed.report("geva2021", lm, examples, tmp_path / "x", index="i", trigger_corpus=str(other))
-
-
-def test_negative_coefficients_are_shortened_too(tmp_path: Path) -> None:
-    report = study(tmp_path / "r", "llama")
-    rows = list(report["perturbation_negative"].rows())
-    assert [row["layer"] for row in rows] == [0, 1] and all(np.isfinite(row["last"]) for row in rows)
-    assert rows != list(report["perturbation"].rows())
-    assert "perturbation_negative" not in study(tmp_path / "s").exhibits

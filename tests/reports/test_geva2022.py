@@ -34,10 +34,10 @@ from unembed.memories.event_sample import event_sample
 from unembed.memories.event_scores import candidate_scores, event_scores
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
-from unembed.reports.geva2022.measurements import NEGATED, judged_values, measure
+from unembed.reports.geva2022.measurements import NEGATED, VALUES, judged_values, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts.applications import small_sample
-from unembed.reports.geva2022.parts.layers import frequently_active, is_rare, top_ids
+from unembed.reports.geva2022.parts.layers import frequently_active, is_rare, top_ids, ways_of
 from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
@@ -128,11 +128,30 @@ def test_gated_values_are_read_at_both_ends(made):
     if not gated:
         return
     chosen = sample_memories(lm, 3, 3)
-    bottom = torch.stack([lm.values.top(n, i, 30, bottom=True)[0] for n, i in chosen])
-    share = coverage(find_concepts(model_classes(lm), bottom), 30)
-    assert rows[NEGATED]["in_a_concept"] == pytest.approx(share.mean())
-    by_layer = [row["negated"] for row in report["fig2"].rows()]
+    # The run decides which end of a value is the first of the two rows, so both together are compared.
+    ends = [torch.stack([lm.values.top(n, i, 30, bottom=end)[0] for n, i in chosen]) for end in (False, True)]
+    share = sum(coverage(find_concepts(model_classes(lm), ids), 30) for ids in ends)
+    assert rows[NEGATED]["in_a_concept"] + rows[VALUES]["in_a_concept"] == pytest.approx(share.mean())
+    by_layer = [row["negated"] + row["in_a_concept"] for row in report["fig2"].rows()]
     assert by_layer == pytest.approx(share.reshape(lm.n_layers, -1).mean(1).tolist())
+
+
+def test_values_of_gated_layers_have_the_sign_of_their_coefficients_in_the_run(tmp_path: Path) -> None:
+    lm = lettered("llama")
+    (tmp_path / "w").mkdir()
+    m = measure(lm, open_corpus(TEXTS), Work(tmp_path / "w", {}, 3), Options(**OPTIONS))
+    later = [e for e in m.examples if len(e.tokens) > 1]
+    sums = sum(lm.run(e.tokens[None], "coefficients")["coefficients"][:, 0, -1].double() for e in later)
+    assert torch.equal(torch.stack(list(m.signs)), torch.as_tensor(sums).sign().float())
+    vectors = m.concepts[VALUES].labels
+    assert [name.startswith("-") for name in vectors] == [
+        float(m.signs[n][i]) < 0 for n, i in sample_memories(lm, 3, 3)
+    ]
+    ways = ways_of(m, m.extreme)
+    rows = zip(m.extreme.layer, m.extreme.example, m.extreme.index, ways, strict=True)
+    for layer, example, index, way in rows:
+        at = m.sample.dominant[layer, example].tolist().index(index)
+        assert m.sample.coefficients[layer, example, at] * float(m.signs[layer][index]) * way > 0
 
 
 class SeesOne:
@@ -193,7 +212,7 @@ def test_an_adaptive_softmax_is_read_by_its_log_probabilities(tmp_path: Path):
 
 def test_tokens_that_were_never_learned_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     lm, corpus = lettered("opt"), open_corpus(TEXTS)
-    every = np.stack([[n, i] for n in range(lm.n_layers) for i in range(lm.d_mlp)])
+    every = np.stack([[n, i, 1] for n in range(lm.n_layers) for i in range(lm.d_mlp)])
     (tmp_path / "all").mkdir()
     whole = measure(lm, corpus, Work(tmp_path / "all", {}, 3), Options(**OPTIONS))
     ids = [*dict.fromkeys([*whole.sample.final.tolist(), *top_ids(whole, every)[:, 0].tolist()])][:20]
@@ -265,7 +284,7 @@ def test_early_exit_on_few_examples_is_marked_as_a_small_sample(n: int, tested: 
 def test_memories_of_experts_and_of_dense_layers_are_studied_together(tmp_path: Path):
     lm = unembed.load(tiny_model("glm4_moe"), tokenizer=lettered("gpt2").tokenizer)
     report = unembed.report("geva2022", lm, TEXTS, tmp_path / "report", seed=3, **OPTIONS)
-    assert len(report.findings) == 18 and report.facts["memories (FFN neurons) a layer"] == "80 to 160"
+    assert len(report.findings) == 17 and report.facts["memories (FFN neurons) a layer"] == "80 to 160"
     assert report.facts["experts"].startswith("in 3 of 4 layers")
     sample = event_sample(lm, TEXTS, 20, seed=3)
     assert [r["dominant"] for r in report["fig6"].rows()] == pytest.approx(sample.contribution.mean(1).tolist())

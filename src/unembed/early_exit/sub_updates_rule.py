@@ -23,6 +23,7 @@ from torch import Tensor
 from unembed.early_exit.example_prefixes import DOMINANT, Examples
 from unembed.memories.clustering.value_clusters import cluster_values
 from unembed.memories.sub_updates import contributions
+from unembed.memories.value_signs import signs_by_weights
 from unembed.models.decoder import Decoder
 from unembed.validation import one_of
 
@@ -164,11 +165,14 @@ class SubUpdates:
 def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "layer d_mlp"]:
     """Return the cluster of every value, by layer and index; -1 after the last value of a smaller layer.
 
+    The sign of a gated memory's value is a convention; here each such value points along its gate.
+
     Raises:
         OutOfRange: more clusters than values.
         Unsupported: the model has no memories.
     """
-    found = cluster_values(lm, n_clusters)
+    signs = [signs_by_weights(lm, n) for n in range(lm.n_layers)] if any(map(lm.is_signed, lm.memory_layers)) else None
+    found = cluster_values(lm, n_clusters, signs=signs)
     labels = np.full((lm.n_layers, int(found.memory[:, 1].max()) + 1), -1, dtype=np.int64)
     labels[found.memory[:, 0], found.memory[:, 1]] = found.labels
     return labels

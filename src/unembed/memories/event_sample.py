@@ -331,10 +331,10 @@ def event_sample(
 
 
 def record_events(
-    lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096
+    lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096, *others: Reducer
 ) -> EventSample:
-    """Find the events of these prefixes; the recorder must have been started."""
-    with feed_reducers(lm, [recorder]) as feed:
+    """Find the events of these prefixes; the recorder and the `others`, which see the same run, must be started."""
+    with feed_reducers(lm, [recorder, *others]) as feed:
         for batch in example_batches(examples, tokens_per_batch):
             feed(batch)
     return recorder.result()

@@ -90,6 +90,7 @@ def value_norm_overlaps(
     seed: int = 0,
     top: int = TOP,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
+    signs: Float[Tensor, " value"] | None = None,
 ) -> NormOverlaps:
     """Measure `norm_overlap` of a layer's values, of similar random vectors, and of each with the other.
 
@@ -99,8 +100,11 @@ def value_norm_overlaps(
         seed: the seed of both draws.
         top: tokens compared.
         hidden: tokens left out of all readings.
+        signs: multiply the layer's values; see `unembed.memories.value_signs`. Values as they are when None.
     """
     values = written_values(lm, lm.layer(layer))
+    if signs is not None:
+        values = values * signs[:, None].to(values)
     generator = torch.Generator().manual_seed(seed)
     n = len(values) if per_layer is None else min(per_layer, len(values))
     chosen = values[torch.randperm(len(values), generator=generator)[:n].to(values.device)]

@@ -29,6 +29,24 @@ def test_erasing_memories_are_found_and_seen_to_erase() -> None:
     assert found.heads[0, 2].item() == pytest.approx(expected.item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_gated_memory_erases_where_its_coefficient_falls_along_its_value(family: str) -> None:
+    """The mean gradient is that of autograd, one memory and position at a time."""
+    lm, text = lettered(family, torch.float64), ["the dog sat of a zebra"]
+    found = memory_management(lm, top=500, corpus=text)
+    cosines = {(one.layer, one.index): one.cosine for one in found.memories}
+    act = lm.hf.model.layers[1].mlp.act_fn  # type: ignore[union-attr, operator]
+    x = lm.run(text[0], "mlp_in")["mlp_in"][1, 0, 1:].detach().requires_grad_()
+    for index in (0, 7, 33, 79):
+        gate, up = lm.weights.W_gate[1], lm.weights.W_in[1]
+        assert gate is not None
+        coefficients = act(x @ gate[:, index]) * (x @ up[:, index])
+        (gradient,) = torch.autograd.grad(coefficients.sum(), x)
+        expected = torch.cosine_similarity(gradient.mean(dim=0), lm.weights.W_out[1][index], dim=0)
+        assert cosines[1, index] == pytest.approx(float(expected), abs=1e-5)  # activations are read in float32
+    assert list(cosines.values()) == sorted(cosines.values())
+
+
 def test_verified_on_text_by_the_stream_before_and_after() -> None:
     lm = unembed.load()
     found = memory_management(lm, top=1, verify=True, corpus=["the first of the months " * 30], max_tokens=64)
@@ -69,7 +87,12 @@ def test_folded_directions_are_those_behind_the_gains_of_the_norms() -> None:
         1 + getattr(block, f"{name}_layernorm").weight.detach()
         for name in ("pre_feedforward", "post_feedforward", "input", "post_attention")
     )
-    key = lm.weights.W_gate[one.layer][:, one.index] * read
+    gate, up = (w[one.layer][:, one.index] * read for w in (lm.weights.W_gate, lm.weights.W_in))
+    a, b = (x[one.layer, 0, 1:, one.index] for x in map(lm.run(text[0], ("gate", "up")).__getitem__, ("gate", "up")))
+    with torch.enable_grad():
+        act = block.mlp.act_fn(leaf := a.detach().clone().requires_grad_())
+        (slope,) = torch.autograd.grad(act.sum(), leaf)
+    key = (slope * b).mean() * gate + act.detach().mean() * up
     value = lm.weights.W_out[one.layer][one.index] * written
     assert one.cosine == pytest.approx(float(torch.cosine_similarity(key, value, dim=0)), rel=1e-6)
     assert one.cosine != pytest.approx(float(torch.cosine_similarity(key / read, value / written, dim=0)), rel=1e-3)

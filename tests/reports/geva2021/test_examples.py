@@ -16,7 +16,7 @@ from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenStream
 from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel
-from unembed.reports.geva2021.examples import Examples, draw_positions
+from unembed.reports.geva2021.examples import CoefficientSizes, Examples, draw_positions
 from unembed.reports.geva2021.parts.refinement import CLASSES, breakdown
 from unembed.sweeps import sweep
 
@@ -54,7 +54,8 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
         p, update, output = distribution(lm, r, basis), None, None
         update = int(distribution(lm, y, basis).argmax())
         output = int(distribution(lm, o, basis).argmax())
-        tops = [int(distribution(lm, v, basis).argmax()) for v in values]
+        both = [*values, *-values] if lm.is_signed(layer) else values
+        tops = [int(distribution(lm, v, basis).argmax()) for v in both]
         pushes = [int(distribution(lm, v if c > 0 else -v, basis).argmax()) for v, c in zip(values, m, strict=True)]
         sizes = sorted((abs(float(c)) * float(v.norm()) for v, c in zip(values, m, strict=True)), reverse=True)
         carrying, carried = 0, 0.0
@@ -70,6 +71,7 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
             "above_zero": sum(c > 0 for c in m.tolist()) / n,
             "above_fraction": sum(abs(c) >= FRACTION * largest and c != 0 for c in m.tolist()) / n,
             "carrying": carrying / n,
+            "participation": sum(sizes) ** 2 / sum(x**2 for x in sizes) / n,
             "any_value": update in tops,
             "any_active": agreeing > 0,
             "any_output": any(c != 0 and t == output for c, t in zip(m.tolist(), pushes, strict=True)),
@@ -108,6 +110,21 @@ def test_every_number_is_that_of_the_prefix_run_alone(family: str, basis: str) -
                 np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-7, err_msg=f"{name} of example {i}")
             else:
                 assert got.tolist() == values, f"{name} of example {i}"
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_a_memory_is_active_from_its_own_usual_size_on(family: str) -> None:
+    lm, text, places, _ = swept(family, "final")
+    corpus = open_corpus(texts(8))
+    (sizes,) = sweep(lm, corpus, [CoefficientSizes(places.tolist())], tokens_per_batch=77)
+    runs = [lm.run(torch.tensor([text.prefix(p).tolist()]), "coefficients") for p in places.tolist()]
+    m = torch.stack([run["coefficients"][:, 0, -1] for run in runs], dim=1)  # layer example memory
+    usual = m.square().mean(dim=1).sqrt()
+    np.testing.assert_allclose(np.stack(sizes), usual.numpy(), rtol=1e-5)
+    reducer = Examples(places.tolist(), "final", FRACTION, usual=[row.numpy() for row in usual])
+    (found,) = sweep(lm, corpus, [reducer], tokens_per_batch=200)
+    expected = ((m.abs() >= usual[:, None]) & (usual > 0)[:, None]).float().mean(dim=-1)
+    np.testing.assert_allclose(found["above_usual"], expected.numpy(), atol=1e-6)
 
 
 def test_relu_and_signed_activations_both_occur() -> None:

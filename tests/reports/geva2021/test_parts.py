@@ -48,7 +48,9 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "predictive values agree": tuple(
         {**PREDICTIVE, "some": around(*x)} for x in ((0.46, 0.1), (0.1, 0.05), (0.35, 0.1))
     ),
-    "active memories": tuple({"layers": [around(0.2), around(*x)]} for x in ((0.4, 0.02), (0.008, 0.001), (0.5, 0.01))),
+    "active memories": tuple(
+        {"what": "fire", "layers": [around(0.2), around(*x)]} for x in ((0.4, 0.02), (0.008, 0.001), (0.5, 0.01))
+    ),
     "active memories drop": tuple(
         {"layers": [around(0.45), around(0.4), around(0.3), around(*x), around(0.2), around(0.18)]}
         for x in ((0.12, 0.01), (0.5, 0.01), (0.17, 0.02))

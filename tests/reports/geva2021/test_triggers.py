@@ -41,7 +41,10 @@ def test_triggers_of_the_released_code_come_from_each_sentence_once_and_never_it
                 assert int(facts["next"][at]) >= 0
 
 
-def test_a_model_without_gates_has_no_negative_pole() -> None:
+def test_a_memory_without_a_gate_is_one_key() -> None:
     lm = lettered("opt")
     (lists,) = sweep(lm, open_corpus(texts(4)), [reducer("prefixes", 3)], tokens_per_batch=300)
-    assert KeyTriggers.of_sweep(lists)[1] is None
+    triggers = KeyTriggers.of_sweep(lists)
+    assert not triggers.signed.any() and (triggers.sign == 1).all()
+    assert triggers.bounds.tolist() == [lm.d_mlp * n for n in range(lm.n_layers + 1)]
+    assert triggers.memory(1, 5) == (5, "positive") and triggers.key(1, 5) == 5

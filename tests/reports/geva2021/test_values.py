@@ -1,6 +1,8 @@
-"""Agreement of values and triggers, at both poles, against a loop over all values."""
+"""Agreement of values and triggers, at both signs of the coefficient, against a loop over all values."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -50,36 +52,52 @@ def test_values_agree_exactly_where_a_loop_over_all_of_them_does(basis: str, tar
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "olmo2"])
-def test_the_negative_pole_pairs_the_lowest_coefficients_with_negated_values(family: str) -> None:
+def test_a_gated_memory_is_two_keys_whose_triggers_and_readings_have_its_sign(family: str) -> None:
     lm = lettered(family, torch.float64)
     corpus = open_corpus(texts(8))
     # Rows one at a time: the softmax of gemma2 in transformers gives NaN at padding in float64.
     lists, (every, facts) = sweep(lm, corpus, [reducer("prefixes", 4), Everything()], tokens_per_batch=1)
     text = TokenStream.of(corpus.segments(lm))
-    positive, negative = KeyTriggers.of_sweep(lists)
-    assert negative is not None
-    found = values.agreement(lm, text, negative, negated=True)
+    triggers = KeyTriggers.of_sweep(lists)
+    assert triggers.signed.all() and triggers.n_memories == lm.d_mlp
+    found = values.agreement(lm, text, triggers)
     whole = facts["length"] >= 1  # an empty prefix is no trigger
     places = facts["position"][whole]
     for layer in range(lm.n_layers):
         m = every[layer][whole].double()
         norm = lm.feed_forward(layer).branch_norm
-        for index in range(0, lm.d_mlp, 7):
-            row = negative.row(layer, index)
-            order = m[:, index].argsort(stable=True)[:4]
-            order = order[m[order, index] < 0]
+        agrees = np.zeros(lm.d_mlp, bool)
+        for index, pole in product(range(lm.d_mlp), ("positive", "negative")):
+            sign, key = 1 if pole == "positive" else -1, triggers.key(layer, index, pole)
+            assert triggers.memory(layer, key) == (index, pole)
+            # The first half of a layer's keys have the sign of the memory's largest coefficient.
+            strongest = m[:, index].abs().argmax()
+            assert (key < lm.d_mlp) == (m[strongest, index] * sign > 0)
+            row = triggers.row(layer, key)
+            agrees[index] |= found.agrees[row]
+            if index % 7:
+                continue
+            order = (-sign * m[:, index]).argsort(stable=True)[:4]
+            order = order[sign * m[order, index] > 0]
             n = len(order)
-            assert negative.positions[row][:n].tolist() == places[order].tolist()
-            assert (negative.positions[row][n:] == -1).all() and np.isposinf(negative.coefficients[row][n:]).all()
-            np.testing.assert_allclose(negative.coefficients[row][:n], m[order, index].numpy(), rtol=1e-5)
-            assert (positive.coefficients[row][positive.positions[row] >= 0] > 0).all()
-            v = lm.weights.W_out[layer][index]
+            assert triggers.positions[row][:n].tolist() == places[order].tolist()
+            assert (triggers.positions[row][n:] == -1).all()
+            assert (sign * triggers.coefficients[row][n:] == -np.inf).all()
+            np.testing.assert_allclose(triggers.coefficients[row][:n], m[order, index].numpy(), rtol=1e-5)
+            v = sign * lm.weights.W_out[layer][index]
             if norm is not None:  # what reaches the stream is scaled by the gain of the norm behind the FFN
                 v = v * (norm.module.weight.detach() + (1 if family == "gemma2" else 0))
-            p = (-v @ lm.weights.W_U).softmax(-1)
-            assert found.top[row] == int(p.argmax()) == int((v @ lm.weights.W_U).argmin())
+            p = (v @ lm.weights.W_U).softmax(-1)
+            assert found.top[row] == int(p.argmax())
             np.testing.assert_allclose(found.probability[row], float(p.max()), rtol=1e-5)
             following = [t for t in text.next_tokens(places[order].numpy()).tolist() if t >= 0]
             assert found.hits[row] == following.count(found.top[row]) and found.followed[row] == len(following)
             if following:
                 assert found.target[row] == following[0] and found.rank[row] == int((p > p[following[0]]).sum()) + 1
+        either, known = found.of_memories(layer)
+        assert known.all() and either.tolist() == agrees.tolist()
+        rows = found.layer(layer)
+        known = found.target[rows] >= 0
+        pairs = [(a, b) for a in found.top[rows][known] for b in found.target[rows][known]]
+        one = sum(a == b for a, b in pairs) / len(pairs)
+        assert found.by_chance(layer) == pytest.approx(2 * one - one**2, abs=1e-12)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from transformers.activations import ACT2FN
 
-from unembed.attention.paths.geometry import keys_of, values_of
+from unembed.attention.paths.geometry import keys_of, up_projection_of, values_of
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import (
     at_least_float32,
@@ -69,12 +70,15 @@ class ErasureOnText:
 
 @dataclass(frozen=True)
 class ErasingMemory:
-    """A memory (FFN neuron) with opposite key and value: it reads a direction and writes its negative."""
+    """A memory (FFN neuron) with opposite key and value: it reads a direction and writes its negative.
+
+    Memories of gated layers read through two matrices; see `MemoryManagement.memories`.
+    """
 
     layer: int
     index: int
     cosine: float
-    """Of key and value."""
+    """Of key and value; in a gated layer, of the value and the mean gradient of the coefficient on text."""
     on_text: ErasureOnText | None = None
     """None where no text was read."""
 
@@ -95,7 +99,10 @@ class MemoryManagement(Displayed):
     """Memories and heads that remove what earlier layers wrote.
 
     Attributes:
-        memories: the key-value pairs that are most strongly opposed, strongest first.
+        memories: the key-value pairs that are most strongly opposed, strongest first. A gated memory has two keys, and
+            the sign of one of them and of the value is a convention. In its place stands the mean gradient of its
+            coefficient with respect to what the FFN reads, over positions of text: the direction along which the
+            coefficient rises.
         counts: how many memories lie below `threshold`, by layer.
         threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
         n_memories: in all.
@@ -151,7 +158,7 @@ def memory_management(
 
     Args:
         top: memories and heads listed.
-        corpus: anything `unembed.open_corpus` takes; read only with `verify`.
+        corpus: anything `unembed.open_corpus` takes; read only with `verify`, and for gated layers.
         verify: measure the direction that each writes before and after it is added, where it writes most.
         max_tokens: the largest number of tokens to read from the text.
     """
@@ -160,9 +167,14 @@ def memory_management(
     top, threshold = positive_int("top", top), -5.0 * lm.d_model**-0.5
     missing: dict[str, str] = {}
     cosines: dict[int, Tensor] = {}
+    rising, without_gradient = _mean_gradients(lm, basis, corpus, max_tokens)
+    missing |= {f"memories of layer {n}": why for n, why in without_gradient.items()}
     for n in lm.memory_layers:
+        if n in without_gradient:
+            continue
         try:
-            keys, values = keys_of(lm, n, basis).T.double(), values_of(lm, n, basis).double()
+            values = values_of(lm, n, basis).double()
+            keys = rising[n] if n in rising else keys_of(lm, n, basis).T.double()
         except Unsupported as error:
             missing[f"memories of layer {n}"] = error.why
         else:
@@ -201,6 +213,61 @@ def memory_management(
         lm.provenance(basis=basis),
         missing,
     )
+
+
+@torch.no_grad()
+def _mean_gradients(
+    lm: Decoder, basis: HeadBasis, corpus: CorpusSource, max_tokens: int
+) -> tuple[dict[int, Float[Tensor, "d_mlp d_model"]], dict[int, str]]:
+    """Return the mean gradient of every gated memory's coefficient with respect to what its FFN reads.
+
+    A coefficient is act(a) b with a = gate . x and b = up . x, x being the normed stream; its gradient is
+    act'(a) b gate + act(a) up. The first position of a window is left out: in many models it carries activations
+    that are far larger than all others, which would decide the mean.
+
+    Returns:
+        By gated layer; and why there is none, for the others that are gated.
+
+    Memory: gate and up of every gated layer at 256 positions.
+    """
+    gated, missing = [n for n in lm.memory_layers if lm.is_signed(n)], dict[int, str]()
+    for n in list(gated):
+        if lm.experts_of(n) is not None:
+            missing[n] = "its gates belong to experts that a router chooses"
+        elif lm.tokenizer is None:
+            missing[n] = "its coefficients have two factors and are read on text, and the model has no tokenizer"
+    gated = [n for n in gated if n not in missing]
+    if not gated:
+        return {}, missing
+    sums = {n: torch.zeros(2, lm.n_memories_of(n), dtype=torch.float64) for n in gated}
+    read = 0
+    for batch in windows_of(corpus, min(lm.n_ctx or 256, 256), overlap=0).batches(lm, tokens=256):
+        real = batch.mask.bool().clone()
+        real[:, 0] = False
+        captured = run(lm, batch.tokens, ("gate", "up"), logits=False, layers=gated, attention_mask=batch.mask.long())
+        for n in gated:
+            a, b = (at_least_float32(captured.at(point, n)[real.to(lm.device)]) for point in ("gate", "up"))
+            slope, height = _slope(lm.feed_forward(n).activation, a)
+            sums[n] += torch.stack([(slope * b).double().sum(dim=0), height.double().sum(dim=0)]).cpu()
+        read += int(real.sum())
+        if read >= max_tokens:
+            break
+    found = {}
+    for n in gated:
+        slope, height = sums[n].to(lm.device)[..., None] / max(read, 1)
+        up = up_projection_of(lm, n, basis)
+        assert up is not None
+        found[n] = slope * keys_of(lm, n, basis).T.double() + height * up.T.double()
+    return found, missing
+
+
+def _slope(activation: str, a: Float[Tensor, "pos d_mlp"]) -> tuple[Tensor, Tensor]:
+    """Return the derivative of an activation function, and its value."""
+    with torch.enable_grad():
+        a = a.detach().requires_grad_()
+        height = ACT2FN[activation](a)
+        (slope,) = torch.autograd.grad(height.sum(), a)
+    return slope, height.detach()
 
 
 def _negative_share(cores: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:

@@ -76,6 +76,11 @@ def stream_section(
             f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
             f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions)."
         )
+        if any(circuits.lm.is_signed(layer) for layer in circuits.lm.memory_layers):
+            text.append(
+                "A gated memory reads through two matrices. Its key here is the mean gradient of its coefficient on "
+                "text, the direction along which the coefficient rises."
+            )
     parts = " ".join(f"{name}: {why}." for name, why in {**weights.missing, **memory.missing}.items())
     if parts:
         text.append(f"Not among them: {parts}")

@@ -8,7 +8,7 @@ clusters of all values are cut from an average-linkage tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -105,6 +105,8 @@ class ValueClusters(Displayed):
     """Layer and index of every value, in the order of `labels`."""
     labels: Int[np.ndarray, " value"]
     linkage: str
+    signs: Float[np.ndarray, " value"] | None = None
+    """By which each value was multiplied, in the order of `labels`; None where all are read as they are."""
 
     @property
     def n_clusters(self) -> int:
@@ -117,7 +119,7 @@ class ValueClusters(Displayed):
         Raises:
             OutOfRange: fewer than one cluster, or more than there are values.
         """
-        return ValueClusters(self.lm, self.layers, self.tree, self.memory, self.tree.cut(n_clusters), self.linkage)
+        return replace(self, labels=self.tree.cut(n_clusters))
 
     def members(self, number: int) -> list[tuple[int, int]]:
         """Return layer and index of every value of a cluster.
@@ -171,6 +173,8 @@ class ValueClusters(Displayed):
         for number in chosen:
             members = self.members(number)
             values = values_of(self.lm, members).float()
+            if self.signs is not None:
+                values *= torch.from_numpy(self.signs[self.labels == number]).to(values)[:, None]
             units = unit_rows(values)
             # The centre gets the mean length of the cluster's members, because an adaptive softmax, unlike W_U, is not
             # linear in the vector it reads.
@@ -223,6 +227,7 @@ def cluster_values(
     *,
     layers: Sequence[int] | None = None,
     linkage: str = "average",
+    signs: Sequence[Float[Tensor, " _"]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueClusters:
     """Group all values of a model into clusters of similar directions.
@@ -231,6 +236,8 @@ def cluster_values(
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
         layers: which layers; all when None.
         linkage: "average", or "complete" for small models.
+        signs: multiply each value, layer by layer of the model: the sign of a gated memory's value is a convention,
+            see `unembed.memories.value_signs`. Values as they are when None.
         progress: called with steps done and steps in total; an exception that it raises ends it.
 
     Raises:
@@ -256,5 +263,8 @@ def cluster_values(
             why=f"{lm.name} has {len(memory)} values in these layers",
             instead=f"Ask for 1 to {len(memory)}, for example {max(1, len(memory) // 10)}",
         )
-    tree = dendrogram(torch.cat(values), linkage, progress=progress)
-    return ValueClusters(lm, chosen, tree, memory, tree.cut(n_clusters), linkage)
+    every = None if signs is None else torch.cat([signs[layer].to(values[0]) for layer in chosen])
+    vectors = torch.cat(values) if every is None else torch.cat(values) * every[:, None]
+    tree = dendrogram(vectors, linkage, progress=progress)
+    labels = tree.cut(n_clusters)
+    return ValueClusters(lm, chosen, tree, memory, labels, linkage, None if every is None else every.cpu().numpy())

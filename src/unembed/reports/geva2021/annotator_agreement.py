@@ -10,6 +10,7 @@ import numpy as np
 from unembed.annotation.agreement import label_agreement
 from unembed.annotation.rules import NONE, RULES
 from unembed.corpus.token_stream import TokenStream
+from unembed.names import Pole
 from unembed.reports.geva2021.patterns import Finder, Pattern
 from unembed.reports.geva2021.triggers import KeyTriggers
 
@@ -29,12 +30,16 @@ def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> 
 def rule_labels(
     finder: Finder, text: TokenStream, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
 ) -> list[dict[str, Any]]:
-    """Return what the rules find in the prefixes that people saw, as labels of the annotation store."""
+    """Return what the rules find in the prefixes that people saw, as labels of the annotation store.
+
+    Args:
+        keys: layer and number of each.
+    """
     found: list[dict[str, Any]] = []
-    for layer, index in keys:
-        places = triggers.positions[triggers.row(layer, index)][: RULES["key"].shown].tolist()
+    for layer, key in keys:
+        places = triggers.positions[triggers.row(layer, key)][: RULES["key"].shown].tolist()
         prefixes = [text.prefix(p, special=False) for p in places if p >= 0]
-        found += labels_of(RULE, layer, index, finder.patterns(prefixes))
+        found += labels_of(RULE, layer, key, finder.patterns(prefixes))
     return found
 
 
@@ -47,8 +52,14 @@ def compared(
         labels: rows of `Index.labels()`; only those that the annotation screen stored for keys count.
     """
     people = [row for row in labels if row["kind"] == "key" and "pattern" in (row["notes"] or {})]
-    keys = sorted({(int(row["layer"]), int(row["index"])) for row in people})
-    return kappas([*people, *rule_labels(finder, text, triggers, keys)]) if keys else kappas([])
+    of_key = [{**row, "index": _key_of(row, triggers)} for row in people]
+    keys = sorted({(int(row["layer"]), int(row["index"])) for row in of_key})
+    return kappas([*of_key, *rule_labels(finder, text, triggers, keys)]) if keys else kappas([])
+
+
+def _key_of(row: Mapping[str, Any], triggers: KeyTriggers) -> int:
+    pole: Pole = "negative" if (row["notes"] or {}).get("pole") == "negative" else "positive"
+    return triggers.key(int(row["layer"]), int(row["index"]), pole)
 
 
 def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:

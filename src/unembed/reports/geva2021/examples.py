@@ -27,7 +27,14 @@ from unembed.names import Basis
 from unembed.sweeps import Need, Reducer
 
 WHOLE = {"residual": np.int32, "update": np.int32, "output": np.int32, "agreeing": np.int32}
-REAL = {"probability": np.float32, "above_zero": np.float32, "above_fraction": np.float32, "carrying": np.float32}
+REAL = {
+    "probability": np.float32,
+    "above_zero": np.float32,
+    "above_fraction": np.float32,
+    "above_usual": np.float32,
+    "carrying": np.float32,
+    "participation": np.float32,
+}
 CLAIMS = ("any_value", "any_active", "any_output")
 CARRIED = 0.9
 """Share of the summed |m| ||v|| that the smallest set of memories must carry to count as active."""
@@ -41,8 +48,9 @@ class Examples(Reducer):
         basis: how streams, updates and values are read.
         fraction: the fraction of the largest |m|, above which a memory counts as active.
         hidden: tokens that are never predictions (never learned ones).
+        usual: the usual size of each memory's coefficient, layer by layer; None to leave out what depends on it.
 
-    Memory: 35 bytes for each example and layer, and the tensors of a batch's examples.
+    Memory: 43 bytes for each example and layer, and the tensors of a batch's examples.
     """
 
     def __init__(
@@ -51,8 +59,10 @@ class Examples(Reducer):
         basis: Basis = "final",
         fraction: float = 0.1,
         hidden: Bool[Tensor, " d_vocab"] | None = None,
+        usual: Sequence[Float[np.ndarray, " _"]] | None = None,
     ) -> None:
         self.positions, self.fraction, self.hidden = tuple(positions), fraction, hidden
+        self.usual = usual
         self.basis: Basis = basis
 
     def settings(self) -> str:
@@ -146,18 +156,32 @@ class Examples(Reducer):
         # The smallest set that carries the share: all values before the cumulative sum reaches it, and the one that
         # reaches it.
         carrying = (weight < CARRIED * total).sum(dim=-1) + (total[:, 0] > 0)
-        pushed = top.expand(m.shape) if flipped is None else torch.where(m < 0, flipped, top)
+        of_values = top == update
+        if flipped is None:
+            pushed = top.expand(m.shape)
+        else:
+            pushed = torch.where(m < 0, flipped, top)
+            if self._lm.is_signed(layer):  # a gated memory has no positive end: it may add v or -v
+                of_values |= flipped == update
         active = m != 0
         agreeing = (active & (pushed == update)).sum(dim=-1)
         return {
             "above_zero": (m > 0).float().mean(dim=-1),
             "above_fraction": ((size >= self.fraction * size.amax(dim=-1, keepdim=True)) & active).float().mean(dim=-1),
+            "above_usual": self._above_usual(layer, size),
             "carrying": carrying.float() / m.shape[-1],
-            "any_value": (top == update).any(dim=-1),
+            "participation": _participation(size * self._norms[layer]),
+            "any_value": of_values.any(dim=-1),
             "any_active": agreeing > 0,
             "any_output": (active & (pushed == output)).any(dim=-1),
             "agreeing": agreeing,
         }
+
+    def _above_usual(self, layer: int, size: Float[Tensor, "example d_mlp"]) -> Float[Tensor, " example"]:
+        if self.usual is None:
+            return torch.full(size.shape[:1], torch.nan)
+        usual = torch.from_numpy(self.usual[layer]).to(size)
+        return ((size >= usual) & (usual > 0)).float().mean(dim=-1)
 
     def merge(self, other: Examples) -> None:
         """Add the examples that the other reducer saw."""
@@ -177,6 +201,60 @@ class Examples(Reducer):
         """Restore saved arrays."""
         self._found = {k: state[k].numpy().copy() for k in self._found}
         self._done = state["done"].numpy().copy()
+
+
+def _participation(lengths: Float[Tensor, "example d_mlp"]) -> Float[Tensor, " example"]:
+    """Return (sum a)^2 / (n sum a^2) of each row: 1 if all are equally long, 1 / n if one alone is not 0."""
+    total, squares = lengths.sum(dim=-1), lengths.square().sum(dim=-1)
+    return total.square() / squares.clamp_min(torch.finfo(lengths.dtype).tiny) / lengths.shape[-1]
+
+
+class CoefficientSizes(Reducer):
+    """The root mean square of every memory's coefficient at chosen positions.
+
+    Args:
+        positions: places on the corpus axis, rising.
+
+    Memory: one number in float64 for each memory.
+    """
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        self.positions = tuple(positions)
+
+    def start(self, lm: Decoder) -> None:
+        """Begin with no position seen."""
+        self._wanted = torch.tensor(self.positions, dtype=torch.long)
+        self._sums = [torch.zeros(lm.n_memories_of(n), dtype=torch.float64) for n in range(lm.n_layers)]
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """Return the coefficients of every layer."""
+        return [("coefficients", n) for n in range(len(self._sums))]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Add the squares of a layer's coefficients."""
+        chosen = torch.isin(batch.positions, self._wanted) & batch.counted
+        self._sums[layer] += tensor[chosen.to(tensor.device)].double().square().sum(dim=0).cpu()
+
+    def update(self, batch: Batch) -> None:
+        """Do nothing more: `see` has added the batch."""
+
+    def merge(self, other: CoefficientSizes) -> None:
+        """Add the other reducer's sums."""
+        for own, theirs in zip(self._sums, other._sums, strict=True):
+            own += theirs
+
+    def result(self) -> list[Float[np.ndarray, " _"]]:
+        """Return the sizes, layer by layer."""
+        return [(total / max(len(self.positions), 1)).sqrt().float().numpy() for total in self._sums]
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums by layer."""
+        return {str(n): total for n, total in enumerate(self._sums)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore saved sums."""
+        self._sums = [state[str(n)] for n in range(len(self._sums))]
 
 
 def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) -> Int[np.ndarray, " n"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from unembed.index import Index
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
-from unembed.reports.geva2021.examples import Examples, draw_positions
+from unembed.reports.geva2021.examples import CoefficientSizes, Examples, draw_positions
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.paper import first_upper
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
@@ -39,15 +39,11 @@ class Measurements:
         corpus_fingerprint: the fingerprint of the text and its cut.
         text: the corpus of the triggers in tokens.
         example_text: the corpus of the examples; the same one unless the options name another for triggers.
-        negative: triggers of the negative pole, where coefficients are signed; else None.
         examples: (layer, example) arrays of `Examples`.
         agreement: values against triggers.
-        agreement_negative: negated values against the triggers of the negative pole; None where there are none.
         changes: (key, trigger, kind) relative changes of the perturbed keys.
-        perturbed: these keys, (key, 2): layer and index.
-        changes_negative: the same for keys and triggers of the negative pole; None where there are none.
+        perturbed: these keys, (key, 2): layer and number of the key.
         patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
-        patterns_negative: the same for triggers of the negative pole; empty where there are none.
         judged: what a judge finds in the prefixes of the keys looked at; empty without one.
         people: how far the rules agree with the labels of the index; empty without an index.
         index_settings: the settings of the index that gave the triggers; None without one.
@@ -60,16 +56,12 @@ class Measurements:
     text: TokenStream
     example_text: TokenStream
     triggers: KeyTriggers
-    negative: KeyTriggers | None
     positions: np.ndarray
     examples: Arrays
     agreement: values.Agreement
-    agreement_negative: values.Agreement | None
     changes: np.ndarray
     perturbed: np.ndarray
-    changes_negative: np.ndarray | None
     patterns: Arrays
-    patterns_negative: Arrays
     judged: Arrays
     people: Arrays
     seed: int
@@ -173,18 +165,15 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
             text = TokenStream.of(of_triggers.segments(lm))
     positions = draw_positions(example_text, options.examples, options.draw, work.seed, name)
     if index is not None:
-        poles = (KeyTriggers.of_index(index, options.top, pole) for pole in index.poles)
-        triggers, negative, *_ = *poles, None
+        triggers = KeyTriggers.of_index(index, lm, options.top)
         found = _examples_of(lm, text, positions, work, options)
     elif text is example_text:
-        triggers, negative, found = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), positions, work, options)
+        triggers, found = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), positions, work, options)
     else:
-        triggers, negative, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
+        triggers, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
         found = _examples_of(lm, example_text, positions, work, options)
     agreed = _agreement(lm, text, triggers, work, options)
-    other_end = None if negative is None else _agreement(lm, text, negative, work, options, negated=True)
     keys, changed = _perturbed(lm, text, triggers, work, options)
-    changed_negative = None if negative is None else _perturbed(lm, text, negative, work, options, "negative pole")[1]
     return Measurements(
         lm,
         options,
@@ -193,16 +182,12 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         text,
         example_text,
         triggers,
-        negative,
         positions,
         found,
         agreed,
-        other_end,
         changed,
         keys,
-        changed_negative,
         pattern_search.by_rule(lm, text, triggers, work, options),
-        {} if negative is None else pattern_search.by_rule(lm, text, negative, work, options, "negative pole"),
         {} if options.judge is None else pattern_search.by_judge(lm, text, triggers, work, options),
         {} if index is None else _people(index, lm, text, triggers, work, options),
         work.seed,
@@ -234,60 +219,71 @@ def with_index_settings(options: Options, index: Index) -> Options:
     return replace(options, top=min(options.top, stored), triggers="prefixes")
 
 
-def _arrays_of(found: KeyTriggers, other: KeyTriggers | None) -> Arrays:
-    arrays = {"coefficients": found.coefficients, "places": found.positions, "bounds": found.bounds}
-    if other is not None:
-        arrays |= {"negative_coefficients": other.coefficients, "negative_places": other.positions}
-    return arrays
+USUAL = 200
+"""Examples from which the usual size of each gated memory's coefficient is taken."""
 
 
-def _triggers_from(stored: Arrays) -> tuple[KeyTriggers, KeyTriggers | None]:
-    """Take the triggers of both poles out of stored arrays."""
-    triggers = KeyTriggers(stored.pop("coefficients"), stored.pop("places"), stored.pop("bounds"))
-    if "negative_places" not in stored:
-        return triggers, None
-    poles = stored.pop("negative_coefficients"), stored.pop("negative_places")
-    return triggers, KeyTriggers(*poles, triggers.bounds)
+def _examples(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Examples:
+    """Return the reducer of the examples; for gated layers it knows the usual size of every coefficient."""
+    usual = None
+    if any(lm.is_signed(n) for n in range(lm.n_layers)):
+        usual = _usual_sizes(lm, text, positions, work, options)
+    hidden = hidden_tokens(lm, options.include_unlearned)
+    return Examples(positions.tolist(), options.basis, options.fraction, hidden, usual)
 
 
-def _examples(lm: Decoder, positions: np.ndarray, options: Options) -> Examples:
-    return Examples(positions.tolist(), options.basis, options.fraction, hidden_tokens(lm, options.include_unlearned))
+def _usual_sizes(
+    lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options
+) -> list[np.ndarray]:
+    """Return the root mean square of each memory's coefficient over some of the examples, layer by layer."""
+    random = np.random.default_rng([work.seed, 7])
+    drawn = np.sort(random.choice(positions, min(USUAL, len(positions)), replace=False))
+
+    def compute() -> Arrays:
+        sizes = CoefficientSizes(drawn.tolist())
+        sizes.start(lm)
+        with feed_reducers(lm, [sizes]) as feed:
+            for batch in bucketed(text.segments_up_to(drawn), options.tokens_per_batch, 64):
+                feed(batch)
+        return {str(layer): found for layer, found in enumerate(sizes.result())}
+
+    stored = work.stage("usual sizes", compute)
+    return [stored[str(layer)] for layer in range(lm.n_layers)]
 
 
 def _from_corpus(
     lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray | None, work: Work, options: Options
-) -> tuple[KeyTriggers, KeyTriggers | None, Arrays]:
+) -> tuple[KeyTriggers, Arrays]:
     """Collect triggers in one sweep and, if positions are given, examples in the same sweep."""
     name, what = ("triggers", "triggers") if positions is None else ("sweep", "triggers and examples")
     of = "their corpus" if positions is None else "the corpus"
+
+    examples = [] if positions is None else [_examples(lm, corpus.stream, positions, work, options)]
 
     def compute() -> Arrays:
         def note(progress: Progress) -> None:
             work.progress(f"one sweep for {what} (% of {of})", round(100 * progress.share), 100)
 
         (work.out / STAGES).mkdir(exist_ok=True)
-        lists, *examples = sweep(
+        lists, *found = sweep(
             lm,
             corpus,
-            [
-                reducer(options.triggers, options.top),
-                *([] if positions is None else [_examples(lm, positions, options)]),
-            ],
+            [reducer(options.triggers, options.top), *examples],
             checkpoint=work.path(name, "checkpoint"),
             tokens_per_batch=options.tokens_per_batch,
             progress=note,
         )
-        return _arrays_of(*KeyTriggers.of_sweep(lists)) | (examples[0] if examples else {})
+        return vars(KeyTriggers.of_sweep(lists)) | (found[0] if found else {})
 
     stored = work.stage(name, compute)
-    return *_triggers_from(stored), stored
+    return KeyTriggers(**{f.name: stored.pop(f.name) for f in fields(KeyTriggers)}), stored
 
 
 def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Arrays:
     """Measure what every layer does to the examples, in one pass over the sentences that contain them."""
 
     def compute() -> Arrays:
-        seen = _examples(lm, positions, options)
+        seen = _examples(lm, text, positions, work, options)
         seen.start(lm)
         with feed_reducers(lm, [seen]) as feed:
             for batch in bucketed(text.segments_up_to(positions), options.tokens_per_batch, 64):
@@ -299,20 +295,18 @@ def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Wo
     return work.stage("examples", compute)
 
 
-def _agreement(
-    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, negated: bool = False
-) -> values.Agreement:
+def _agreement(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> values.Agreement:
     basis, target, hidden = options.values_basis, options.target, hidden_tokens(lm, options.include_unlearned)
 
     def compute() -> Arrays:
-        work.progress("reading all values, negated" if negated else "reading all values", 0, 1)
-        return vars(values.agreement(lm, text, triggers, basis=basis, target=target, negated=negated, hidden=hidden))
+        work.progress("reading all values", 0, 1)
+        return vars(values.agreement(lm, text, triggers, basis=basis, target=target, hidden=hidden))
 
-    return values.Agreement(**work.stage("negated values" if negated else "values", compute))
+    return values.Agreement(**work.stage("values", compute))
 
 
 def _perturbed(
-    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, pole: str = ""
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
 ) -> tuple[np.ndarray, np.ndarray]:
     keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
 
@@ -328,7 +322,7 @@ def _perturbed(
         )
         return {"changes": found}
 
-    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage(f"perturbation {pole}".strip(), compute)["changes"]
+    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
 
 
 def _people(

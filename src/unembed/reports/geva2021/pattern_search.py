@@ -36,16 +36,14 @@ def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patte
     return patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
 
 
-def by_rule(
-    lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options, name: str = "patterns"
-) -> Arrays:
+def by_rule(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
     """Return the shares of prefixes by kind of pattern.
 
     They cover sampled keys and as many sets of random prefixes (layer -1).
     """
 
     def compute() -> Arrays:
-        work.progress(f"looking for patterns ({name})", 0, 1)
+        work.progress("looking for patterns", 0, 1)
         random = np.random.default_rng([work.seed, 2])
         everything = text.prefix_positions()
         rules = finder(lm, text, work.seed, options)
@@ -59,10 +57,10 @@ def by_rule(
             found = rules.patterns(prefixes)
             described = [f"{patterns.described(p, rules.classes, lm.token_strings)} ({len(p.members)})" for p in found]
             rows.append(_row(key, len(prefixes), found, described))
-            work.progress(f"looking for patterns ({name})", done + 1, len(sets))
+            work.progress("looking for patterns", done + 1, len(sets))
         return _columns(rows)
 
-    return work.stage(name, compute)
+    return work.stage("patterns", compute)
 
 
 def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
@@ -73,14 +71,14 @@ def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, 
         keys = _sampled(triggers, work, options)
         shown = min(options.shown, RULES["key"].shown)
         rows, labels = [], []
-        for done, (layer, index) in enumerate(keys):
+        for done, (layer, key) in enumerate(keys):
             work.progress(f"patterns by {judge.annotator}", done, len(keys))
-            places = triggers.positions[triggers.row(layer, index)][:shown].tolist()
+            places = triggers.positions[triggers.row(layer, key)][:shown].tolist()
             prefixes = [lm.decode(_body(text, p).tolist()) for p in places if p >= 0]
-            answer = judge_patterns(judge, "key", prefixes, f"key {layer}.{index}")
+            answer = judge_patterns(judge, "key", prefixes, f"key {layer}.{key}")
             found = [patterns.Pattern(p.kind, p.description, (), frozenset(p.tokens), float("nan")) for p in answer]
-            rows.append(_row((layer, index), len(prefixes), found, [f"{p.what} ({len(p.members)})" for p in found]))
-            labels += labels_of(judge.annotator, layer, index, found)
+            rows.append(_row((layer, key), len(prefixes), found, [f"{p.what} ({len(p.members)})" for p in found]))
+            labels += labels_of(judge.annotator, layer, key, found)
         rules = rule_labels(finder(lm, text, work.seed, options), text, triggers, keys)
         return {**_columns(rows), **kappas([*labels, *rules])}
 

@@ -47,7 +47,7 @@ def changes(
     """Return the relative change (m' - m) / m of each sampled key's coefficient; NaN if there is no such trigger.
 
     Args:
-        keys: layer and index of the sampled ones.
+        keys: layer and number of the sampled ones.
         progress: called with passes done and passes in all.
 
     Memory: one batch's coefficients of one layer.
@@ -67,7 +67,7 @@ def changes(
         last = passed["coefficients"][0][torch.arange(len(batch)), lengths - 1].float().cpu().numpy()
         for row, job in enumerate(batch):
             for k, t, kind in job.comparisons:
-                found[k, t, kind] = last[row, keys[k][1]]
+                found[k, t, kind] = last[row, triggers.memory(*keys[k])[0]]
         if progress is not None:
             progress(done + 1, len(batches))
     whole = np.stack([triggers.coefficients[triggers.row(*key)] for key in keys])[..., None] if keys else found[..., :1]
@@ -80,9 +80,9 @@ def _jobs(
 ) -> list[Shortened]:
     """Return every shortened prefix of a layer's keys; equal ones only once."""
     jobs: dict[bytes, Shortened] = {}
-    for k, (layer, index) in keys:
-        random = np.random.default_rng([seed, layer, index])
-        for t, position in enumerate(triggers.positions[triggers.row(layer, index)].tolist()):
+    for k, (layer, key) in keys:
+        random = np.random.default_rng([seed, layer, key])
+        for t, position in enumerate(triggers.positions[triggers.row(layer, key)].tolist()):
             drawn = random.random()
             if position < 0:
                 continue

@@ -37,6 +37,8 @@ class Agreement:
     """How many of the key's triggers are followed by the value's first token."""
     followed: Int[np.ndarray, " key"]
     """How many of them are followed by any."""
+    signed: Bool[np.ndarray, " layer"]
+    """Whether a layer has two keys for each memory, one for each sign of its coefficient; see `KeyTriggers`."""
 
     @property
     def agrees(self) -> Bool[np.ndarray, " key"]:
@@ -47,8 +49,18 @@ class Agreement:
         """Return the rows of a layer."""
         return slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
 
+    def of_memories(self, layer: int) -> tuple[Bool[np.ndarray, " memory"], Bool[np.ndarray, " memory"]]:
+        """Tell for each memory of a layer whether it agrees at any of its signs, and whether it has a target there."""
+        signs = 2 if self.signed[layer] else 1
+        rows = self.layer(layer)
+        agrees, known = self.agrees[rows].reshape(signs, -1), (self.target[rows] >= 0).reshape(signs, -1)
+        return np.asarray(agrees.any(axis=0)), np.asarray(known.any(axis=0))
+
     def by_chance(self, layer: int) -> float:
-        """Return the agreement rate that random pairs of values and targets within a layer would have."""
+        """Return the agreement rate that random pairs of values and targets within a layer would have.
+
+        A memory with two signs has two such pairs, and so about twice the chance.
+        """
         rows = self.layer(layer)
         known = self.target[rows] >= 0
         if not known.any():
@@ -56,7 +68,8 @@ class Agreement:
         size = int(max(self.top[rows].max(), self.target[rows].max())) + 1
         tops = np.bincount(self.top[rows][known], minlength=size) / known.sum()
         targets = np.bincount(self.target[rows][known], minlength=size) / known.sum()
-        return float(tops @ targets)
+        one = float(tops @ targets)
+        return 1 - (1 - one) ** 2 if self.signed[layer] else one
 
 
 def targets_of(text: TokenStream, triggers: KeyTriggers, target: str = "next") -> Int[np.ndarray, "key top"]:
@@ -79,7 +92,6 @@ def agreement(
     *,
     basis: Basis = "raw",
     target: str = "next",
-    negated: bool = False,
     hidden: Bool[torch.Tensor, " d_vocab"] | None = None,
 ) -> Agreement:
     """Return every value's first token, its probability, and the rank of the token after the key's first trigger.
@@ -87,10 +99,9 @@ def agreement(
     The first trigger is the best one that a token follows; the last prefix of a sentence has no next token.
 
     Args:
-        triggers: the triggers of all keys; with `negated`, of the negative pole.
+        triggers: the triggers of all keys. A key of negative coefficients adds -v, which is then what is read.
         basis: how values are read.
         target: see `targets_of`.
-        negated: read -v, which is what a negative coefficient adds: its first token is the one v suppresses most.
         hidden: tokens left out of tops and ranks (never learned ones).
 
     Memory: `lens.ROWS * lens.COLUMNS` scores at a time.
@@ -103,7 +114,10 @@ def agreement(
         rows = slice(int(triggers.bounds[layer]), int(triggers.bounds[layer + 1]))
         track = torch.from_numpy(np.maximum(first[rows], 0).astype(np.int64))[:, None]
         vectors, plain = in_basis(lm, written_values(lm, layer), layer, basis)
-        reading = read(lm, -vectors if negated else vectors, 1, basis=plain, track=track, hidden=hidden)
+        if triggers.signed[layer]:
+            sign = torch.from_numpy(triggers.sign[rows]).to(vectors)
+            vectors = torch.cat([vectors, vectors]) * sign[:, None]
+        reading = read(lm, vectors, 1, basis=plain, track=track, hidden=hidden)
         tops.append(reading.ids[:, 0].cpu().numpy())
         probabilities.append(reading.probabilities[:, 0].float().cpu().numpy())
         ranks.append(reading.tracked_ranks[:, 0].cpu().numpy())
@@ -117,4 +131,5 @@ def agreement(
         np.where(first >= 0, rank, -1),
         hits.astype(np.int64),
         has.sum(axis=1).astype(np.int64),
+        triggers.signed,
     )

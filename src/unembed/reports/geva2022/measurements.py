@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.annotation.files import Annotation, Pattern
@@ -24,6 +24,7 @@ from unembed.memories.event_sample import EventRecorder, EventSample, record_eve
 from unembed.memories.event_scores import ExtremeSubUpdates, extreme_sub_updates
 from unembed.memories.norm_overlap import value_norm_overlaps, vectors_like
 from unembed.memories.prefix_sampling import draw_examples
+from unembed.memories.value_signs import CoefficientSums, signs_by_run
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
 from unembed.names import Basis
@@ -36,8 +37,11 @@ from unembed.stream.run import run
 
 VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"
 NEGATED = "sub-updates, negated"
-"""What a negative coefficient promotes: the same values read at their other end."""
+"""What gated memories promote at the rarer sign of their coefficients: the same values read at their other end."""
 _STAGES = 6
+
+Signs = tuple[Float[Tensor, " _"], ...]
+"""For each layer the signs of its values; layers of experts and dense ones have different numbers of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,8 @@ class Measurements:
 
     Attributes:
         sample: events and scores of these prefixes.
+        signs: multiply the values of each layer, so that a gated memory's is what it adds on balance at the ends
+            of the examples; its own sign is a convention. 1 for ungated layers.
         concepts: the concepts of values, random vectors, whole updates and, where coefficients are signed, negated
             values.
         update_prefixes: for each of the whole updates, the number of the prefix it was made on.
@@ -62,6 +68,7 @@ class Measurements:
     corpus: Corpus
     examples: list[Segment]
     sample: EventSample
+    signs: Signs
     concepts: dict[str, VectorConcepts]
     update_prefixes: Int[np.ndarray, " update"]
     judged: Annotation | None
@@ -122,13 +129,14 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     events = work.stage("events", lambda: _events(lm, examples, work.seed, hidden))
     sample = EventSample.from_arrays(events, lm.provenance(basis="final", seed=work.seed))
     work.progress("concepts", 2, _STAGES)
-    concepts, prefixes = _concepts(lm, examples, options.per_layer, work.seed, hidden, comparable_basis(lm))
+    signs = tuple(torch.from_numpy(events[f"signs {n}"]).to(lm.device) for n in range(lm.n_layers))
+    concepts, prefixes = _concepts(lm, examples, signs, options.per_layer, work.seed, hidden, comparable_basis(lm))
     judged = None if options.judge is None else judged_values(concepts[VALUES], options.judge, work)
     work.progress("clusters", 3, _STAGES)
-    clusters = _clusters(lm, work, options.clusters)
+    clusters = _clusters(lm, work, options.clusters, signs)
     counts = work.stage("token_counts", lambda: {"counts": token_counts(lm, corpus)})["counts"]
     work.progress("norms", 4, _STAGES)
-    overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden))
+    overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden, signs))
     work.progress("section 6", 5, _STAGES)
     applications = measure_applications(lm, corpus, work, options)
     extreme = extreme_sub_updates(sample, options.threshold, basis=options.basis)
@@ -139,6 +147,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         corpus,
         examples,
         sample,
+        signs,
         concepts,
         prefixes,
         judged,
@@ -158,20 +167,25 @@ def by_lens(m: Measurements) -> Measurements | None:
     """
     if comparable_basis(m.lm) != "raw":
         return None
-    found = _concepts(m.lm, m.examples, m.options.per_layer, m.seed, m.hidden, "jacobian")[0]
+    found = _concepts(m.lm, m.examples, m.signs, m.options.per_layer, m.seed, m.hidden, "jacobian")[0]
     return replace(m, concepts=found, judged=None)
 
 
 def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
     recorder = EventRecorder(seed, hidden)
     recorder.start(lm)
-    return record_events(lm, examples, recorder).to_arrays()
+    sums = CoefficientSums()
+    sums.start(lm)
+    arrays = record_events(lm, examples, recorder, 4096, sums).to_arrays()
+    signs = [signs_by_run(lm, n, total).float().cpu().numpy() for n, total in enumerate(sums.result())]
+    return {**arrays, **{f"signs {n}": found for n, found in enumerate(signs)}}
 
 
 @torch.no_grad()
 def _concepts(
     lm: Decoder,
     examples: list[Segment],
+    signs: Signs,
     per_layer: int,
     seed: int,
     hidden: Tensor | None,
@@ -179,8 +193,8 @@ def _concepts(
 ) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
     """Find concepts of values, of similar random vectors and of whole updates: equally many from each layer.
 
-    Where coefficients are signed, negated values are included too, which show what a negative coefficient promotes. The
-    second result is the number of the prefix of each update.
+    Values of gated memories are read at the sign of `signs`, and included negated too: what their rarer sign promotes.
+    The second result is the number of the prefix of each update.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = range(lm.n_layers)
@@ -190,17 +204,27 @@ def _concepts(
 
     chosen = sample_memories(lm, per_layer, seed)
     signed = [(n, i) for n, i in chosen if lm.feed_forward(n).is_gated]
-    random = [vectors_like(written_values(lm, n), per_layer, generator) for n in layers]
+    random = [
+        vectors_like(written_values(lm, n) * signs[n][:, None].to(lm.dtype), per_layer, generator) for n in layers
+    ]
     drawn = torch.randperm(len(examples), generator=generator)[:per_layer].tolist()
     updates = torch.stack(
         [run(lm, examples[i].tokens[None], "mlp_out", logits=False)["mlp_out"][:, 0, -1] for i in drawn], dim=1
     )
     numbers = [examples[i].number for i in drawn]
-    found = {VALUES: of(values_of(lm, chosen), [lm.memory_name(n, i) for n, i in chosen], [n for n, _ in chosen])}
+
+    def values(memories: list[tuple[int, int]], factor: int) -> VectorConcepts:
+        factors = [factor * float(signs[n][i]) for n, i in memories]
+        names = [
+            lm.memory_name(n, i, "negative" if sign < 0 else "positive")
+            for (n, i), sign in zip(memories, factors, strict=True)
+        ]
+        vectors = values_of(lm, memories)
+        return of(vectors * torch.tensor(factors).to(vectors)[:, None], names, [n for n, _ in memories])
+
+    found = {VALUES: values(chosen, 1)}
     if signed:
-        found[NEGATED] = of(
-            -values_of(lm, signed), [f"-{lm.memory_name(n, i)}" for n, i in signed], [n for n, _ in signed]
-        )
+        found[NEGATED] = values(signed, -1)
     found[RANDOM] = of(
         torch.cat(random),
         [f"random {n}.{i}" for n in layers for i in range(per_layer)],
@@ -230,18 +254,20 @@ def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotatio
     return replace(automatic(found), annotator=checked.annotator, patterns=patterns)
 
 
-def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None) -> Arrays:
-    rows = [value_norm_overlaps(lm, n, per_layer, seed=seed + n, hidden=hidden) for n in range(lm.n_layers)]
+def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs: Signs) -> Arrays:
+    rows = [
+        value_norm_overlaps(lm, n, per_layer, seed=seed + n, hidden=hidden, signs=signs[n]) for n in range(lm.n_layers)
+    ]
     names = ("values", "random", "value_with_random", "random_with_value")
     return {name: np.stack([getattr(row, name).cpu().numpy() for row in rows]) for name in names}
 
 
-def _clusters(lm: Decoder, work: Work, n_clusters: int | None) -> ValueClusters:
+def _clusters(lm: Decoder, work: Work, n_clusters: int | None, signs: Signs) -> ValueClusters:
     """Cluster all values and store the tree as a stage; by default a tenth as many clusters as values."""
     n_clusters = max(1, lm.n_memories // 10) if n_clusters is None else n_clusters
 
     def compute() -> Arrays:
-        clusters = cluster_values(lm, n_clusters)
+        clusters = cluster_values(lm, n_clusters, signs=signs)
         tree = clusters.tree
         return {
             "children": tree.children,
@@ -252,7 +278,9 @@ def _clusters(lm: Decoder, work: Work, n_clusters: int | None) -> ValueClusters:
 
     stored = work.stage("clusters", compute)
     tree = Dendrogram(len(stored["memory"]), stored["children"], stored["heights"], stored["sizes"])
-    return ValueClusters(lm, tuple(range(lm.n_layers)), tree, stored["memory"], tree.cut(n_clusters), "average")
+    every = torch.cat(signs).cpu().numpy()
+    labels = tree.cut(n_clusters)
+    return ValueClusters(lm, tuple(range(lm.n_layers)), tree, stored["memory"], labels, "average", every)
 
 
 def token_counts(lm: Decoder, corpus: Corpus) -> Int[np.ndarray, " d_vocab"]:

@@ -93,8 +93,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "Some MLP neurons and attention heads perform memory management: they read a direction and write its "
                 "negative.",
                 where="The residual stream as a communication channel",
-                what="Cosine of key and value, negative OV eigenvalues, and on text the stream along the written "
-                "direction before and after.",
+                what="Cosine of key and value (for a gated memory, of the value and the coefficient's mean gradient), "
+                "negative OV eigenvalues, and on text the stream along the written direction before and after.",
                 published="in words",
                 test="A memory or head five standard deviations beyond random weights opposes what is there more often "
                 "than a coin does, with its interval, and less of it is there afterwards.",

@@ -13,7 +13,7 @@ from unembed.document.numbers import format_percent, percent
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.examples import CARRIED
-from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.measurements import USUAL, Measurements
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import (
     Judgement,
@@ -36,13 +36,29 @@ FEWEST_CASES = 20
 """Agreeing cases below which they are not judged."""
 
 
+_WORDS = {
+    "above_zero": "have a coefficient above 0",
+    "carrying": f"are needed for {CARRIED:.0%} of what a layer writes, as the sum of the lengths |m| ‖v‖",
+}
+
+
+def _counted(m: Measurements) -> str:
+    """Return which count of active memories is judged: the paper's, or an invariant one for gated layers."""
+    return "carrying" if m.triggers.signed.any() else "above_zero"
+
+
 @once
 def active(m: Measurements) -> Numbers:
-    """Return the share of memories with a coefficient above 0."""
-    e, seed = m.examples["above_zero"], m.seed
+    """Return the share of memories that are active: with a coefficient above 0, or enough of them for an update.
+
+    The sign of a gated memory's coefficient is a convention. There the share is that of the smallest set of memories
+    that carries `CARRIED` of what the layer writes.
+    """
+    e, seed = m.examples[_counted(m)], m.seed
     layers = [mean_of(row, seed=seed, share=True) for row in e]
-    of_example, n_memories = e.mean(axis=0), int(np.diff(m.triggers.bounds).mean())
+    of_example, n_memories = e.mean(axis=0), m.triggers.n_memories
     return Numbers(
+        what=_WORDS[_counted(m)],
         layers=layers,
         fewest=layers[int(np.argmin(e.mean(axis=1)))],
         whole=mean_of(of_example, seed=seed, share=True),
@@ -84,13 +100,14 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
         "active memories",
         "Between 10 and 50 % of the memories are active for a typical example.",
         where="Sec. 5.1, Fig. 7",
-        what="share of coefficients above 0, by layer",
+        what="share of coefficients above 0, by layer; of gated memories, whose coefficients have either sign, the "
+        f"share that carries {CARRIED:.0%} of the update",
         published="10 to 50 %",
         test="Every layer lies between 10 and 50 %; bootstrap over examples.",
         measure=active,
         judge=lambda n: judged(
-            f"Between {percent(least_of(n.layers))} and {percent(most_of(n.layers))} of the memories have a "
-            "coefficient above 0, by layer.",
+            f"Between {percent(least_of(n.layers))} and {percent(most_of(n.layers))} of the memories {n.what}, by "
+            "layer.",
             *(within(x, 0.1, 0.5) for x in n.layers),
         ),
         explain=explain_active,
@@ -138,30 +155,39 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
 
 def active_section(m: Measurements) -> Section:
     """Show how many memories of a layer are active, counted in three ways."""
-    e, fraction = m.examples, m.options.fraction
-    counts = {
-        "above_zero": "above 0",
-        "above_fraction": f"at least {fraction:g} of the largest",
-        "carrying": f"carrying {100 * CARRIED:.0f} %",
-    }
+    e, fraction, gated = m.examples, m.options.fraction, bool(m.triggers.signed.any())
+    counts = {"carrying": f"carrying {100 * CARRIED:.0f} %"}
+    if gated:
+        counts |= {"participation": "participation ratio", "above_usual": "at least their usual size"}
+    else:
+        counts = {"above_zero": "above 0", "above_fraction": f"at least {fraction:g} of the largest", **counts}
     cells = {
         "layer": range(m.n_layers),
         **{name: means(e[name], m.seed) for name in counts},
-        **boxes("active", e["above_zero"]),
+        **boxes("active", e[_counted(m)]),
     }
     shares = (*counts, *(f"active_{q}" for q in QUANTILES))
-    above_zero, three = "Fig. 7: memories with a coefficient above 0", "Active memories by three definitions"
+    drawn, three = f"Fig. 7: memories that {_WORDS[_counted(m)]}", "Active memories by three definitions"
     return Section(
         "Active memories",
         (
-            f"{len(m.positions):,} random prefixes, {int(np.diff(m.triggers.bounds).mean()):,} memories in a layer. "
-            "The paper counts coefficients above 0, which is all there is for ReLU. For other activations there are "
-            f"two more counts: memories with |m| of at least {fraction:g} of the layer's largest, and the smallest "
-            f"set that carries {100 * CARRIED:.0f} % of the summed |m|·‖v‖.",
+            f"{len(m.positions):,} random prefixes, {m.triggers.n_memories:,} memories in a layer. "
+            "The paper counts coefficients above 0, which is all there is for ReLU. "
+            + (
+                "The sign of a gated memory's coefficient is a convention, so that a share above 0 has no meaning "
+                f"here. Counted are the smallest set that carries {100 * CARRIED:.0f} % of the summed |m|·‖v‖ (judged "
+                "in the paper's place), the participation ratio of these lengths, (Σ a)² / (n Σ a²), and memories "
+                "with |m| of at least its own root mean square over "
+                f"{min(USUAL, len(m.positions)):,} of the examples."
+                if gated
+                else "For other activations there are "
+                f"two more counts: memories with |m| of at least {fraction:g} of the layer's largest, and the "
+                f"smallest set that carries {100 * CARRIED:.0f} % of the summed |m|·‖v‖."
+            ),
         ),
         (exhibit("active", "Share of memories that are active", cells, m.provenance, percent=shares),),
         (
-            by_layer("fig7_active", above_zero, "active", {"active": "active"}, "memories", "box"),
+            by_layer("fig7_active", drawn, "active", {"active": "active"}, "memories", "box"),
             by_layer("active_definitions", three, "active", counts, "memories", published=paper.NO_FIGURE),
         ),
     )
@@ -201,7 +227,7 @@ def explain_zero(m: Measurements) -> str:
     a = m.agreement
     share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers)]
     return (
-        f"A layer has {int(m.triggers.bounds[1]):,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 "
+        f"A layer has {m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 "
         f"for {paper.D_VOCAB:,}: {format_percent(min(share))} to {format_percent(max(share))} of the vocabulary is the "
         "first token of some value of a layer."
     )
@@ -336,7 +362,7 @@ def composition_section(m: Measurements) -> Section:
             "those that have a coefficient (and, where it is negative, with what −v puts first); the released code "
             "compares with the first token of residual plus update instead. All are exact. A small vocabulary makes "
             "chance agreement with one of all memories likely: a layer has "
-            f"{int(np.diff(m.triggers.bounds).mean()):,} memories here for {m.lm.d_vocab:,} tokens, in the paper "
+            f"{m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper "
             "4,096 for 267,744.",
         ),
         (exhibit("zero_agreement", title, cells, m.provenance, percent=shares),),

@@ -157,10 +157,13 @@ def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict
 
 
 def _keys(m: Measurements, found: Mapping[str, np.ndarray], chosen: np.ndarray) -> tuple[list, dict[str, list]]:
-    """Return layer and index of the chosen keys, and columns with their names and patterns."""
+    """Return layer and number of the chosen keys, and columns with their names and patterns."""
     keys = list(zip(found["layer"][chosen].tolist(), found["index"][chosen].tolist(), strict=True))
     described = [d or "none" for d in found["described"][chosen].tolist()]
-    return keys, {"key": [m.lm.memory_name(*key) for key in keys], "patterns_text": described}
+    return keys, {
+        "key": [m.lm.memory_name(layer, *m.triggers.memory(layer, key)) for layer, key in keys],
+        "patterns_text": described,
+    }
 
 
 def _examples(m: Measurements) -> Exhibit:

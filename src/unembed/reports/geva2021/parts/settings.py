@@ -50,8 +50,9 @@ def settings_section(m: Measurements) -> Section:
         "Settings",
         (
             "Coefficients are those after the activation, biases included, as in the released code (the formulas "
-            "leave biases out). A trigger has a positive coefficient; gated layers, whose coefficients are signed, "
-            "have triggers of the negative pole as well, for which values are read negated. Intervals are 95 %: "
+            "leave biases out). A trigger has a positive coefficient. A gated memory, whose coefficient has either "
+            "sign, is two keys: the second has the triggers with negative coefficients and the value read negated. "
+            "Intervals are 95 %: "
             "exact binomial bounds for shares, else percentile bootstraps over what was drawn at random: examples, "
             "whose layers are resampled together, or keys.",
             f"The upper layers are those as deep as the paper's 11 to 16. Seed {m.seed}; triggers for each key: "

@@ -22,7 +22,7 @@ BINS = 8
 
 def rates(a: Agreement) -> list[Measured]:
     """Return the agreement rate of every layer."""
-    return [_rate(a, a.layer(n)) for n in range(len(a.bounds) - 1)]
+    return [_rate(a, n, n + 1) for n in range(len(a.bounds) - 1)]
 
 
 def ranks(a: Agreement) -> list[np.ndarray]:
@@ -31,20 +31,22 @@ def ranks(a: Agreement) -> list[np.ndarray]:
     return [np.where(row > 0, row, np.nan) for row in rows]
 
 
-def _rate(a: Agreement, rows: slice) -> Measured:
-    return share_of(int(a.agrees[rows].sum()), int((a.target[rows] >= 0).sum()))
+def _rate(a: Agreement, start: int, stop: int) -> Measured:
+    """Return the share of the memories of some layers that agree, at any sign of a gated memory's coefficient."""
+    counts = [(int(agrees.sum()), int(known.sum())) for agrees, known in map(a.of_memories, range(start, stop))]
+    return share_of(sum(hits for hits, _ in counts), sum(n for _, n in counts))
 
 
 @once
 def agreement(m: Measurements) -> Numbers:
     """Measure how often a value ranks first the token that follows its key's first trigger."""
-    a, start = m.agreement, int(m.agreement.bounds[m.upper])
+    a, n = m.agreement, m.n_layers
     return Numbers(
         upper=m.upper,
-        low=_rate(a, slice(0, start)),
-        high=_rate(a, slice(start, None)),
-        last=_rate(a, a.layer(m.n_layers - 1)),
-        whole=_rate(a, slice(None)),
+        low=_rate(a, 0, m.upper),
+        high=_rate(a, m.upper, n),
+        last=_rate(a, n - 1, n),
+        whole=_rate(a, 0, n),
         by_chance=float(np.nanmean([a.by_chance(n) for n in range(m.n_layers)])),
         one_token=1 / m.lm.d_vocab,
         d_vocab=m.lm.d_vocab,
@@ -294,6 +296,7 @@ def values_section(m: Measurements) -> Section:
             f"(basis “{m.options.values_basis}”). It agrees where its first token is the one that follows its key's "
             "first trigger (the best one that is followed by a token). “By chance” pairs each value with the target "
             "of a random key of its layer: the same tokens, no pairing.",
+            *_of_both_signs(m),
         ),
         (
             exhibit("agreement", "Agreement of values with their keys' first triggers", of_layers, m.provenance,
@@ -319,6 +322,19 @@ def values_section(m: Measurements) -> Section:
     )  # fmt: skip
 
 
+def _of_both_signs(m: Measurements) -> tuple[str, ...]:
+    """State what counts as a key and as agreement where layers are gated; nothing elsewhere."""
+    if not m.triggers.signed.any():
+        return ()
+    return (
+        "The layers are gated, so that a coefficient has either sign, and which one is positive is a convention of the "
+        "weights: negating the up-projection and the value of a memory changes nothing. Each memory is therefore two "
+        "keys. At negative coefficients its triggers are the prefixes with the lowest ones, and its value is read "
+        "as −v. A memory agrees where it does at either sign, and “by chance” counts both, so that it is twice that "
+        "of one sign. Ranks and probabilities are of all keys. A minus sign before a name means negative coefficients.",
+    )
+
+
 def predictive_exhibit(
     name: str, what: str, m: Measurements, a: Agreement, triggers: KeyTriggers, note: str
 ) -> Exhibit:
@@ -327,7 +343,10 @@ def predictive_exhibit(
     layers = np.searchsorted(a.bounds, order, side="right") - 1
     followed = a.followed[order].tolist()
     cells = {
-        "value": [m.lm.memory_name(int(n), int(row - a.bounds[n])) for row, n in zip(order, layers, strict=True)],
+        "value": [
+            m.lm.memory_name(int(n), *triggers.memory(int(n), int(row - a.bounds[n])))
+            for row, n in zip(order, layers, strict=True)
+        ],
         "token": m.lm.token_strings(a.top[order].tolist()),
         "triggers": followed,
         "max_probability": a.probability[order].tolist(),

@@ -94,7 +94,13 @@ def coefficients(m: Measurements) -> Numbers:
     return Numbers(layers=means(negative, m.seed), whole=mean_of(negative.mean(axis=0), seed=m.seed, share=True))
 
 
+def _is_gated(m: Measurements) -> bool:
+    return any(m.lm.is_signed(n) for n in range(m.lm.n_layers))
+
+
 def _where_signed(m: Measurements) -> Numbers | None:
+    if _is_gated(m):
+        return None
     relu = m.sample.coefficients.min() >= 0 and m.lm.feed_forward(0).activation == "relu"
     return None if relu else coefficients(m)
 
@@ -166,8 +172,8 @@ CONTRIBUTION: tuple[Quantity[Measurements], ...] = (
         where="App. A.3",
         what="share of negative coefficients among the ten",
         published="some cases; no number",
-        test="Above 0.1 % (some) and below half (cases, not the rule); bootstrap over examples. ReLU has none and is "
-        "not judged.",
+        test="Above 0.1 % (some) and below half (cases, not the rule); bootstrap over examples. ReLU has none, and in "
+        "gated layers the sign is a convention: neither is judged.",
         measure=_where_signed,
         judge=lambda n: judged(
             f"{percent(n.whole)} of the ten dominant coefficients are negative, at most "
@@ -185,17 +191,23 @@ def contribution_section(m: Measurements) -> Section:
         "layer": range(m.sample.n_layers),
         "dominant": [replace(x, published=published.CONTRIBUTION) for x in contribution(m).layers],
         "random": means(m.sample.random_contribution, m.seed),
-        "negative": coefficients(m).layers,
     }
+    shown, text = (
+        ["dominant", "random"],
+        "A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN.",
+    )
+    if _is_gated(m):
+        text += " Layers are gated: the sign of a coefficient is a convention, and none is counted."
+    else:
+        cells["negative"] = coefficients(m).layers
+        shown.append("negative")
+        text += " `negative` is the share of negative coefficients among the ten dominant ones."
     series = {"dominant": "10 dominant", "random": "10 random"}
     title = "Share of the 10 dominant sub-updates in the sum of |m| |v| (Fig. 6)"
     return Section(
         "Contribution of the dominant sub-updates (App. A.3)",
-        (
-            "A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN. "
-            "`negative` is the share of negative coefficients among the ten dominant ones.",
-        ),
-        (exhibit("fig6", title, cells, m.provenance, percent=("dominant", "random", "negative")),),
+        (text,),
+        (exhibit("fig6", title, cells, m.provenance, percent=tuple(shown)),),
         (
             by_layer(
                 "fig6", "Share of ten sub-updates in each FFN update", "fig6", series, "share of the sum of |m| |v|"

@@ -324,8 +324,9 @@ def section(m: Measurements) -> Section:
             "percentages.",
             "`random vectors` come from a normal with the mean and deviation of each layer's values. `updates` are "
             "whole FFN outputs at the ends of random prefixes. Where a norm follows the FFN, values are read behind "
-            "its gain; in gated layers coefficients take both signs: `sub-updates` are the values as they are, and "
-            "those negated, whose top tokens are the ones that the values suppress most, have a row of their own.",
+            "its gain. In gated layers coefficients take both signs, and the sign of a value in the weights is a "
+            "convention: `sub-updates` are the values at the sign that their coefficients have on balance at the "
+            "ends of the examples, and those at the other sign have a row of their own.",
         ),
         (
             _table_2(m),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
 
 from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
@@ -68,17 +70,41 @@ def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
-    """Return the ten top tokens of each value."""
+    """Return the ten top tokens of what each memory adds at a sign of its coefficient.
+
+    Args:
+        memories: layer, index, and 1 for the usual sign in the run or -1 for the other.
+    """
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
-    basis = comparable_basis(m.lm)
-    return read(m.lm, values_of(m.lm, memories), _TOP, basis=basis, hidden=m.hidden).ids.cpu().numpy()
+    basis, values = comparable_basis(m.lm), values_of(m.lm, memories[:, :2])
+    factors = torch.tensor([float(m.signs[n][i]) * way for n, i, way in memories.tolist()])
+    return read(m.lm, values * factors.to(values)[:, None], _TOP, basis=basis, hidden=m.hidden).ids.cpu().numpy()
+
+
+def ways_of(m: Measurements, extreme: ExtremeSubUpdates) -> Int[np.ndarray, " row"]:
+    """Return 1 for each sub-update whose coefficient has its memory's usual sign in the run, -1 for the others.
+
+    It is 1 throughout ungated layers, whose values are read as they are.
+    """
+    at = m.sample.dominant[extreme.layer, extreme.example] == extreme.index[:, None]
+    m_of_row = m.sample.coefficients[extreme.layer, extreme.example][np.arange(len(at)), at.argmax(axis=1)]
+    usual = np.array([float(m.signs[n][i]) for n, i in zip(extreme.layer, extreme.index, strict=True)])
+    gated = np.array([m.lm.is_signed(n) for n in range(m.lm.n_layers)])[extreme.layer]
+    return np.where(gated & (m_of_row * usual < 0), -1, 1)
+
+
+@once
+def promoters(m: Measurements) -> Int[np.ndarray, "memory 3"]:
+    """Return the distinct memories of frequently active clusters, each with the sign at which it is extreme."""
+    found = frequent(m)
+    return np.unique(np.column_stack([found.layer, found.index, ways_of(m, found)]), axis=0).astype(np.int64)
 
 
 @once
 def rare(m: Measurements) -> np.ndarray:
     """Mark the memories of frequently active clusters that promote rare tokens."""
-    memories = frequent(m).memories
+    memories = promoters(m)
     return is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
 
 
@@ -184,7 +210,7 @@ def judge_few_values(n: Numbers) -> Judgement:
 @once
 def groups(m: Measurements) -> Numbers:
     """Measure the depth of extreme values that promote rare and common tokens."""
-    depth = frequent(m).memories[:, 0] / max(m.sample.n_layers - 1, 1)
+    depth = promoters(m)[:, 0] / max(m.sample.n_layers - 1, 1)
     return Numbers(rare=depth[rare(m)], common=depth[~rare(m)], seed=m.seed)
 
 
@@ -319,6 +345,7 @@ def section(m: Measurements) -> Section:
             f"are of sub-updates in frequently active clusters: the fewest that hold {FREQUENT:.0%} of all appearances "
             "(the paper gives no number). A group is defined by the frequency of a value's 10 top tokens in the "
             "corpus: rare if at least half of them are in the rarer half of the vocabulary, common otherwise.",
+            *_of_signs(m),
         ),
         (_figure_3(m), _group_table(m), _cluster_table(m)),
         (
@@ -327,6 +354,17 @@ def section(m: Measurements) -> Section:
                 "extremes", title, "fig3", ("extremes",), "appearances", "bar", percent=False, published=no_figure
             ),
         ),
+    )
+
+
+def _of_signs(m: Measurements) -> tuple[str, ...]:
+    """State the sign at which values of gated layers are read; nothing elsewhere."""
+    if not any(m.lm.is_signed(n) for n in range(m.lm.n_layers)):
+        return ()
+    return (
+        "Layers are gated, and the sign of a value in the weights is a convention. Clusters are of values at the sign "
+        "that their coefficients have on balance at the ends of the examples; the top tokens of an extreme "
+        "sub-update are those at the sign of its own coefficient.",
     )
 
 
@@ -346,9 +384,10 @@ def _figure_3(m: Measurements) -> Exhibit:
 
 def _group_table(m: Measurements) -> Exhibit:
     extreme, sizes = frequent(m), np.bincount(m.clusters.labels)
-    memories, is_rare_ = extreme.memories, rare(m)
-    of_memory = {(int(n), int(i)): bool(r) for (n, i), r in zip(memories, is_rare_, strict=True)}
-    rows = np.array([of_memory[int(n), int(i)] for n, i in zip(extreme.layer, extreme.index, strict=True)], bool)
+    memories, is_rare_ = promoters(m), rare(m)
+    of_memory = {tuple(row): bool(r) for row, r in zip(memories.tolist(), is_rare_, strict=True)}
+    triples = np.column_stack([extreme.layer, extreme.index, ways_of(m, extreme)]).tolist()
+    rows = np.array([of_memory[tuple(row)] for row in triples], bool)
     every, nothing = np.arange(len(m.sample)), memories[:0]
     chosen = {  # a group's memories, and the examples in which they appear
         "both": (memories, extreme.example),
@@ -359,7 +398,7 @@ def _group_table(m: Measurements) -> Exhibit:
 
     def of_group(memories: np.ndarray, examples: np.ndarray) -> dict[str, Any]:
         depth = memories[:, 0] / max(m.sample.n_layers - 1, 1)
-        numbers = sorted({m.clusters.of(int(n), int(i)) for n, i in memories})
+        numbers = sorted({m.clusters.of(int(n), int(i)) for n, i, _ in memories})
         short, easy = m.text_lengths[examples] <= SHORT, m.sample.final_probability[examples] >= EASY
         return {
             "memories": len(memories),
@@ -390,7 +429,7 @@ def _cluster_table(m: Measurements) -> Exhibit:
     cards = m.clusters.cards(
         _TOP if shown else 0, numbers=shown or None, tokens=_TOP, show_unlearned=m.options.include_unlearned
     ).columns
-    ids = [top_ids(m, np.array(m.clusters.members(n)[:8])).ravel() for n in shown]
+    ids = [top_ids(m, np.array([(*member, 1) for member in m.clusters.members(n)[:8]])).ravel() for n in shown]
     cells = {
         "cluster": shown,
         "appearances": counts[order].tolist(),

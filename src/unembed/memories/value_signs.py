@@ -1,0 +1,93 @@
+"""The sign at which a gated memory's value is read as what the memory promotes.
+
+A gated memory writes act(gate . x) (up . x) v. Negating `up` and v changes nothing, so the sign of v alone is a
+convention, and whatever depends on it (what a value promotes, which values point the same way) needs a sign that does
+not. Here it is that of the memory's coefficients in a run: sign * v is what the memory adds where it fires, on balance.
+
+For ungated layers every sign is 1: their values are read as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unembed.corpus import Batch
+from unembed.models.decoder import Decoder
+from unembed.sweeps.reducers.reducer import Need, Reducer
+
+
+@torch.no_grad()
+def signs_by_weights(lm: Decoder, layer: int) -> Float[Tensor, " value"]:
+    """Return the sign that makes each value point along its gate, -1 or 1; all 1 in an ungated layer.
+
+    The gate has no such convention. For use where there is no run.
+    """
+    values, gate = lm.weights.W_out[layer], lm.weights.W_gate[layer]
+    if not lm.is_signed(layer) or gate is None:
+        return torch.ones(len(values), dtype=values.dtype, device=values.device)
+    return _signs((gate.T.double() * values.double()).sum(dim=-1)).to(values)
+
+
+def signs_by_run(lm: Decoder, layer: int, sums: Float[Tensor, " value"]) -> Float[Tensor, " value"]:
+    """Return the sign of each memory's coefficients on balance, -1 or 1; all 1 in an ungated layer.
+
+    Args:
+        sums: of each memory's coefficients over a run. Where it is 0, the sign is that of `signs_by_weights`.
+    """
+    by_weights = signs_by_weights(lm, layer)
+    if not lm.is_signed(layer):
+        return by_weights
+    sums = sums.to(by_weights.device)
+    return torch.where(sums == 0, by_weights, _signs(sums).to(by_weights))
+
+
+def _signs(x: Tensor) -> Tensor:
+    return torch.where(x < 0, -1.0, 1.0)
+
+
+class CoefficientSums(Reducer):
+    """The sum of every memory's coefficients over the counted positions of each row but the first.
+
+    The first position of a text carries activations in many models that are far larger than all others.
+
+    Memory: one number in float64 for each memory.
+    """
+
+    def start(self, lm: Decoder) -> None:
+        """Begin with no position seen."""
+        self._sums = [torch.zeros(lm.n_memories_of(n), dtype=torch.float64) for n in range(lm.n_layers)]
+
+    @property
+    def needs(self) -> Collection[Need]:
+        """Return the coefficients of every layer."""
+        return [("coefficients", n) for n in range(len(self._sums))]
+
+    def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
+        """Add the coefficients of a layer."""
+        chosen = batch.counted & (batch.columns > 0)
+        self._sums[layer] += tensor[chosen.to(tensor.device)].double().sum(dim=0).cpu()
+
+    def update(self, batch: Batch) -> None:
+        """Do nothing more: `see` has added the batch."""
+
+    def merge(self, other: CoefficientSums) -> None:
+        """Add the other reducer's sums."""
+        for own, theirs in zip(self._sums, other._sums, strict=True):
+            own += theirs
+
+    def result(self) -> Sequence[Float[Tensor, " _"]]:
+        """Return the sums, layer by layer."""
+        return self._sums
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums by layer."""
+        return {str(n): total for n, total in enumerate(self._sums)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore saved sums."""
+        self._sums = [state[str(n)] for n in range(len(self._sums))]
