@@ -32,7 +32,9 @@ def fitted() -> tuple[LanguageModel, JacobianLens]:
 
 @pytest.fixture(scope="module")
 def plain() -> LanguageModel:
-    return unembed.load("wren")
+    lm = unembed.load("wren")
+    lm.lens = None
+    return lm
 
 
 def test_streams_are_read_affinely_by_default(fitted: tuple[LanguageModel, JacobianLens], plain: LanguageModel) -> None:

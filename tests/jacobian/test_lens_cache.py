@@ -10,6 +10,7 @@ import torch
 import unembed
 from unembed.errors import InvalidInput
 from unembed.jacobian import cached_lens, lens_file, lens_identity, lens_path, stored_identity
+from unembed.jacobian.check import checked_on
 from unembed.models.fingerprint import sampled_fingerprint
 from unembed.models.shipped_models import shipped_lens
 
@@ -24,8 +25,8 @@ def test_the_lens_of_the_cache_folder_comes_before_the_shipped_one() -> None:
     fingerprint = sampled_fingerprint(lm)
     shipped = shipped_lens(fingerprint)
     assert shipped is not None and lens_file(fingerprint) == shipped
-    lens = lm.use_lens()
-    assert lm.lens is lens and lens_identity(lm) == stored_identity(shipped)
+    lens = lm.lens
+    assert lens is not None and lens.lm is lm and lens_identity(lm) == stored_identity(shipped)
     own = unembed.open_lens(shipped)
     own.before *= 0.5
     lens_path(fingerprint).parent.mkdir()
@@ -55,6 +56,38 @@ def test_a_copy_reads_no_weights_where_no_lens_is_stored(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("unembed.models.fingerprint.sampled_fingerprint", refused)
     assert cached_lens(lm) is None
+
+
+def test_a_copy_reads_no_weights_where_the_stored_lenses_are_of_other_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = shipped_lens(sampled_fingerprint(unembed.load("wren")))
+    assert shipped is not None
+    lens_path("x").parent.mkdir()
+    unembed.open_lens(shipped).save(lens_path("0" * 16))
+    test_a_copy_reads_no_weights_where_no_lens_is_stored(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_in_half_precision_are_read_by_the_lens_of_their_float32(dtype: str) -> None:
+    lm, whole = unembed.load("wren", dtype=dtype), unembed.load("wren")
+    lens = lm.lens
+    assert lens is not None and whole.lens is not None and lens.provenance.dtype == "float32"
+    assert lens_identity(lm) == lens_identity(whole)
+    here, there = checked_on(lens), whole.lens.check
+    assert here is not None and there is not None
+    torch.testing.assert_close(here.kl, there.kl, rtol=0, atol=0.05)  # nats; measured: 0.026 in bfloat16
+    assert bool((here.kl <= here.logit_lens_kl + 0.005).all())
+    with torch.no_grad():
+        lm.hf.get_parameter("transformer.h.5.mlp.c_proj.weight").mul_(0.5)
+    assert cached_lens(lm) is None  # other weights
+
+
+def test_a_lens_that_was_set_is_not_looked_for_again() -> None:
+    lm = unembed.load("wren")
+    lm.lens = None
+    assert lm.lens is None and lm.values.readings(1).provenance.basis == "raw"
+    assert unembed.load("wren").values.readings(1).provenance.basis == "jacobian"
 
 
 def test_a_model_without_a_lens_is_refused_with_what_to_do() -> None:

@@ -30,7 +30,9 @@ SETTINGS = TraceSettings("five tokens", -1, 5, "final", True, (), None)
 
 @pytest.fixture(scope="module")
 def wren() -> LanguageModel:
-    return load()
+    lm = load()
+    lm.lens = None  # these tests compare with the logit lens
+    return lm
 
 
 def ranks_in(value: Any, name: str = "") -> Iterator[tuple[str, int]]:

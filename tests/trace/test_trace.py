@@ -120,7 +120,7 @@ def test_showing_unlearned_tokens_runs_the_model_no_second_time(tokens: torch.Te
     shown = trace.showing(unlearned=True)
     assert shown.run is trace.run and trace.showing(unlearned=False) is trace
     hidden = trace.lm.unlisted[trace.readings(top=50).ids].any()
-    assert not hidden and trace.lm.unlisted[shown.readings("resid_pre", top=50).ids].any()
+    assert not hidden and trace.lm.unlisted[shown.readings("resid_pre", top=50, basis="final").ids].any()
     assert shown.provenance.notes == {"show_unlearned": True}
     kinds = {trace.lm.unlisted[event.token].item() for event in trace.events()}
     assert kinds == {False}

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,21 +120,21 @@ def _is_path(model: str) -> bool:
 def use_lens(lm: LanguageModel, file: str | None) -> None:
     """Read with the lens of a file, else with the one of this machine.
 
-    A line on stderr says where the user's cache folder has one; that of an embedded model is part of it.
+    A line on stderr says so when the lens first reads, unless it was fitted on the embedded model as it is.
 
     Raises:
         InvalidInput: the file holds no lens, or one of another model.
     """
-    from unembed.jacobian import cached_lens, lens_path, open_lens
+    from unembed.jacobian import lens_path, open_lens
 
     if file is not None:
         lm.use_lens(open_lens(file))
-    elif (found := cached_lens(lm)) is not None:
-        lm.use_lens(found)
-        if not lens_path(found.fingerprint).exists():
-            return
-        fitted = f"reading with the Jacobian lens that was fitted on {found.contexts} contexts"
-        print(f"{fitted} (--lens none: the logit lens)", file=sys.stderr)
+    elif (found := lm.lens) is not None:
+        dtype = found.provenance.dtype
+        if (converted := dtype != lm.provenance().dtype) or lens_path(found.fingerprint).exists():
+            fitted = f"{found.contexts} contexts" + (f" in {dtype}" if converted else "")
+            line = f"reading with the Jacobian lens that was fitted on {fitted} (--lens none: the logit lens)"
+            found.on_first_reading = partial(print, line, file=sys.stderr)
 
 
 def say_unmeasured(lm: LanguageModel, opening: Opening) -> None:

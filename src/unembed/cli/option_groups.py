@@ -80,7 +80,9 @@ class Opening:
             special_tokens=self.special_tokens,
             seed=seed,
         )
-        if self.lens != NO_LENS:
+        if self.lens == NO_LENS:
+            lm.lens = None
+        else:
             use_lens(lm, self.lens)
         return lm
 

@@ -18,7 +18,7 @@ from unembed.jacobian.check import HELD_OUT, SKIPPED, check_lens
 from unembed.jacobian.lens import JacobianLens
 from unembed.jacobian.sums import JacobianSums, LensMeans
 from unembed.models.decoder import Decoder
-from unembed.models.fingerprint import sampled_fingerprint
+from unembed.models.fingerprint import converted_fingerprints, sampled_fingerprint
 from unembed.results import make_folder
 from unembed.sweeps import CheckpointInterval, Ray, sweep
 from unembed.sweeps import Progress as SweepProgress
@@ -117,6 +117,7 @@ def _lens_of_means(
         **vars(means),
         length=length,
         fingerprint=sampled_fingerprint(lm),
+        converted=converted_fingerprints(lm),
         provenance=lm.provenance(corpus=text, basis="jacobian", notes=notes),
         spans=((first, first + means.contexts),),
     )

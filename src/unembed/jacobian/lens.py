@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, get_args
@@ -59,12 +59,16 @@ class JacobianLens(Displayed):
     """How well it predicts the model's prediction on held-out text; None where the text had no more windows."""
     spans: tuple[tuple[int, int], ...] = ()
     """Which windows of the text were its contexts: the first, and the one after the last, for each part of the fit."""
+    converted: dict[str, str] = field(default_factory=dict)
+    """By dtype, the fingerprint of the weights after conversion to it: the lens reads them, too."""
     lm: Decoder | None = field(default=None, metadata={"saved": False})
     """The model that it reads for; `lm.use_lens` sets it. Not saved."""
+    on_first_reading: Callable[[], None] | None = field(default=None, metadata={"saved": False})
+    """Called once, before the lens first reads. Not saved."""
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is pickled: everything except the live model."""
-        return {**vars(self), "lm": None}
+        return {**vars(self), "lm": None, "on_first_reading": None}
 
     def __repr__(self) -> str:
         return (
@@ -147,7 +151,7 @@ class JacobianLens(Displayed):
             from unembed.jacobian.published import require_same_sizes
 
             require_same_sizes(self, lm)
-        elif self.fingerprint != sampled_fingerprint(lm):
+        elif sampled_fingerprint(lm) not in {self.fingerprint, *self.converted.values()}:
             raise InvalidInput(
                 f"the lens of {self.provenance.model}",
                 why=f"it was fitted on other weights than those of {lm.name}",
@@ -167,6 +171,9 @@ class JacobianLens(Displayed):
             PointMissing: the layer has no such point.
         """
         place, layer = self._place(layer, point)
+        if self.on_first_reading is not None:
+            self.on_first_reading()
+            self.on_first_reading = None
         if place is None:
             return torch.eye(self.before.shape[1], device=self.before.device)
         return place[layer].float()

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unembed.errors import InvalidInput
-from unembed.models.shipped_models import SHIPPED, shipped_lens
+from unembed.models.shipped_models import shipped_lens, shipped_lenses
 from unembed.results.cache import cache_folder
 
 if TYPE_CHECKING:  # whether there is a lens is known without torch
@@ -52,7 +53,9 @@ def stored_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> Jacob
 def cached_lens(lm: Decoder) -> JacobianLens | None:
     """The lens that `unembed fit-lens` kept for a model, else the one that ships with it; None where there is none.
 
-    A shipped lens is for the shipped model: a copy under another name may have weights that its fingerprint misses.
+    A lens that was fitted on the same weights in another dtype is taken where there is none of this dtype. A shipped
+    lens is for the shipped model: a copy under another name may have weights that its fingerprint misses. Where no lens
+    of the model's sizes is stored, its weights, which may lie on disk, are not read.
 
     Raises:
         InvalidInput: the file is damaged.
@@ -60,12 +63,22 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
     from unembed.jacobian.lens import open_lens
     from unembed.models.fingerprint import sampled_fingerprint
 
-    is_shipped = lm.name in SHIPPED
-    if not is_shipped and next(iter(lens_path("x").parent.glob("*.lens")), None) is None:
-        return None  # the weights, which may lie on disk, need not be read
+    stored = [*sorted(lens_path("x").parent.glob("*.lens")), *shipped_lenses(lm.name)]
+    sizes = (lm.n_layers, lm.d_model, lm.d_model)
+    fitting = {path: known for path in stored if (known := _header(path)) is None or known.sizes == sizes}
+    if not fitting:
+        return None
     fingerprint = sampled_fingerprint(lm)
-    path = lens_file(fingerprint) if is_shipped else lens_path(fingerprint)
-    return open_lens(path) if path is not None and path.exists() else None
+    own = (path for path in fitting if path.stem.removeprefix("lens-") == fingerprint)
+    other = (path for path, known in fitting.items() if known is not None and fingerprint in known.converted)
+    path = next(own, None) or next(other, None)
+    return None if path is None else open_lens(path)
+
+
+def found_lens(lm: Decoder) -> JacobianLens | None:
+    """Return what `cached_lens` finds, reading for the model."""
+    found = cached_lens(lm)
+    return None if found is None else found.bound_to(lm)
 
 
 def own_lens(lm: Decoder) -> JacobianLens:
@@ -91,6 +104,28 @@ def sample_step(numbers: int) -> int:
 def identity_of(sample: np.ndarray) -> str:
     """Return twelve digits that tell a lens from others, from a sample of its numbers."""
     return hashlib.sha256(np.ascontiguousarray(sample, dtype=np.float32).tobytes()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What the file of a lens says before its numbers are read."""
+
+    sizes: tuple[int, ...]
+    converted: frozenset[str]
+    """Fingerprints of the weights in other dtypes."""
+
+
+def _header(path: Path) -> _Header | None:
+    """Return the header of a lens that `save` wrote; None where the file is not one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            stored = json.loads(file.metadata()["result"])["fields"]
+            sizes = file.get_slice(stored["before"]["tensor"]).get_shape()
+            return _Header(tuple(sizes), frozenset(dict(stored.get("converted", {"dict": []})["dict"]).values()))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
 
 
 def stored_identity(path: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 
@@ -10,6 +11,7 @@ from unembed.models.decoder import Decoder
 from unembed.models.offload import parameter_at, parameter_names
 
 _CHUNK = 1 << 26
+_CONVERTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def weights_fingerprint(lm: Decoder) -> str:
@@ -49,10 +51,24 @@ def sampled_fingerprint(lm: Decoder) -> str:
 
     This is much faster than `weights_fingerprint`, but a change of a few single weights can go unnoticed.
     """
-    digest = hashlib.sha256()
+    return _sampled(lm, (None,))[0]
+
+
+def converted_fingerprints(lm: Decoder) -> dict[str, str]:
+    """Return what `sampled_fingerprint` gives if all parameters are converted to a dtype, by the dtype's name."""
+    names = [str(dtype).removeprefix("torch.") for dtype in _CONVERTED]
+    return dict(zip(names, _sampled(lm, _CONVERTED), strict=True))
+
+
+def _sampled(lm: Decoder, dtypes: Sequence[torch.dtype | None]) -> list[str]:
+    """Return the fingerprint with parameters in each dtype; None is for their own."""
+    digests = [hashlib.sha256() for _ in dtypes]
     for name in parameter_names(lm.hf):
         parameter = parameter_at(lm.hf, name)
         flat = parameter.flatten()
-        sample = flat[:: max(1, flat.numel() // 64)][:64].float().cpu()
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + sample.numpy().tobytes())
-    return digest.hexdigest()[:16]
+        sample = flat[:: max(1, flat.numel() // 64)][:64]
+        for digest, dtype in zip(digests, dtypes, strict=True):
+            converted = sample.to(dtype or sample.dtype)
+            digest.update(f"{name} {tuple(parameter.shape)} {converted.dtype}".encode())
+            digest.update(converted.float().cpu().numpy().tobytes())
+    return [digest.hexdigest()[:16] for digest in digests]

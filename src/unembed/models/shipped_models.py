@@ -26,9 +26,14 @@ def shipped_lens(fingerprint: str) -> Path | None:
     """Return the file of the Jacobian lens that ships with a model; None where none does.
 
     Args:
-        fingerprint: the `sampled_fingerprint` of the model's weights, in the dtype in which they are opened.
+        fingerprint: the `sampled_fingerprint` of the model's weights, in the dtype in which they are saved.
     """
     return next(_FOLDER.glob(f"*/lens-{fingerprint}.safetensors"), None)
+
+
+def shipped_lenses(name: str) -> list[Path]:
+    """Return the files of the Jacobian lenses that ship with a model."""
+    return sorted(shipped_folder(name).glob("lens-*.safetensors")) if name in SHIPPED else []
 
 
 def tokenizer_folder(name: str) -> Path:
