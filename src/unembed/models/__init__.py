@@ -1,7 +1,6 @@
-"""Open a decoder and describe it: loading, family table and resolver, weights as views, norms as linear maps.
+"""Open a decoder and describe it: loading, structure, weights in the papers' orientation, norms as linear maps.
 
-The package describes the structure of a model on its live modules. Running and watching the model is left to
-`unembed.stream`.
+The structure is found on the loaded model. Running the model and recording activations is left to `unembed.stream`.
 """
 
 from __future__ import annotations

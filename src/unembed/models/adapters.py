@@ -1,4 +1,7 @@
-"""PEFT adapters: in a model's folder, in one of their own, or given beside a model; never dropped in silence."""
+"""Apply PEFT adapters, or refuse them with the reason; an adapter is never silently ignored.
+
+An adapter is in the model's folder, in a folder of its own, or passed together with a model.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ ADAPTER = "adapter_config.json"
 
 
 def check_adapter(folder: Path) -> None:
-    """Refuse a folder whose adapter cannot be applied, and say so where one is applied.
+    """Refuse a folder whose adapter cannot be applied; warn if it has an adapter that will be applied.
 
     Without peft, transformers silently opens a model without its adapter.
 
@@ -46,12 +49,12 @@ def check_adapter(folder: Path) -> None:
 
 
 def apply_adapter(hf: PreTrainedModel, folder: Path, name: str) -> None:
-    """Apply an adapter to a model, in place: its layers then add what the adapter learned.
+    """Apply a PEFT adapter to a model, in place.
 
     Args:
         hf: the model.
-        folder: the adapter's, with `adapter_config.json`.
-        name: the name of the model, for messages.
+        folder: the folder of the adapter, with `adapter_config.json`.
+        name: the name of the model, for error messages.
 
     Raises:
         ExtraMissing: peft is not installed.
@@ -82,7 +85,7 @@ def apply_adapter(hf: PreTrainedModel, folder: Path, name: str) -> None:
 
 
 def _base_of(folder: Path) -> str | None:
-    """The model that an adapter was trained on, as its configuration names it."""
+    """Return the name of the model that an adapter was trained on; None if its configuration does not say."""
     try:
         return json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as fault:

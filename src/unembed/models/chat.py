@@ -1,4 +1,4 @@
-"""Conversations as the tokenizer's chat template writes them, with the role that each token belongs to."""
+"""Turn conversations into text and tokens with the tokenizer's chat template, and find the role of each token."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation, written out.
+    """A conversation as text and as tokens.
 
     Attributes:
-        text: what the template writes, its special tokens included.
-        ids: its tokens. The template writes every special token itself, so none is added.
-        roles: for each token, the role of the message that it is from; None for a token of the template.
-            Empty where that is not known: the template changes what the messages say.
+        text: the text that the chat template makes, including its special tokens.
+        ids: the token ids of that text. The tokenizer adds no special tokens, since the template has written them all.
+        roles: for each token, the role of the message that contains it; None for a token that the template adds. The
+            tuple is empty if this is not known, because the template changes the text of the messages.
     """
 
     text: str
@@ -34,16 +34,16 @@ class Chat:
 
 
 def chat_of(tokenizer: PreTrainedTokenizerBase, messages: str | Sequence[Message], system: str | None = None) -> Chat:
-    """A conversation as the model reads it, up to where its next answer begins.
+    """Return a conversation as the model reads it, up to the start of the next answer.
 
-    Where the last message is the assistant's, the model goes on with that message.
+    If the last message has the role "assistant", the text ends with it, so that the model continues that message.
 
     Args:
-        messages: the turns in order; a text is one turn of the user.
-        system: the system's message, before the others.
+        messages: the messages in order; a string is one message of the user.
+        system: a system message to put before the others.
 
     Raises:
-        InvalidInput: the tokenizer has no chat template, or these messages are none that it writes.
+        InvalidInput: the tokenizer has no chat template, or its template refuses these messages.
     """
     turns = _checked(messages, system)
     text = _written(tokenizer, turns)
@@ -57,10 +57,10 @@ def chat_of(tokenizer: PreTrainedTokenizerBase, messages: str | Sequence[Message
 
 
 def read_messages(path: Path) -> list[Message]:
-    """The messages of a file: a JSON list, or one JSON object on each line.
+    """Read the messages in a file: a JSON list, or one JSON object on each line.
 
     Raises:
-        InvalidInput: the file cannot be read, or holds something else.
+        InvalidInput: the file cannot be read, or does not contain messages.
     """
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
@@ -89,7 +89,6 @@ def _checked(messages: Any, system: str | None) -> list[Message]:
 
 
 def _written(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message]) -> str:
-    """Return what the template writes."""
     if not getattr(tokenizer, "chat_template", None):
         raise InvalidInput(
             "a conversation", why="the model's tokenizer has no chat template", instead="Give the text as it is"
@@ -111,9 +110,10 @@ def _written(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message]) -> st
 def _spans(
     tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], text: str
 ) -> list[tuple[int, int, str]] | None:
-    """Return where each message's content lies in the text: (start, end, role); None if that is not known.
+    """Return where each message's content lies in the text, as (start, end, role); None if that cannot be found.
 
-    The template writes marks in place of the contents, and what stands between the marks is the template's own.
+    The template is applied once more with marks in place of the contents. What stands between the marks is what the
+    template adds.
     """
     marks = [f"\ue000{i}\ue001" for i in range(len(turns))]
     try:

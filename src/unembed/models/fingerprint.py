@@ -1,4 +1,4 @@
-"""Compute fingerprints of weights, which identify a model by its numbers instead of its name."""
+"""Compute fingerprints of a model's weights, which identify the model whatever its name is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _CONVERTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def weights_fingerprint(lm: Decoder) -> str:
-    """Hash name, shape, dtype and bytes of every parameter with SHA-256 (shared ones once); a second per gigabyte."""
+    """Return the SHA-256 hash of the name, shape, dtype and bytes of every parameter.
+
+    Shared parameters count once. It takes about a second per gigabyte.
+    """
     digest = hashlib.sha256()
     for name in sorted(parameter_names(lm.hf)):
         parameter = parameter_at(lm.hf, name)
@@ -28,9 +31,10 @@ def weights_fingerprint(lm: Decoder) -> str:
 
 
 def weights_checksum(lm: Decoder) -> str:
-    """The first 16 digits of SHA-256 over name, shape, dtype and the sum of the bits of every parameter and buffer.
+    """Return 16 hexadecimal digits that change when an entry of a parameter or buffer changes.
 
-    As fast as the weights are read from memory, once. A change of one entry changes it; an exchange of two does not.
+    They are the first digits of a SHA-256 hash over the name, shape and dtype of each tensor, and the sum of its bytes
+    read as integers. This reads the weights once, at the speed of memory. Exchanging two entries can go unnoticed.
     """
     digest = hashlib.sha256()
     for name in sorted(parameter_names(lm.hf)):
@@ -47,9 +51,10 @@ def _sum_of_bits(t: torch.Tensor) -> int:
 
 
 def sampled_fingerprint(lm: Decoder) -> str:
-    """Hash name, shape, dtype and 64 evenly spaced entries of every parameter; return the first 16 digits.
+    """Return the first 16 digits of a SHA-256 hash of 64 evenly spaced entries of every parameter.
 
-    This is much faster than `weights_fingerprint`, but a change of a few single weights can go unnoticed.
+    Name, shape and dtype are hashed too. This is much faster than `weights_fingerprint`, but a change of a few single
+    weights can go unnoticed.
     """
     return _sampled(lm, (None,))[0]
 

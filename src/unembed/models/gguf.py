@@ -1,7 +1,7 @@
-"""Read GGUF files (of llama.cpp), which hold weights, configuration and tokenizer, with transformers.
+"""Read GGUF files (the format of llama.cpp) with transformers: weights, configuration and tokenizer.
 
-Quantised weights are dequantised: the model then holds, in floating point, exactly the numbers that the file's blocks
-represent. They differ from the model's numbers before it was quantised, so results state the quantisation.
+Quantised weights are dequantised: the model then has, in floating point, exactly the values that the quantised weights
+stand for. These differ from the weights before quantisation, so results state the quantisation.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ _FLOATS = ("F16", "F32", "F64", "BF16")
 
 @dataclass(frozen=True, eq=False)
 class GgufModel:
-    """The contents of a GGUF file."""
+    """The model and the tokenizer in a GGUF file."""
 
     hf: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
 
 def gguf_file(path: Path) -> Path | None:
-    """Return the GGUF file that a path names: the file itself, or the only one in a folder without another model.
+    """Return the GGUF file at a path, or the only GGUF file in a folder.
+
+    None if there is no such file, or if the folder has a `config.json` and so contains another model.
 
     Raises:
-        ModelUnavailable: the folder holds several, and nothing says which is meant.
+        ModelUnavailable: the folder contains several GGUF files.
     """
     if path.is_file():
         return path if path.suffix == ".gguf" else None
@@ -54,10 +56,10 @@ def gguf_file(path: Path) -> Path | None:
 
 
 def check_gguf_extra(what: str) -> None:
-    """Refuse to go on if the packages that read GGUF files are not installed.
+    """Raise an error if the packages that read GGUF files are not installed.
 
     Raises:
-        ExtraMissing: one is not.
+        ExtraMissing: a package is not installed.
     """
     lacking = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if lacking:
@@ -69,11 +71,14 @@ def check_gguf_extra(what: str) -> None:
 
 
 def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
-    """Read model and tokenizer from a GGUF file; if weights were packed, the config gets the field `QUANTISED`.
+    """Read the model and the tokenizer from a GGUF file.
+
+    If weights were quantised, the model's config gets the field `dequantised_from` with the names of their formats.
 
     Raises:
         ExtraMissing: gguf or accelerate is not installed.
-        ModelUnavailable: the file is damaged, or transformers does not read its architecture, or not all it says.
+        ModelUnavailable: the file is damaged, or transformers does not read its architecture, or ignores a field or
+            tensor that changes results.
     """
     check_gguf_extra(f"file {path.name}")
     reader = _reader(path)
@@ -95,7 +100,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
 
 
 def _unpacked() -> dict[str, Any]:
-    """Return the argument that keeps transformers from leaving weights packed, if this version has one."""
+    """Return the argument that makes transformers dequantise the weights, if this version of transformers has one."""
     import transformers
 
     config = getattr(transformers, "GgufConfig", None)
@@ -104,7 +109,7 @@ def _unpacked() -> dict[str, Any]:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """A context without the progress bar of transformers' reader, which its own switch does not turn off."""
+    """A context without the progress bar of transformers' GGUF reader, which no setting of transformers turns off."""
     from transformers import modeling_gguf_pytorch_utils
 
     reader: Any = modeling_gguf_pytorch_utils
@@ -117,7 +122,6 @@ def _without_bar() -> Iterator[None]:
 
 
 def _reader(path: Path) -> Any:
-    """Return a reader of the file's fields and tensors."""
     from gguf import GGUFReader
 
     try:
@@ -129,7 +133,7 @@ def _reader(path: Path) -> Any:
 
 
 def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:
-    """Mark the dequantised model as one with floating-point weights, so that it can be saved."""
+    """Remove the marks of quantisation from the dequantised model so that it can be saved, and note its old formats."""
     model: Any = hf
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         if name in vars(model):

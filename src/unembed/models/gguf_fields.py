@@ -1,7 +1,7 @@
-"""Find what transformers ignores in a GGUF file: refuse it if it changes numbers, otherwise warn.
+"""Find what transformers ignores in a GGUF file: refuse the file if this would change results, else warn.
 
-transformers reads the fields and tensors that it knows and silently drops the others. Llama 3's tensor of rotary
-factors (`rope_freqs.weight`) is an example.
+transformers reads the fields and tensors that it knows and silently drops the others, such as the rotary factors of
+Llama 3 (`rope_freqs.weight`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NEUTRAL = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scali
 
 
 def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig) -> None:
-    """Refuse fields that change numbers and are missing in the configuration; warn about other missing fields.
+    """Refuse a file with a field that changes results and was not read; warn about other fields that were not read.
 
     Args:
         name: the name of the file, for the message.
         fields: the fields of the file, by name.
-        config: what transformers made of them.
+        config: the config that transformers made from the fields.
 
     Raises:
-        ModelUnavailable: a field changes numbers and was not read.
+        ModelUnavailable: a field that changes results was not read.
     """
     read = _fields_read(str(fields["general.architecture"]))
     if read is None:
@@ -66,7 +66,7 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
 
 
 def _fields_read(architecture: str) -> set[str] | None:
-    """Return the fields that transformers reads for an architecture; None if it has a special reader for it."""
+    """Return the fields that transformers reads for an architecture; None if it has separate code for it."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     def plain(word: str) -> str:
@@ -77,7 +77,7 @@ def _fields_read(architecture: str) -> set[str] | None:
 
 
 def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
-    """Tell whether the configuration has the value of the field, although the field was not read."""
+    """Tell whether the config has the value of a field anyway, although transformers did not read the field."""
     last = field.rpartition(".")[2]
     inner = config.get_text_config()
     values = [getattr(inner, known, None) for known in (last, *_ALSO_CALLED.get(last, ()))]
@@ -87,15 +87,15 @@ def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
 
 
 def check_tensors(name: str, sizes: Mapping[str, int], hf: PreTrainedModel) -> None:
-    """Refuse rotary factors that the model has no place for; warn about other such tensors.
+    """Refuse a file with rotary factors, which the model would ignore; warn about other tensors that are ignored.
 
     Args:
         name: the name of the file, for the message.
-        sizes: how many numbers each tensor of the file has.
+        sizes: the number of elements of each tensor in the file.
         hf: the model that was read.
 
     Raises:
-        ModelUnavailable: the file has rotary factors of its own.
+        ModelUnavailable: the file has a tensor of rotary factors.
     """
     if factors := [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]:
         raise ModelUnavailable(

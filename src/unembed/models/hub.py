@@ -13,7 +13,7 @@ TIMEOUT = 2.0
 
 
 def is_local_only(name: str, revision: str | None = None) -> bool:
-    """Tell whether a hub model must be read from the local cache because the hub cannot be reached.
+    """Return True if a hub model must be read from the local cache, because the hub cannot be reached.
 
     Args:
         name: the model's id.
@@ -34,7 +34,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 
 def _unreachable() -> str | None:
-    """Return why the hub cannot be reached; None if it answers at all."""
+    """Return the reason why the hub cannot be reached; None if it can be."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

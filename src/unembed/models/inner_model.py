@@ -1,4 +1,4 @@
-"""The transformers model inside what other libraries make of it: compiled, PEFT, nnsight, TransformerBridge."""
+"""Find the transformers model inside a compiled model, a PEFT model, an nnsight model or a TransformerBridge."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _WATCHED = "__nnsight__"
 
 
 def unwrapped(model: Any) -> Any:
-    """The transformers model inside another library's; what holds none is returned as it is.
+    """Return the transformers model inside a wrapper of another library; anything else is returned unchanged.
 
-    A TransformerBridge puts its own parts into the model, and nnsight replaces how each part runs. The model that is
-    returned is one without these, which shares the weights; what was given stays as it is.
+    A TransformerBridge inserts its own modules into the model, and nnsight replaces the `forward` of each module. In
+    these cases a copy without such changes is returned. It shares its weights with the given model, which is not
+    changed.
     """
     while not isinstance(model, PreTrainedModel):
         inner = [held for name in _INNER if isinstance(held := getattr(model, name, None), nn.Module)]
@@ -37,7 +38,11 @@ def unwrapped(model: Any) -> Any:
 
 
 def _bare(module: nn.Module, done: dict[int, nn.Module]) -> nn.Module:
-    """A module of the same class and tensors, with the parts that bridges stand for, which run as their classes do."""
+    """Return a copy of a module and its children, with the same tensors, as they were before they were wrapped.
+
+    Modules that a TransformerBridge inserted are replaced by the original ones, and a `forward` that nnsight set is
+    removed.
+    """
     while (original := module._modules.get(_BRIDGED)) is not None:
         module = original
     if id(module) not in done:

@@ -1,4 +1,4 @@
-"""Check what transformers reports while loading: whatever changes numbers is refused, the rest is a warning."""
+"""Check what transformers reports while loading: refuse a model with missing weights, warn about the rest."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ _WRAPPERS = ("_orig_mod.", "module.")
 
 
 class Heard(logging.Handler):
-    """Collects the messages of a logger, each once."""
+    """Collects a logger's messages, without repetitions."""
 
     def __init__(self, name: str) -> None:
-        """Start without messages; `name` is the model or tokenizer that is being loaded."""
+        """Start without messages; `name` is the name of the model or tokenizer that is being loaded."""
         super().__init__(logging.WARNING)
         self.of, self.messages = name, dict[str, None]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message as one line; the report on weights is left to `check_weights`."""
+        """Collect a message as one line, except for the report on weights, which `check_weights` handles."""
         if record.name != "transformers.utils.loading_report" and "LOAD REPORT" not in record.getMessage():
             self.messages[" ".join(record.getMessage().split())] = None
 
     def pass_on(self) -> None:
-        """Warn about each message, in one line."""
+        """Raise a Python warning for each message, in one line."""
         for message in self.messages:
             warnings.warn(f"transformers says of {self.of}: {message}", UnembedWarning, stacklevel=2)
 
 
 @contextmanager
 def heard(name: str) -> Iterator[Heard]:
-    """A context that hides progress bars and collects what transformers logs, passed on when loading succeeded.
+    """A context that hides transformers' progress bars and collects its log messages instead of printing them.
+
+    The caller turns them into warnings with `pass_on` when loading has succeeded.
 
     Args:
         name: the name of the model or tokenizer, for the messages.
@@ -63,14 +65,14 @@ def heard(name: str) -> Iterator[Heard]:
 
 
 def check_weights(name: str, info: Mapping[str, Any]) -> None:
-    """Refuse a model for which some weights were not found, because transformers draws these at random.
+    """Refuse a model whose files lack some weights, because transformers initialises these at random.
 
     Args:
-        name: the name of the model, for the message.
-        info: what `from_pretrained(output_loading_info=True)` returns.
+        name: the name of the model, for error messages.
+        info: the loading info that `from_pretrained(output_loading_info=True)` returns.
 
     Raises:
-        ModelUnavailable: weights are missing, or have another shape than the configuration says.
+        ModelUnavailable: weights are missing, or do not have the shape that the config gives.
     """
     missing, extra = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     mismatched = sorted(entry[0] for entry in info["mismatched_keys"])

@@ -1,4 +1,4 @@
-"""Open a model: shipped ones by name, from the hub, from a folder, or already in memory."""
+"""Open a model by the name of a shipped or hub model, from a folder or file, or from an object in memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Opened:
 
     @property
     def quantised(self) -> str:
-        """Name the packed types from which the weights were dequantised; empty if there were none."""
+        """The quantised formats from which the weights were dequantised; empty if there were none."""
         return getattr(self.hf.config, QUANTISED, "")
 
 
@@ -71,12 +71,12 @@ def open_model(
     special_tokens: bool = True,
     **how: Any,
 ) -> Opened:
-    """Find a model and load it; see `unembed.load`, which takes the same arguments.
+    """Find a model and load it. `unembed.load` takes the same arguments and explains them.
 
     Raises:
-        ModelUnavailable: no such model, adapter, folder or network.
+        ModelUnavailable: the model, its adapter or its folder is not found, or the hub cannot be reached.
         ModelNotUnderstood: transformers does not have the architecture.
-        InvalidInput: arguments that contradict each other.
+        InvalidInput: arguments contradict each other.
     """
     opened = _open(model, **how)
     if adapter is not None:
@@ -200,7 +200,7 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
 
 
 def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
-    """Return how often each token occurred in the training text, if training wrote that next to the weights."""
+    """Return the number of times each token occurs in the training text; None if the model's folder has no counts."""
     path = folder / TOKEN_COUNTS
     if not path.exists():
         return None
@@ -215,7 +215,7 @@ def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
 
 
 def _needs_loops(hf: PreTrainedModel) -> bool:
-    """Tell whether the experts cannot run as configured, which is the case for grouped products in float64."""
+    """Tell whether the experts use grouped matrix products in float64, which PyTorch does not support."""
     grouped = getattr(hf.config.get_text_config(), "_experts_implementation", None) == "grouped_mm"
     return grouped and hf.dtype == torch.float64 and hf._can_set_experts_implementation()
 
@@ -227,10 +227,10 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 
 
 def _path(name: str) -> Path:
-    """Return the name as a path, whether it exists or not.
+    """Return the name as a path, whether that exists or not.
 
     Raises:
-        ModelUnavailable: the system takes it for none: too long, of an unknown user, not to be read.
+        ModelUnavailable: it cannot be a path: it is too long, names an unknown user, or may not be read.
     """
     try:
         path = Path(name).expanduser()
@@ -309,7 +309,7 @@ def _pretrained(
 
 
 def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:
-    """Open the model in a GGUF file, with the file's tokenizer unless another is given."""
+    """Open the model in a GGUF file, with the tokenizer in that file unless another is given."""
     read = read_gguf(path, _dtype(dtype))
     _check_is_decoder(read.hf)
     given, _ = (read.tokenizer, "") if tokenizer is None else _given_or_read(tokenizer, str(tokenizer), {})
@@ -317,7 +317,7 @@ def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:
 
 
 def _wikilm(name: str, checkpoint: Path, dictionary: Path, *, dtype: Any, device: Any) -> Opened:
-    """Open a WikiLM from fairseq's own files; a tokenizer given with them is not used."""
+    """Open a WikiLM from fairseq's files, with the tokenizer made from its dictionary."""
     opened = open_fairseq(checkpoint, dictionary)
     chosen = torch.float32 if dtype is None else _dtype(dtype)
     hf = opened.model if chosen == "auto" else opened.model.to(chosen)  # type: ignore[arg-type]
@@ -330,7 +330,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*.model", "*.tiktoke
 def _given_or_read(
     given: PreTrainedTokenizerBase | str | None, where: str, common: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer of a model; or None, with what is wrong with it.
+    """Return the tokenizer that the caller gives, or the model's own; or None, with the reason (empty if no files).
 
     Raises:
         ModelUnavailable: the tokenizer that the caller names cannot be opened.
@@ -347,9 +347,9 @@ def _given_or_read(
 
 
 def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer of a folder or hub model; or None, with what is wrong if its files are there.
+    """Return the tokenizer of a folder or hub model; or None, with the reason if tokenizer files exist but fail.
 
-    Without a tokenizer, token ids still work; only requests for text are refused.
+    Without a tokenizer, token ids still work; only requests that need text are refused.
     """
     folder = Path(where)
     has_files = folder.is_dir() and any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
@@ -368,7 +368,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
 
 
 def _no_decoder(where: str) -> str:
-    """Name the kind of a model that transformers does not open as a decoder."""
+    """Return a sentence that says what a model is that transformers does not open as a decoder."""
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):
@@ -386,10 +386,10 @@ def _no_decoder(where: str) -> str:
 
 
 def _check_is_decoder(hf: PreTrainedModel) -> None:
-    """Refuse an encoder that transformers loads with a head for generation (BERT), because it sees later positions.
+    """Refuse an encoder such as BERT, whose positions also attend to later ones, although transformers loads it.
 
     Raises:
-        ModelNotUnderstood: it is one.
+        ModelNotUnderstood: the model is an encoder.
     """
     is_masked = hf.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if is_masked and getattr(hf.config, "is_decoder", None) is False:
@@ -400,7 +400,7 @@ def _check_is_decoder(hf: PreTrainedModel) -> None:
 
 
 def _folder_fault(folder: Path, error: Exception) -> UnembedError:
-    """Explain why transformers cannot open a model from a folder with a `config.json`."""
+    """Return the error that explains why transformers cannot open the model in a folder."""
     try:
         json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as fault:

@@ -1,4 +1,4 @@
-"""A model that is opened when it is needed: an index or a saved file may answer a question without it."""
+"""A model that is opened only when it is needed, because an index or a saved file may answer a question without it."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class UnopenedModel(Protocol):
-    """A model that a surface names, before it is opened."""
+    """A model that the command line or the server has a name for, but has not opened yet."""
 
     @property
     def name(self) -> str:
-        """What opens it: an embedded name, a folder, or the id of a hub model."""
+        """The name that opens the model: a shipped model's name, a folder, or the id of a hub model."""
         ...
 
     @property
     def known(self) -> KnownWeights | None:
-        """Its weights; None where only opening it can tell them, or it is opened otherwise than it was saved."""
+        """The fingerprints of its weights.
+
+        None if only opening the model can tell them, or if it is opened in another dtype, or otherwise changed.
+        """
         ...
 
     @property
     def is_as_saved(self) -> bool:
-        """Tell whether it is opened as it was saved: its own dtype and tokenizer, no adapter, no lens."""
+        """Whether the model is opened as it was saved: same dtype and tokenizer, no adapter, no lens."""
         ...
 
     @property
     def lens_identity(self) -> str | None:
-        """What tells the lens from others by which values are read where no basis is named; opens no model.
+        """What identifies the lens that reads vectors as tokens where the user names no basis; this opens no model.
 
-        None: values are read by the logit lens.
+        None for the logit lens.
         """
         ...
 
     def open(self) -> Decoder:
-        """Return the opened model, the same at each call.
+        """Return the opened model, the same object at each call.
 
         Raises:
-            ModelUnavailable: no such model, folder or network.
+            ModelUnavailable: the model or its folder is not found, or the hub cannot be reached.
         """
         ...

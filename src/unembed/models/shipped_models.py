@@ -23,7 +23,7 @@ def shipped_folder(name: str) -> Path:
 
 
 def shipped_lens(fingerprint: str) -> Path | None:
-    """Return the file of the Jacobian lens that ships with a model; None where none does.
+    """Return the file of the Jacobian lens that ships with a model; None if there is none.
 
     Args:
         fingerprint: the `sampled_fingerprint` of the model's weights, in the dtype in which they are saved.
@@ -37,6 +37,6 @@ def shipped_lenses(name: str) -> list[Path]:
 
 
 def tokenizer_folder(name: str) -> Path:
-    """Return the folder of its tokenizer: that of the weights, or the one that the shipped models share."""
+    """Return the folder of a shipped model's tokenizer: the model's own, or the one that several models share."""
     own = _FOLDER / name
     return own if (own / "tokenizer.json").exists() else _FOLDER / "tokenizer"

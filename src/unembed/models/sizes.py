@@ -1,4 +1,4 @@
-"""Describe the sizes of a model: in one line, and by layer as the explorer draws them."""
+"""Return the sizes of a model: as one line of text, and layer by layer for the explorer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unembed.models.decoder import Decoder
 
 
 def model_sizes(lm: Decoder) -> dict[str, Any]:
-    """Return the sizes that every screen reads; lists have an entry for each layer."""
+    """Return the sizes of a model as a dict for the explorer's screens; its lists have one entry for each layer."""
     return {
         "name": lm.name,
         "n_layers": lm.n_layers,
@@ -24,7 +24,7 @@ def model_sizes(lm: Decoder) -> dict[str, Any]:
 
 
 def sizes_of(lm: Decoder) -> str:
-    """Write a model's sizes in one line."""
+    """Return a model's sizes as one line of text."""
     parts = [f"{lm.n_layers} layers", lm.heads_a_layer]
     parts += [f"{lm.memories_a_layer} memories a layer"] if lm.memory_layers else []
     return " · ".join([*parts, f"{lm.d_vocab:,} tokens", lm.dtype_name])

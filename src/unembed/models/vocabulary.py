@@ -1,4 +1,4 @@
-"""Convert between tokens and text, and find tokens that were never learned."""
+"""Convert between tokens and text, and find tokens that the model never learned."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OUTLYING = 5.0
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the printable characters by which byte-level BPE represents bytes.
+    """Return the byte that each character stands for in the vocabulary of byte-level BPE.
 
-    Printable bytes represent themselves.
+    Printable characters stand for themselves.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = [b for b in range(256) if b not in plain]
@@ -35,14 +35,14 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 class Vocabulary:
-    """The single tokens of a tokenizer: their text, bytes and kinds."""
+    """The tokens of a tokenizer: their texts, and which of them are special, unused or incomplete characters."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, d_vocab: int, *, special_tokens: bool = True) -> None:
         """Wrap a transformers tokenizer.
 
         Args:
-            d_vocab: may be larger than its vocabulary (padding rows).
-            special_tokens: whether texts get the special tokens that the tokenizer adds, such as a begin token.
+            d_vocab: the number of rows of the unembedding; it may be larger than the tokenizer's vocabulary (padding).
+            special_tokens: whether to add the tokenizer's special tokens, such as a begin token, to texts.
         """
         self._tokenizer = tokenizer
         self._d_vocab = d_vocab
@@ -51,10 +51,10 @@ class Vocabulary:
         self._roles: dict[tuple[int, ...], tuple[str | None, ...]] = {}
 
     def encode(self, text: str) -> Int[Tensor, "1 pos"]:
-        """Convert a text to tokens.
+        """Convert a text to token ids.
 
         Raises:
-            InvalidInput: it is empty, holds no token, or is no Unicode text.
+            InvalidInput: the text is empty, gives no tokens, or is not valid Unicode.
         """
         if text is None or not as_str("prompt", text):
             raise InvalidInput("the prompt is empty", instead="Give at least one word")
@@ -68,31 +68,34 @@ class Vocabulary:
         return torch.tensor([ids], dtype=torch.long)
 
     def chat(self, messages: str | Sequence[Message], system: str | None = None) -> Chat:
-        """A conversation as the tokenizer's chat template writes it; see `unembed.models.chat.chat_of`."""
+        """Convert a conversation to text and token ids with the chat template; see `unembed.models.chat.chat_of`."""
         made = chat_of(self._tokenizer, messages, system)
         self._roles[made.ids] = made.roles
         return made
 
     def roles(self, ids: Sequence[int]) -> tuple[str | None, ...] | None:
-        """The role of each token of a conversation that `chat` wrote, None for the template's; None for other ids."""
+        """Return the role of each token of a conversation that `chat` converted; None for other token ids.
+
+        Within the tuple, None stands for tokens that the chat template adds.
+        """
         return self._roles.get(tuple(ids)) or None
 
     @property
     def has_chat_template(self) -> bool:
-        """Tell whether the tokenizer has a chat template, which means that the model was trained on conversations."""
+        """Whether the tokenizer has a chat template, which means that the model was trained on conversations."""
         return bool(getattr(self._tokenizer, "chat_template", None))
 
     def is_without_chat(self, texts: Sequence[str]) -> bool:
-        """Tell whether the model was trained on conversations, but some of these texts are none."""
+        """Tell whether the tokenizer has a chat template, but some of these texts were not made with it."""
         return self.has_chat_template and not all(map(self._is_chat, texts))
 
     def _is_chat(self, text: str) -> bool:
-        """Tell whether a text comes from the chat template, which writes every special token that belongs there."""
+        """Tell whether a text was made with the chat template: it begins with the template's first special token."""
         return bool(self._opening_token) and text.startswith(self._opening_token)
 
     @cached_property
     def _opening_token(self) -> str:
-        """The special token with which the chat template begins; empty where it begins with none, or there is none."""
+        """The special token with which the chat template begins; empty if there is none."""
         if not self.has_chat_template:
             return ""
         try:
@@ -102,7 +105,7 @@ class Vocabulary:
         return str(self._tokenizer.decode([first])) if first in self._tokenizer.all_special_ids else ""
 
     def _as_meant(self, text: str, ids: list[int]) -> list[int]:
-        """Return a text's tokens as the model should continue them: without an end token, with one begin token.
+        """Return the token ids without an end token, and with only one begin token.
 
         A tokenizer that closes every text (BERT's, T5's) would make the model predict what follows the end. The text of
         a chat template already contains its begin token.
@@ -123,7 +126,7 @@ class Vocabulary:
 
     @cached_property
     def _closing(self) -> list[int]:
-        """Return the special tokens with which the tokenizer closes every text."""
+        """The special tokens that the tokenizer appends to every text."""
         plain: list[int] = self._tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
         whole: list[int] = self._tokenizer("a", verbose=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
         starts = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
@@ -131,13 +134,12 @@ class Vocabulary:
         return closing if set(closing) <= set(self._tokenizer.all_special_ids) else []
 
     def _say_once(self, message: str) -> None:
-        """Warn, but only the first time."""
         if message not in self._said:
             self._said.add(message)
             warnings.warn(message, UnembedWarning, stacklevel=5)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
-        """Convert many texts to tokens, as `encode` does one by one; empty for a text without tokens."""
+        """Convert many texts to token ids, each as `encode` does; a text without tokens gives an empty tensor."""
         if not texts:
             return []
         encoded = self._tokenizer(list(texts), add_special_tokens=self._adds, verbose=False)["input_ids"]
@@ -145,11 +147,11 @@ class Vocabulary:
         return [torch.tensor(ids[:-n] if n and ids[-n:] == self._closing else ids, dtype=torch.long) for ids in encoded]
 
     def decode(self, ids: Tensor | Sequence[int]) -> str:
-        """Convert tokens to text."""
+        """Convert token ids to text."""
         return str(self._tokenizer.decode(self._checked(ids)))
 
     def continuations(self, ids: Int[Tensor, "row pos"], start: int) -> list[str]:
-        """Return the text of each row from column `start` on, as it continues the text before that column.
+        """Return the text of each row from column `start` on, with a leading space where the text before it needs one.
 
         Special tokens are left out, except for an unknown word.
         """
@@ -164,7 +166,7 @@ class Vocabulary:
 
     @cached_property
     def _silent(self) -> set[int]:
-        """Return the tokens that represent no text: begin, end and padding."""
+        """The ids of special tokens that have no text, such as begin, end and padding."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer, "unk_token_id", None)
         marks = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
@@ -177,7 +179,7 @@ class Vocabulary:
 
     @cached_property
     def _pieces(self) -> list[str | None]:
-        """Return what the tokenizer calls each id; None for ids without a token, since ids may have gaps."""
+        """The tokenizer's name of each id; None for ids without a token, since ids may have gaps."""
         pieces: list[str | None] = [None] * self._d_vocab
         for piece, i in self._tokenizer.get_vocab().items():
             if 0 <= i < self._d_vocab:
@@ -207,11 +209,11 @@ class Vocabulary:
 
     @cached_property
     def fragments(self) -> Bool[Tensor, " d_vocab"]:
-        """Mark the tokens that are bytes of a longer character, and therefore no text on their own."""
+        """Mark the tokens that are only some bytes of a character, and therefore not text on their own."""
         return torch.tensor([_FRAGMENT.fullmatch(text) is not None for text in self._strings])
 
     def strings(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Return each token's own text."""
+        """Return the text of each token."""
         return [self._strings[i] for i in self._checked(ids)]
 
     def _checked(self, ids: Tensor | Sequence[int]) -> list[int]:
@@ -229,7 +231,7 @@ class Vocabulary:
         return {s: i for i, s in reversed(list(enumerate(self._strings)))}
 
     def single(self, text: str) -> int:
-        """Return the id of a text that is one token; if several have this text, the one that the tokenizer uses."""
+        """Return the id of the token with this text; if several have it, the one that the tokenizer uses."""
         check_unicode(text, "{} is not one token", NotOneToken)
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         if len(ids) == 1 and self.strings(ids) == [text]:
@@ -271,7 +273,7 @@ def unlearned_by_embedding(
     """Mark the tokens whose unembedding was not trained: rows much closer to the mean row than the rest.
 
     A row is marked if the logarithm of its distance from the mean row lies more than 5 robust standard deviations below
-    the median. Ids that the tokenizer has no token for (False in `known`) are always marked.
+    the median. Ids without a token (False in `known`) are always marked.
     """
     known = torch.ones(len(rows), dtype=torch.bool) if known is None else known
     of_tokens = known.to(rows.device)
@@ -282,15 +284,15 @@ def unlearned_by_embedding(
 
 
 def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = InvalidInput) -> None:
-    """Refuse text that no tokenizer can read: bytes that are not UTF-8, and halves of characters.
+    """Refuse text that no tokenizer can read: bytes that are not UTF-8, and halves of surrogate pairs.
 
     Args:
-        text: what was given. U+DC80 to U+DCFF represent bytes that Python could not decode.
-        what: the beginning of the sentence, with the text in its place.
-        error: its class.
+        text: the text. In it, U+DC80 to U+DCFF represent bytes that Python could not decode.
+        what: the beginning of the error message; {} stands for the text.
+        error: the class of the error.
 
     Raises:
-        InvalidInput: the text is no Unicode.
+        InvalidInput: the text is not valid Unicode.
     """
     if not any("\ud800" <= c <= "\udfff" for c in text):
         return

@@ -1,7 +1,7 @@
-"""Find out which weights a name opens without opening them, from the size and time of their files.
+"""Find the fingerprint of a model's weights without opening the model, from the size and time of its files.
 
-A record in the cache folder is written when a model is opened with its default dtype. With it, a question that an index
-answers needs neither torch nor the weights.
+A record is written to the cache folder when a model is opened with its default dtype. With this record, a question that
+an index answers needs neither torch nor the weights.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class KnownWeights:
 
 
 def known_weights(model: str, revision: str | None = None) -> KnownWeights | None:
-    """Return the weights behind a name; None if they were not recorded, or the files have changed since.
+    """Return the fingerprints of the weights; None if they were not recorded, or the files have changed since.
 
     Args:
-        model: an embedded name, a folder, or the id of a hub model in the local cache.
+        model: the name of a shipped model, a folder, or the id of a hub model in the local cache.
         revision: the revision of a hub model.
     """
     folder = _folder(model, revision)
@@ -48,13 +48,13 @@ def known_weights(model: str, revision: str | None = None) -> KnownWeights | Non
 
 
 def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) -> None:
-    """Record the weights behind a name; do nothing if its files are not found or the cache cannot be written to.
+    """Record the fingerprints of a model's weights in the cache; do nothing if its files or the cache are not there.
 
     Args:
-        model: the name.
+        model: the name of a shipped model, a folder, or the id of a hub model.
         revision: the revision of a hub model.
-        lm: the model that it opened, in the dtype in which it is saved.
-        weights: its `weights_fingerprint`.
+        lm: the opened model, in the dtype in which it is saved.
+        weights: the model's `weights_fingerprint`.
     """
     from unembed.models.fingerprint import sampled_fingerprint
 
@@ -69,7 +69,7 @@ def record_weights(model: str, revision: str | None, lm: Decoder, weights: str) 
 
 
 def _records() -> dict[str, Any]:
-    """Return all records; none if the file is missing or damaged."""
+    """Return all records; empty if the file is missing or damaged."""
     try:
         stored = json.loads((cache_folder() / _RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""A model's weights in the orientation used in the field, as views on the live parameters.
+"""A model's weights with rows as vectors and matrices that act on the right, as views on the live parameters.
 
-Rows are vectors and matrices act on the right. Nothing is copied: a view changes when the model does. There are four
-exceptions: queries of a grouped, fused projection, which cannot be one strided view; layers on another device than the
-embedding, whose matrices are copied to that device; offloaded layers, whose matrices are fetched
-(`unembed.models.offload`); and projections that are packed (quantized) or wrapped (LoRA), whose matrix is dequantized
-or measured. All but the first are computed at every reading, one projection at a time.
+Nothing is copied: a view changes when the model does. There are four exceptions: queries of a grouped, fused
+projection, which cannot be one strided view; layers on another device than the embedding, whose matrices are copied to
+that device; offloaded layers, whose matrices are loaded (`unembed.models.offload`); and linear layers that are
+quantized or wrapped (LoRA), whose matrix is dequantized or measured. All but the first are computed at every access,
+one layer at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class PerLayer(Sequence[T], Generic[T]):
-    """One matrix for each layer, read on demand."""
+    """A sequence with one matrix for each layer, computed when it is accessed."""
 
     def __init__(self, n_layers: int, read: Callable[[int], T]) -> None:
         self._n_layers = n_layers
@@ -62,7 +62,7 @@ def _as_matrix(module: nn.Module, weight: object) -> Float[Tensor, "d_in d_out"]
 
 
 class Weights:
-    """The matrices of the transformer-circuits papers, for any decoder that opens."""
+    """The weight matrices of a decoder, named as in the transformer-circuits papers (W_E, W_Q, W_out, W_U, ...)."""
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
@@ -87,7 +87,7 @@ class Weights:
         """How many rows W_out has, without fetching it."""
 
     def _near(self, t: Tensor | None) -> Any:
-        """Move a matrix or bias to the device of the embedding, where all tensors of an analysis are."""
+        """Move a matrix or bias to the device of the embedding, on which analyses compute."""
         device = device_of(self._structure.embedding)
         return t if t is None or device is None else t.to(device)
 
@@ -109,19 +109,19 @@ class Weights:
             )
 
     def projection(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """Return the matrix by which a projection of the structure multiplies; its rows are inputs.
+        """Return the matrix that a linear layer of the model multiplies by; its rows are inputs.
 
         Raises:
-            Unsupported: it is not linear in its input, or packed in an unknown way.
+            Unsupported: the layer is not linear in its input, or quantized in an unknown way.
         """
         return self._near(self._matrix(module))
 
     def projection_bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
-        """Return the bias of a projection of the structure, or None."""
+        """Return the bias of a linear layer of the model, or None."""
         return self._near(self._bias(module))
 
     def _matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """Return the matrix by which a projection multiplies; its rows are inputs."""
+        """Return the matrix that a linear layer multiplies by; its rows are inputs."""
         self._checked(module)
         if module in self._structure.effective:
             return self._structure.effective[module].matrix(module)
@@ -136,7 +136,10 @@ class Weights:
         return own_bias(module)
 
     def values(self, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "memory d_model"]:
-        """Return rows of W_out: the values of some memories of a layer. For experts only these are fetched."""
+        """Return rows of W_out: the value vectors of some memories (FFN neurons) of a layer, all by default.
+
+        In a mixture of experts, only these rows are copied.
+        """
         site = self._feed_forward(layer)
         if site.experts is not None:
             return self._near(site.experts.values(rows))
@@ -147,7 +150,7 @@ class Weights:
         return self._n_rows(_required(site.down_proj)) if site.experts is None else site.experts.n_memories
 
     def _n_rows(self, module: nn.Module) -> int:
-        """Return how many inputs a projection has, also if it is not linear in them."""
+        """Return the number of inputs of a linear layer, even if its matrix cannot be read."""
         if module in self._structure.not_linear and isinstance(rows := getattr(module, "in_features", None), int):
             return rows
         self._checked(module)
@@ -221,13 +224,13 @@ class Weights:
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        """The unembedding matrix of the head; the final norm is not folded in."""
+        """The unembedding matrix of the language-model head; the final norm is not folded in."""
         own = getattr(self._structure.head, "W_U", None)
         return self._near(own if isinstance(own, Tensor) else self._matrix(self._structure.head))
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
-        """The head's bias, or None."""
+        """The bias of the language-model head, or None."""
         return self._near(self._bias(self._structure.head))
 
 

@@ -1,1 +1,1 @@
-"""Architectures that `transformers` does not have: attention-only models, the papers' WikiLM, fairseq checkpoints."""
+"""Architectures that transformers lacks: attention-only models, the papers' WikiLM, and fairseq checkpoints."""

@@ -1,8 +1,8 @@
-"""Adaptive input and softmax: words in bands of decreasing frequency, where rarer bands have narrower vectors.
+"""Adaptive input and softmax: rarer words have vectors of fewer dimensions.
 
 Words are sorted by decreasing count and cut into bands. Band b has narrow vectors e_w and one projection P_b that
-widens them. The head returns LOG-PROBABILITIES of all words: they are normalised over the first band plus one class for
-each other band, and then within each other band. A stream vector h can be read in two ways:
+widens them to d_model. The head returns LOG-PROBABILITIES of all words: it normalises over the first band plus one
+class for each other band, and then within each other band. A vector h of the residual stream can be read in two ways:
 
 - `band` (`AdaptiveSoftmax.band_scores`, and the columns of `AdaptiveSoftmax.W_U`): the linear score e_w . P_b^T h, in
   the first band e_w . h. It is exact for sub-updates, but comparable only within a band.
@@ -26,7 +26,7 @@ Span = tuple[int, int, int]
 
 
 class Band(nn.Module):
-    """The words of one band, and the projection that widens their vectors to the width of the stream."""
+    """The word vectors of one band, and the projection that widens them to d_model."""
 
     def __init__(self, n_words: int, width: int, d_model: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Band(nn.Module):
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Maps word ids to stream vectors P_b e_w; the first band has a projection too."""
+    """Maps word ids to vectors P_b e_w of the residual stream; the first band has a projection too."""
 
     def __init__(self, spans: list[Span], d_model: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class AdaptiveEmbedding(nn.Module):
         return band
 
     def forward(self, ids: Int[Tensor, "*pos"]) -> Float[Tensor, "*pos d_model"]:
-        """The (unscaled) embedding of every id."""
+        """Return the embedding of every id, before it is multiplied by sqrt(d_model)."""
         reference = self.band(0).projection.weight
         out = torch.zeros(*ids.shape, self.d_model, dtype=reference.dtype, device=ids.device)
         for number, (start, end, _) in enumerate(self.spans):
@@ -62,19 +62,19 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
-        """Compute the embedding of every word as a new tensor of d_vocab * d_model numbers."""
+        """The embedding of every word, computed as a new tensor of d_vocab * d_model elements."""
         return torch.cat([_of(b.words) @ _of(b.projection).T for b in map(self.band, range(len(self.spans)))]).detach()
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Maps stream vectors to log-probabilities of all words; the module's docstring explains its two readings.
+    """Maps vectors of the residual stream to log-probabilities of all words.
 
-    The words are the embedding's own parameters, not copies. The embedding is a reference and not a submodule, so that
-    checkpoints hold each tensor once.
+    The word vectors are the embedding's parameters, not copies. The embedding is a reference and not a submodule, so
+    that checkpoints contain each tensor once.
     """
 
     def __init__(self, embedding: AdaptiveEmbedding, *, tied: bool) -> None:
-        """Create the scores of the other bands, and projections unless they are those of the embedding (`tied`)."""
+        """Create the class scores of the bands after the first, and own projections unless they are `tied`."""
         super().__init__()
         self._shared = (embedding,)
         self.spans = embedding.spans
@@ -85,15 +85,15 @@ class AdaptiveSoftmax(nn.Module):
 
     @property
     def embedding(self) -> AdaptiveEmbedding:
-        """The embedding whose words are read."""
+        """The embedding whose word vectors the softmax uses."""
         return self._shared[0]
 
     def share(self, embedding: AdaptiveEmbedding) -> None:
-        """Read the words of another embedding instead."""
+        """Use the word vectors of another embedding."""
         self._shared = (embedding,)
 
     def _narrowing(self, band: int) -> Float[Tensor, "width d_model"]:
-        """Return P_b^T, which maps the stream to the vectors of a band other than the first."""
+        """Return P_b^T, which maps d_model to the width of a band other than the first."""
         if len(self.projections):
             own = self.projections[band - 1]
             assert isinstance(own, nn.Linear)
@@ -106,16 +106,16 @@ class AdaptiveSoftmax(nn.Module):
         return x @ words.T if band == 0 else (x @ self._narrowing(band).T) @ words.T
 
     def band_scores(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-        """Return the `band` reading: linear scores, equal to x @ W_U but without forming W_U."""
+        """Return the linear scores x @ W_U, comparable within each band, without forming W_U."""
         return torch.cat([self._scores_in(b, x) for b in range(len(self.spans))], dim=-1)
 
     def _first(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos first"]:
-        """Return log-probabilities of the first band's words, and then of the other bands as classes."""
+        """Return log-probabilities of the first band's words, followed by those of the other bands as classes."""
         scores = torch.cat([self._scores_in(0, x), self.class_proj(x)], dim=-1)
         return scores.log_softmax(dim=-1, dtype=_precise(scores))
 
     def forward(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_vocab"]:
-        """Return the `adaptive` reading: log p of every word, in float32 or wider."""
+        """Return log p of every word, in float32 or a wider dtype."""
         first = self._first(x)
         n_first = self.spans[0][1]
         parts = [first[..., :n_first]]
@@ -126,7 +126,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def log_probability(self, x: Float[Tensor, "*pos d_model"], word: int) -> Float[Tensor, "*pos"]:
-        """Return log p of one word, for which only the first band and the word's own band are computed."""
+        """Return log p of one word; only the first band and the word's band are computed for it."""
         first = self._first(x)
         band = self.band_of(word)
         if band == 0:
@@ -136,7 +136,7 @@ class AdaptiveSoftmax(nn.Module):
         return first[..., self.spans[0][1] + band - 1] + within
 
     def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-        """Return log p of one word for each vector; bands without any of the words are not computed."""
+        """Return log p of one word for each vector; bands that contain none of the words are not computed."""
         first, n_first = self._first(x), self.spans[0][1]
         found = first.gather(1, words.clamp(max=n_first - 1)[:, None])[:, 0]
         for band in range(1, len(self.spans)):
@@ -149,7 +149,7 @@ class AdaptiveSoftmax(nn.Module):
         return found
 
     def band_of(self, word: int) -> int:
-        """Return the band of a word."""
+        """Return the number of the band that contains a word."""
         for band, (start, end, _) in enumerate(self.spans):
             if start <= word < end:
                 return band
@@ -157,10 +157,10 @@ class AdaptiveSoftmax(nn.Module):
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        """Compute the linear part of the readout, one column for each word: E_b = e P_b^T, transposed.
+        """The linear part of the readout: column w is P_b e_w, in the first band e_w.
 
-        Scores against it are the `band` reading: exact for sub-updates, comparable within a band. It is a new tensor of
-        d_model * d_vocab numbers each time; for scores of vectors use `band_scores`.
+        Scores against it are exact for sub-updates, but comparable only within a band. It is a new tensor of d_model *
+        d_vocab elements at each access; to score vectors, use `band_scores`.
         """
         blocks = [_of(self.embedding.band(0).words)]
         blocks += [_of(self.embedding.band(b).words) @ self._narrowing(b) for b in range(1, len(self.spans))]
@@ -168,7 +168,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _of(module: nn.Module) -> Tensor:
-    """Return a module's weight, fetched if it is offloaded: the head reads the embedding's weights, which may be."""
+    """Return a module's weight, which is loaded if it is offloaded."""
     weight = parameter(module)
     assert weight is not None
     return weight

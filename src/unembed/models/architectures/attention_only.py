@@ -1,7 +1,8 @@
 """Decoders that consist only of attention layers, without norms or biases: the toy models of Elhage et al. 2021.
 
-A block adds what its heads write and nothing else, so every logit is a sum of paths through heads. Positions are
-learned and added only to what queries and keys read. Values, and therefore the stream, hold token content only.
+A block adds only the output of its heads to the residual stream, so every logit is a sum over paths through heads.
+Learned positions are added only to the input of queries and keys. Values, and therefore the stream, contain no position
+vectors.
 
 Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
 
@@ -53,7 +54,7 @@ class AttentionOnlyConfig(PretrainedConfig):
 
 
 class AttentionOnlyAttention(Attention):
-    """Heads whose queries and keys read the stream plus the position, and whose values read only the stream."""
+    """Attention whose queries and keys read the stream plus positions, and whose values read only the stream."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx, config.head_dim)
@@ -69,13 +70,13 @@ class AttentionOnlyAttention(Attention):
         position_embeddings: Float[Tensor, "#batch pos d_model"],
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
-        """Return the heads' output, and the pattern if the implementation computes one."""
+        """Return the output of the heads, and the attention weights if the implementation computes them."""
         z, pattern = self.mixed(hidden_states + position_embeddings, hidden_states, **kwargs)
         return self.o_proj(z), pattern
 
 
 class AttentionOnlyLayer(nn.Module):
-    """One block: the stream plus the heads' output."""
+    """One block, which adds the output of its heads to the residual stream."""
 
     def __init__(self, config: AttentionOnlyConfig, layer_idx: int) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class AttentionOnlyLayer(nn.Module):
 
 
 class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
-    """The settings with which transformers returns hidden states and patterns."""
+    """The settings with which transformers returns hidden states and attention weights."""
 
     config: AttentionOnlyConfig
     config_class = AttentionOnlyConfig
@@ -103,7 +104,7 @@ class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
 
 
 class AttentionOnlyModel(Body, AttentionOnlyPreTrainedModel):
-    """Embedding and blocks; without a final norm, the unembedding reads the last hidden state directly."""
+    """Embedding and blocks; there is no final norm, so the unembedding reads the last hidden state directly."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
         super().__init__(config)
@@ -115,12 +116,12 @@ class AttentionOnlyModel(Body, AttentionOnlyPreTrainedModel):
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """Return the embedded tokens, and the positions that every block adds to what its queries and keys read."""
+        """Return the embedded tokens, and the position vectors as an argument of every block."""
         return embedded, {"position_embeddings": self.embed_positions(position_ids)}
 
 
 class AttentionOnlyForCausalLM(CausalReadout, AttentionOnlyPreTrainedModel, GenerationMixin):
-    """An attention-only decoder with its own, untied unembedding."""
+    """An attention-only decoder, whose unembedding is not tied to the embedding."""
 
     def __init__(self, config: AttentionOnlyConfig) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Code that this package's decoders share: heads, the pass through the blocks, and logits with a loss."""
+"""Code that this package's two architectures share: attention, the pass through the blocks, logits and loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "batch dst head d_head"], Float[Tensor, "batch head dst src"]]:
-    """Compute attention in plain PyTorch, which also returns the pattern; the mask is added to the scores."""
+    """Compute attention in plain PyTorch, and return its output and its weights."""
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -38,7 +38,7 @@ def eager_attention_forward(
 
 
 class PreTrainedDecoder(PreTrainedModel):
-    """The class attributes that transformers needs for both architectures."""
+    """The class attributes that transformers needs for this package's two architectures."""
 
     base_model_prefix = "model"
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -57,14 +57,14 @@ class PreTrainedDecoder(PreTrainedModel):
 
 
 class Attention(nn.Module):
-    """Heads that mix values by their attention; the architecture adds `q_proj`, `k_proj` and `v_proj`."""
+    """Multi-head attention without its projections: the subclass adds `q_proj`, `k_proj` and `v_proj`."""
 
     q_proj: nn.Linear
     k_proj: nn.Linear
     v_proj: nn.Linear
 
     def __init__(self, config: PretrainedConfig, layer_idx: int, head_dim: int) -> None:
-        """Set the attributes that the attention functions of transformers read."""
+        """Set the attributes that transformers' attention functions read."""
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -82,15 +82,15 @@ class Attention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "batch pos heads"], Tensor | None]:
-        """Return the heads' mixed values side by side, and the pattern if the implementation computes one.
+        """Return the concatenated outputs of the heads, and the attention weights if the implementation computes them.
 
-        Cached keys already contain their position, so a cached prefix is used as it is.
+        Cached keys already contain their positions, so they are used as they are.
 
         Args:
-            compared: what queries and keys read.
-            moved: what values read.
-            attention_mask: is added to the scores.
-            past_key_values: the cache of the positions before.
+            compared: the input of the query and key projections.
+            moved: the input of the value projection.
+            attention_mask: a mask to add to the scores.
+            past_key_values: cached keys and values of earlier positions.
             kwargs: further arguments of the attention function.
         """
         split = (*moved.shape[:-1], -1, self.head_dim)
@@ -107,7 +107,7 @@ class Attention(nn.Module):
 
 
 class Body:
-    """Embedding and blocks; among the base classes it must come before Module."""
+    """Embedding and blocks of a decoder. In a list of base classes it must come before `nn.Module`."""
 
     config: Any
     layers: nn.ModuleList
@@ -115,11 +115,11 @@ class Body:
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """Return the stream that enters the first block, and the other arguments of every block."""
+        """Return the stream that enters the first block, and further arguments of every block."""
         raise NotImplementedError
 
     def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """Return what the unembedding reads: the stream after the last block, or after a final norm."""
+        """Return the input of the unembedding: the stream after the last block, or the output of a final norm."""
         return stream
 
     @merge_with_config_defaults
@@ -134,13 +134,13 @@ class Body:
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Return the last hidden state; a cache is made on request.
+        """Return the last hidden state, and the cache of keys and values if `use_cache` is set.
 
         Positions count from the cached length unless `position_ids` is given. `inputs_embeds` replace the output of the
         embedding.
 
         Raises:
-            ValueError: both or neither of ids and embeddings are given; the words are those of transformers.
+            ValueError: both or neither of `input_ids` and `inputs_embeds` are given; the message is transformers' own.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
@@ -164,9 +164,10 @@ class Body:
 
 
 class CausalReadout:
-    """`self.model` followed by `self.lm_head`, with logits and a loss; it must come before Module among the bases.
+    """`self.model` followed by `self.lm_head`, with logits and a loss.
 
-    transformers looks for `GenerationMixin` among a class's own bases, so each class names it itself.
+    In a list of base classes it must come before `nn.Module`. `GenerationMixin` is not a base here, because
+    transformers looks for it only among the direct bases of the model's class.
     """
 
     model: Any
@@ -187,7 +188,7 @@ class CausalReadout:
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return the logits of `lm_head` at every position, or at the last `logits_to_keep`."""
+        """Return the logits at every position or at the last `logits_to_keep`, and the loss if labels are given."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -211,10 +212,10 @@ class CausalReadout:
         )
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the readout; it must be of the same kind.
+        """Replace `lm_head` by a module of the same class.
 
         Raises:
-            InvalidInput: it is of another.
+            InvalidInput: the module is of another class.
         """
         if not isinstance(value, type(self.lm_head)):
             raise InvalidInput(

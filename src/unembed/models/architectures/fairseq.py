@@ -1,4 +1,4 @@
-"""Read a WikiLM in fairseq's own files (`dict.txt` and a checkpoint), without fairseq and without running code.
+"""Read a WikiLM from fairseq's own files (`dict.txt` and a checkpoint), without fairseq and without running its code.
 
 A fairseq checkpoint is a pickle. It is read with torch's restricted unpickler, which builds only tensors and plain
 containers. The only other class allowed is `argparse.Namespace` (the arguments of the training).
@@ -43,7 +43,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
     """Read the vocabulary from a `dict.txt`: `<s> <pad> </s> <unk>`, then one word on each line.
 
     Raises:
-        ModelUnavailable: there is no such file, or it is no UTF-8 text.
+        ModelUnavailable: there is no such file, or it is not UTF-8 text.
         InvalidInput: a line is not a word and a count, or a word comes twice.
     """
     words: list[str] = list(SPECIALS)
@@ -80,7 +80,7 @@ def read_dictionary(path: str | Path) -> Dictionary:
 
 @dataclass(frozen=True, eq=False)
 class FairseqModel:
-    """A model opened from a checkpoint and its dictionary."""
+    """A model opened from a fairseq checkpoint and its dictionary."""
 
     model: WikiLMForCausalLM
     tokenizer: PreTrainedTokenizerFast
@@ -89,13 +89,13 @@ class FairseqModel:
 
 
 def find_checkpoint(path: str | Path) -> tuple[Path, Path] | None:
-    """Find the checkpoint and dictionary that a path refers to: a `.pt` file next to its `dict.txt`, or their folder.
+    """Find a fairseq checkpoint and its `dict.txt`, given the `.pt` file or the folder that contains both.
 
     Returns:
-        None where the path is neither.
+        The paths of the checkpoint and of the dictionary; None if they are not found.
 
     Raises:
-        InvalidInput: the folder holds several checkpoints.
+        InvalidInput: the folder contains several checkpoints.
     """
     path = Path(path).expanduser()
     folder = path if path.is_dir() else path.parent
@@ -118,8 +118,8 @@ def open_fairseq(checkpoint: str | Path, dictionary: str | Path) -> FairseqModel
     """Open a WikiLM from a fairseq checkpoint and its dictionary, in evaluation mode and float32.
 
     Raises:
-        ModelUnavailable: a file is missing or cannot be read, or the pickle holds more than data.
-        ModelNotUnderstood: the checkpoint is of another architecture, or does not fit its dictionary.
+        ModelUnavailable: a file is missing or cannot be read, or the pickle contains more than data.
+        ModelNotUnderstood: the checkpoint has another architecture, or does not fit its dictionary.
     """
     words = read_dictionary(dictionary)
     state, arguments = read_checkpoint(checkpoint)
@@ -139,10 +139,10 @@ def open_fairseq(checkpoint: str | Path, dictionary: str | Path) -> FairseqModel
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a checkpoint under fairseq's names, and its training arguments (empty if not saved).
+    """Return the tensors of a checkpoint by fairseq's names, and its training arguments (empty if not saved).
 
     Raises:
-        ModelUnavailable: no such file, no checkpoint, or a pickle that holds more than data.
+        ModelUnavailable: there is no such file, it is not a checkpoint, or the pickle contains more than data.
     """
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -169,10 +169,10 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
 def converted(
     state: Mapping[str, Tensor], arguments: Mapping[str, Any], name: str = "the checkpoint"
 ) -> tuple[WikiLMConfig, dict[str, Tensor]]:
-    """Convert fairseq's tensors to the config and tensors of a WikiLM; none may be left over or missing.
+    """Convert fairseq's tensors to the config and the tensors of a WikiLM; every tensor must be used.
 
     Raises:
-        ModelNotUnderstood: a tensor is missing, unknown or of the wrong shape, or a tie that must hold does not.
+        ModelNotUnderstood: a tensor is missing, unknown or of the wrong shape, or tied tensors differ.
     """
     left = {key: tensor for key, tensor in _current_names(state).items() if not _IGNORED.search(key)}
     reading = _Reading(left, name)
@@ -234,7 +234,7 @@ def converted(
 
 @dataclass
 class _Reading:
-    """The tensors of a checkpoint that have not been read yet, so that unused ones can be reported."""
+    """The tensors of a checkpoint that have not been used yet, so that an unused one can be reported."""
 
     left: dict[str, Tensor]
     name: str
@@ -249,12 +249,12 @@ class _Reading:
         return self.left.pop(key)
 
     def take_equal(self, key: str, other: Tensor) -> None:
-        """Check that a tensor repeats another one, and mark it as read."""
+        """Check that a tensor equals another one, and mark it as used."""
         if not torch.equal(self.take(key), other):
             raise self.refusal(f"{key} should repeat the embedding (tied weights) and does not")
 
     def count(self, pattern: str) -> int:
-        """Count the tensors that are numbered this way, from 0 without a gap."""
+        """Count the tensors whose names match a pattern with a number, which must run from 0 without gaps."""
         numbers = sorted(int(m.group(1)) for key in self.left if (m := re.fullmatch(pattern, key)))
         if numbers != list(range(len(numbers))):
             raise self.refusal(f"its parts are numbered {numbers}")
@@ -262,7 +262,7 @@ class _Reading:
 
 
 def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
-    """Check that the readout repeats the embedding's words, and return whether it also shares the projections."""
+    """Check that the readout has the embedding's word vectors; return whether it shares the projections too."""
     softmax = "decoder.adaptive_softmax"
     reading.take_equal(f"{softmax}.head.word_proj.weight", out["model.embed_tokens.bands.0.words.weight"])
     out["lm_head.class_proj.weight"] = reading.take(f"{softmax}.head.class_proj.weight")
@@ -284,7 +284,7 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
 
 
 def _current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the tensors as fairseq does today: stacked q, k, v are split, numbered norms get names."""
+    """Rename the tensors of old checkpoints as fairseq does today: split stacked q, k, v; name numbered norms."""
     out: dict[str, Tensor] = {}
     for key, tensor in state.items():
         key = re.sub(r"\.layer_norms\.0\.", ".self_attn_layer_norm.", key)

@@ -1,8 +1,8 @@
 """WikiLM, the decoder of Geva et al. 2021 and 2022, as a transformers architecture.
 
 Baevski & Auli's language model has adaptive input, sinusoidal positions, pre-norm blocks with ReLU FFNs, no norm after
-the last block, and an adaptive softmax. `unembed.models.architectures.adaptive_softmax` holds its two ends and explains
-what they mean for readings.
+the last block, and an adaptive softmax. `unembed.models.architectures.adaptive_softmax` contains its embedding and
+softmax, and explains how its residual stream can be read.
 
 Importing this module registers the architecture with `AutoConfig` and `AutoModelForCausalLM`.
 
@@ -55,21 +55,21 @@ class WikiLMConfig(PretrainedConfig):
         use_cache: bool = True,
         **settings: Any,
     ) -> None:
-        """Sizes, and other fields that transformers stores in a config.
+        """Store the sizes, and other fields of a transformers config.
 
         Args:
-            vocab_size: words, padding words included.
+            vocab_size: number of words, padding words included.
             hidden_size: d_model.
-            intermediate_size: memories of a layer.
-            num_hidden_layers: blocks.
-            num_attention_heads: heads of a block.
+            intermediate_size: number of memories (FFN neurons) in a layer.
+            num_hidden_layers: number of blocks.
+            num_attention_heads: number of heads in a block.
             cutoffs: the first word of every band but the first.
             adaptive_factor: how many times narrower each band's vectors are than those of the band before.
-            tie_adaptive_proj: whether the readout widens by the embedding's own projections.
+            tie_adaptive_proj: whether the softmax uses the embedding's projections (transposed) instead of its own.
             final_norm: whether there is a LayerNorm before the unembedding. The papers' model has none.
-            activation_function: f of the memories.
+            activation_function: activation function of the FFN.
             layer_norm_eps: epsilon of every LayerNorm.
-            max_position_embeddings: the training length. Positions are sinusoids, so nothing is stored for it.
+            max_position_embeddings: the training length in tokens. Positions are sinusoids, so no weights depend on it.
             initializer_range: standard deviation of random weights.
             use_cache: whether generation caches keys and values.
             settings: fields of every transformers config.
@@ -108,7 +108,7 @@ class WikiLMConfig(PretrainedConfig):
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed position vectors: sines, then cosines, of the position's number at decreasing frequencies."""
+    """Fixed position vectors: sines, then cosines, of the position at decreasing frequencies."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class WikiLMAttention(Attention):
     def forward(
         self, hidden_states: Float[Tensor, "batch pos d_model"], **kwargs: Any
     ) -> tuple[Float[Tensor, "batch pos d_model"], Tensor | None]:
-        """Return the heads' output, and the pattern if the implementation computes one."""
+        """Return the output of the heads, and the attention weights if the implementation computes them."""
         z, pattern = self.mixed(hidden_states, hidden_states, **kwargs)
         return self.out_proj(z), pattern
 
@@ -150,7 +150,7 @@ class WikiLMLayer(nn.Module):
     """One block: attention, then the FFN, each with its own LayerNorm."""
 
     def __init__(self, config: WikiLMConfig, layer_idx: int) -> None:
-        """Create the parts under fairseq's names; there, `final_layer_norm` is the norm BEFORE the FFN."""
+        """Create the modules under fairseq's names; `final_layer_norm` is the norm BEFORE the FFN."""
         super().__init__()
         d_model, eps = config.hidden_size, config.layer_norm_eps
         self.self_attn = WikiLMAttention(config, layer_idx)
@@ -170,7 +170,7 @@ class WikiLMLayer(nn.Module):
 
 
 class WikiLMPreTrainedModel(PreTrainedDecoder):
-    """The settings with which transformers returns hidden states and patterns."""
+    """The settings with which transformers returns hidden states and attention weights."""
 
     config: WikiLMConfig
     config_class = WikiLMConfig
@@ -196,7 +196,7 @@ class WikiLMModel(Body, WikiLMPreTrainedModel):
         return embedded * self.config.hidden_size**0.5 + self.embed_positions(position_ids, embedded), {}
 
     def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """Return the stream after the last norm, if the model has one."""
+        """Return the stream after the final norm, if the model has one."""
         return stream if self.norm is None else self.norm(stream)
 
 

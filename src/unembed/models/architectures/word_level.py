@@ -18,10 +18,10 @@ SPECIALS = (BOS, PAD, END, UNKNOWN)
 
 
 def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of whole words.
+    """Build a tokenizer whose tokens are whole words separated by whitespace.
 
-    A text starts with `</s>`, as if the end of a line preceded it. A line end inside a text is `</s>` too. Words that
-    are not in the vocabulary become `<unk>`.
+    A text starts with `</s>`, as if the end of a line came before it. A line end inside a text is `</s>` too. Words
+    that are not in the vocabulary become `<unk>`.
 
     Args:
         words: the vocabulary in order of ids, `SPECIALS` first.

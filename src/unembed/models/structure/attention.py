@@ -1,4 +1,4 @@
-"""Find the token mixer of a block (attention or another module that mixes positions) in a dry run's tensors."""
+"""Find a block's token mixer (attention, or another module that mixes positions) in a recorded forward pass."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NO_WEIGHTS = (
 
 
 def mixer_site(writer: BlockWriter, block: str, constant: Tensor | None) -> AttentionSite:
-    """Return a block's mixer, with its heads, values and scores as far as they are found.
+    """Return the description of a block's token mixer: its heads, values and scores, as far as they were found.
 
     Args:
-        writer: the mixer as one writer of the block.
+        writer: the mixer, as one of the modules whose output the block adds to the stream.
         block: the path of the block.
-        constant: a bias that the block adds after it.
+        constant: a bias that the block adds after the mixer, if there is one.
     """
     mixing = _mixing(writer, block)
     site = _one_component(mixing, writer, constant)
@@ -45,7 +45,6 @@ def mixer_site(writer: BlockWriter, block: str, constant: Tensor | None) -> Atte
 
 
 def _mixing(writer: BlockWriter, block: str) -> Mixing:
-    """Collect what the dry run shows of the mixer."""
     probe = writer.probe
     attention_path = _attention_path(probe, block, writer.source)
     module = probe.hf.get_submodule(attention_path)
@@ -70,7 +69,6 @@ def _mixing(writer: BlockWriter, block: str) -> Mixing:
 
 
 def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None) -> AttentionSite:
-    """Describe the mixer as one writer, and the heads' inputs to its out-projection if it has one."""
     facts, n_heads = facts_of(mixing.probe.config.model_type), mixing.n_heads
     is_attention = mixing.pattern is not None or (n_heads > 0 and _computes_weights(mixing.probe, mixing.module))
     kind = type(mixing.module).__name__
@@ -99,7 +97,7 @@ def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None)
 def _with_layout(
     mixing: Mixing, site: AttentionSite, projected: Projected, projections: dict[str, Projection]
 ) -> AttentionSite:
-    """Add queries, keys and values to the site, and the rule by which the pattern follows from them."""
+    """Add the layout of queries, keys and values, and how attention weights follow from them, to the description."""
     layout = projected.layout
     value_input = next(p.given for p in projections.values() if p.module is layout.v)[None]
     query_input = next(p.given for p in projections.values() if p.module is layout.q)[None]
@@ -126,7 +124,6 @@ def _with_layout(
 
 
 def _pre_norm(mixing: Mixing, entered: Tensor | None) -> Norm | None:
-    """Return the norm in the block that returned what the mixer reads, or None."""
     path = mixing.probe.norm_returning(entered, mixing.block + ".")
     return mixing.probe.entry_norm(path) if path else None
 
@@ -134,7 +131,7 @@ def _pre_norm(mixing: Mixing, entered: Tensor | None) -> Norm | None:
 def _computes_weights(probe: Probe, module: nn.Module) -> bool:
     """Tell whether a module computes attention weights although it returned none.
 
-    If attention of another layer returned its weights, a module that does not is a linear or recurrent mixer.
+    If the attention of some layer returned its weights, a module that returned none is a linear or recurrent mixer.
     """
     name = type(module).__name__.lower()
     if "attention" not in name or re.search("linear|lightning|delta|mamba|rwkv|retention", name):
@@ -143,7 +140,7 @@ def _computes_weights(probe: Probe, module: nn.Module) -> bool:
 
 
 def _attention_path(probe: Probe, path: str, source: str) -> str:
-    """Find the innermost module around or inside `source` that returned attention weights, else the mixer's module."""
+    """Return the innermost module around or inside `source` that returned attention weights; else the mixer itself."""
     around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
     inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
     # GPT-Neo wraps its attention module in another one; the innermost module is the one that computes the pattern.
@@ -155,7 +152,6 @@ def _attention_path(probe: Probe, path: str, source: str) -> str:
 
 
 def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> tuple[str | None, nn.Module | None]:
-    """Find the projection inside the mixer that returned its output."""
     for name, part in reversed(called_linears(probe, path, module)):
         returned = probe.recording.returned(name)
         if same(returned, raw) or (returned is not None and same(returned.view(1, -1, returned.shape[-1]), raw)):
@@ -164,7 +160,7 @@ def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> 
 
 
 def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tensor | None) -> int:
-    """Count the heads that share the input of the out-projection; 0 if it is not split by heads."""
+    """Return how many heads' outputs lie side by side in z, the out-projection's input; 0 if there are none."""
     if z is None:
         return 0
     if weights is not None:
@@ -172,6 +168,6 @@ def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tens
     else:
         # The mixer of xLSTM does not store its number of heads itself; the norm inside it does.
         counts = [getattr(part, name, None) for part in module.modules() for name in _HEAD_COUNTS]
-        if "attention" in type(module).__name__.lower():  # its heads are those of the config, where it names none
+        if "attention" in type(module).__name__.lower():  # it may have no attribute with the number of heads
             counts.append(getattr(probe.config, "num_attention_heads", None))
     return next((n for n in counts if isinstance(n, int) and n > 0 and z.shape[-1] % n == 0), 0)

@@ -1,7 +1,8 @@
-"""Find where an attention's queries, keys and values lie, by rebuilding what its out-projection received.
+"""Find how queries, keys and values lie in an attention module's weights.
 
-Candidates are judged by z = pattern @ V on the tensors of a dry run. Names are never trusted, because a wrong split
-returns plausible numbers.
+Each candidate layout is judged by one equation on the tensors of a recorded forward pass: the attention pattern times
+the values must equal the input of the out-projection. Names of modules are never trusted, because a wrong split of a
+fused weight returns plausible values.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Heads = Float[Tensor, "head pos d_head"]
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    """One token mixer in the dry run: the pattern by which it mixed positions, and the result for each head."""
+    """One token mixer in the recorded forward pass: its attention pattern, and the mixed values of each head (z)."""
 
     probe: Probe
     block: str
@@ -44,17 +45,17 @@ class Mixing:
 
     @property
     def d_head(self) -> int:
-        """The number of channels of each head in z."""
+        """The number of channels of each head in the out-projection's input; 0 if it is not divided into heads."""
         return self.z.shape[-1] // self.n_heads if self.z is not None and self.n_heads else 0
 
     def clamped(self, t: Tensor) -> Tensor:
-        """Return a projection's output as the module uses it, clamped if the module does so."""
+        """Return a projection's output, clamped to [-clip, clip] if the model clamps it (`clip_qkv` in its config)."""
         return t.clamp(-self.clip, self.clip) if self.clip else t
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A projection in the attention that reads the stream, with its input and output (pos, width) in the dry run."""
+    """A linear layer in the attention that reads the stream, with its recorded input and output, each (pos, width)."""
 
     module: nn.Module
     given: Tensor
@@ -63,7 +64,7 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """Queries, keys and values as one layout takes them from the projections, each (pos, heads * d_head)."""
+    """Queries, keys and values that one candidate layout takes from the projections, each (pos, heads * d_head)."""
 
     layout: HeadLayout
     q: Tensor
@@ -78,7 +79,7 @@ def heads_of(t: Tensor, n: int) -> Heads:
 
 
 def projections_of(mixing: Mixing) -> dict[str, Projection]:
-    """Return the projections in an attention module that read a vector of the stream's width, by name."""
+    """Return the linear layers in an attention module whose input has d_model channels, by name."""
     found, recording = {}, mixing.probe.recording
     for name, part in mixing.module.named_modules():
         if not name or part is mixing.out_projection or not is_linear(part):
@@ -90,7 +91,7 @@ def projections_of(mixing: Mixing) -> dict[str, Projection]:
 
 
 def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projected | None:
-    """Find the layout under which pattern @ V is closest to z; None if none is within the tolerance."""
+    """Return the layout for which pattern @ V is closest to z; None if even that one misses by more than rounding."""
     assert mixing.pattern is not None and mixing.z is not None
     goal, tolerance = heads_of(mixing.z, mixing.n_heads), mixing.probe.tolerance
     errors: dict[Projected, float] = {}
@@ -110,7 +111,7 @@ def _candidates(projections: Mapping[str, Projection], n_heads: int, d_head: int
 
 
 def _separate(projections: Mapping[str, Projection], n_heads: int, d_head: int) -> Iterator[Projected]:
-    """Yield layouts of three projections whose names begin with q, k and v."""
+    """Yield the layout of three separate projections, whose names begin with q, k and v."""
     named = [_starting_with(projections, letter) for letter in "qkv"]
     if len(projections) < 3 or any(p is None for p in named):
         return
@@ -126,7 +127,7 @@ def _starting_with(projections: Mapping[str, Projection], letter: str) -> Projec
 
 
 def _fused(projection: Projection, n_heads: int, d_head: int) -> Iterator[Projected]:
-    """Yield layouts of one projection that holds all three, one after another or by groups."""
+    """Yield the layouts of one projection that returns all of Q, K and V: [Q | K | V], or one such triple per group."""
     module, fused = projection.module, projection.returned
     n_kv = (fused.shape[-1] // d_head - n_heads) // 2
     if n_kv < 1 or (n_heads + 2 * n_kv) * d_head != fused.shape[-1] or n_heads % n_kv:

@@ -1,6 +1,7 @@
-"""Find how a pattern follows from queries and keys, by rebuilding the pattern of a dry run.
+"""Find the formula by which an attention pattern follows from queries and keys.
 
-Scales, rotations, caps, position biases and windows are tried, and judged by softmax(score) = pattern.
+Scales, rotations, soft caps, position biases and windows are tried; a formula is accepted if the softmax of its scores
+equals the pattern of a recorded forward pass.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ def score_rule(
     n_kv_heads: int,
     missing: str,
 ) -> ScoreRule:
-    """Find how the dry run's pattern follows from the queries and keys that the projections returned.
+    """Find the formula that turns queries and keys into the recorded attention pattern.
 
-    The window that the config states is not always in use, so others are tried if it does not give the pattern.
+    The sliding window in the config is not always in use, so other windows are tried if that one does not give the
+    pattern.
 
     Args:
-        missing: why there is no rule, where none is found.
+        missing: the reason to store in the rule if no formula is found.
     """
     q, k = heads_of(mixing.clamped(q), mixing.n_heads), heads_of(mixing.clamped(k), n_kv_heads)
     stated, rotaries = _window(mixing), _rotaries(mixing)
@@ -59,9 +61,10 @@ def score_rule(
 def _fitting(
     mixing: Mixing, q: Heads, k: Float[Tensor, "kv_head pos d_head"], rotaries: list[Rotary], window: int | None
 ) -> ScoreRule | None:
-    """Find the formula that reproduces the pattern within a window; None if no known one does.
+    """Return the formula that reproduces the pattern with a given window; None if no known formula does.
 
-    An attention sink takes a share of every row, so that the weights add up to less than 1; then the rest is compared.
+    With an attention sink the weights of a row add up to less than 1, so each row is divided by its sum before the
+    comparison.
     """
     assert mixing.pattern is not None
     pattern = mixing.pattern
@@ -91,7 +94,7 @@ def _fitting(
 def _unbiased(
     q: Heads, k: Heads, rotaries: list[Rotary], scales: Sequence[float], softcap: float | None
 ) -> Iterator[tuple[ScoreRule, Float[Tensor, "head dst src"]]]:
-    """Yield every rule without a position bias, with its scores; rules with a rotation come first."""
+    """Yield every formula without a position bias, with its scores; formulas with rotary positions come first."""
     where = torch.arange(q.shape[1], device=q.device)
     for rotary in [*rotaries, None]:
         rotated_q, rotated_k = (t if rotary is None else rotary.rotate(t, where) for t in (q, k))
@@ -110,7 +113,7 @@ def _with_alibi(
     mask: Float[Tensor, "dst src"],
     tolerance: float,
 ) -> tuple[float, Float[Tensor, " head"]] | None:
-    """Find a scale under which scores lack a constant amount from one source to the next, and that amount (ALiBi)."""
+    """Return the scale and the ALiBi slope of each head that reproduce the pattern; None if there are none."""
     where = torch.arange(q.shape[1], device=q.device)
     for scale in scales:
         scores = scale * q @ k.transpose(-1, -2)
@@ -126,7 +129,7 @@ def _with_alibi(
 def _score_error(
     scores: Float[Tensor, "head dst src"], pattern: Float[Tensor, "head dst src"], mask: Float[Tensor, "dst src"]
 ) -> float:
-    """Compare scores with the logarithm of a pattern, both minus their row means, relative to the latter's size.
+    """Return the relative error of scores against the logarithm of a pattern, after each row's mean is subtracted.
 
     Patterns of weak attention are all nearly uniform, but their logarithms still differ as the scores do.
     """
@@ -140,9 +143,9 @@ def _score_error(
 
 
 def _best(rules: list[tuple[float, ScoreRule]]) -> ScoreRule:
-    """Return the first rule whose error is at most twice that of the best one.
+    """Return the first formula whose error is at most twice the smallest error.
 
-    If another rotation, or none, fits as well, the rotation is marked as uncertain.
+    If another rotation, or no rotation, fits as well, the rotation is marked as uncertain.
     """
     least = min(error for error, _ in rules)
     close = [rule for error, rule in rules if error <= 2 * least + 1e-9]
@@ -153,7 +156,7 @@ def _best(rules: list[tuple[float, ScoreRule]]) -> ScoreRule:
 
 
 def _scales(module: nn.Module, d_head: int) -> list[float]:
-    """Return the factors of q . k to try: the module's own, the usual one, none, and GPT-2's by layer."""
+    """Return the factors of q . k to try: the module's attributes, 1 / sqrt(d_head), 1, and GPT-2's scale by layer."""
     number = getattr(module, "layer_idx", None)
     by_layer = d_head**-0.5 / (1 if number is None else number + 1)
     named = (getattr(module, name, None) for name in ("scaling", "softmax_scale"))
@@ -161,7 +164,7 @@ def _scales(module: nn.Module, d_head: int) -> list[float]:
 
 
 def _rotaries(mixing: Mixing) -> list[Rotary]:
-    """Return the rotations to try, from angles that the module was given, computed itself or keeps in a buffer."""
+    """Return the rotary embeddings to try, from the angles that the module received, computed, or has in a buffer."""
     config, calls = mixing.probe.config, mixing.probe.recording.calls
     in_buffer = facts_of(config.model_type).rotary_in_buffer
     own = calls.get(f"{mixing.path}.rotary_emb")  # RecurrentGemma's attention computes its angles itself
@@ -174,7 +177,7 @@ def _rotaries(mixing: Mixing) -> list[Rotary]:
 
 
 def _window(mixing: Mixing) -> int | None:
-    """Return the window that the config or the module states for this layer."""
+    """Return the length of the sliding window that the config or the module states for this layer, in tokens."""
     number, config = int(mixing.block.rsplit(".", 1)[-1]), mixing.probe.config
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
@@ -190,13 +193,13 @@ def _window(mixing: Mixing) -> int | None:
 
 
 def _windows(mixing: Mixing, stated: int | None) -> list[int | None]:
-    """Return the windows to try: the stated one, the config's own, none."""
+    """Return the window lengths to try: the one stated for this layer, the config's `sliding_window`, and no window."""
     named = getattr(mixing.probe.config, "sliding_window", None)
     return list(dict.fromkeys((stated, named if isinstance(named, int) else None, None)))
 
 
 def _qk_norms(mixing: Mixing) -> tuple[str, str] | None:
-    """Return the names of the norms of queries and keys, if the module called them."""
+    """Return the names of the norms applied to queries and keys; None if the module called no such norms."""
 
     def called(name: str) -> bool:
         part = getattr(mixing.module, name)
@@ -207,7 +210,7 @@ def _qk_norms(mixing: Mixing) -> tuple[str, str] | None:
 
 
 def _normed(mixing: Mixing, name: str, n_heads: int) -> Heads | None:
-    """Return the output of a norm of queries or keys, by head; None if its axes are not understood."""
+    """Return the recorded output of a query or key norm with an axis of heads; None if its shape is not recognised."""
     call = mixing.probe.recording.calls.get(f"{mixing.path}.{name}")
     if call is None or call.returned is None:
         return None
@@ -221,7 +224,7 @@ def _normed(mixing: Mixing, name: str, n_heads: int) -> Heads | None:
 
 
 def _rotation_before_norm(mixing: Mixing, name: str, q: Heads, rotaries: list[Rotary]) -> Rotary | None:
-    """Return the rotation already applied to the queries that their norm was given; None if there is none."""
+    """Return the rotary embedding that was applied to the queries before their norm; None if there was none."""
     given, plain = mixing.probe.recording.calls[f"{mixing.path}.{name}"].given, q.double()
     if given is None or given.shape[1:] != q.shape or relative(plain, given[0]) <= mixing.probe.tolerance:
         return None

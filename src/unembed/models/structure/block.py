@@ -1,4 +1,8 @@
-"""Resolve one block of a model with one stream: its two sums, its mixer and its FFN, checked on a dry run."""
+"""Describe one transformer block with one residual stream, checked on a recorded forward pass.
+
+The description says what the block adds to the stream, in which order, and which modules are its token mixer and its
+FFN.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ from unembed.models.structure.structure import Block
 
 
 def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
-    """Resolve a block from the stream that entered it; return it with the stream that leaves it."""
+    """Return the description of a block, and the stream that leaves it.
+
+    `x` is the stream that enters the block in the recorded forward pass.
+    """
     y = probe.recording.returned(path)
     if y is None or y.shape != x.shape:
         raise probe.fail(f"block {path}", "it does not return hidden states of the stream's shape")
@@ -60,7 +67,7 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """The sums that lead from the stream that enters a block to the stream that leaves it."""
+    """The one or two sums by which a block turns the stream that enters it into the stream that leaves it."""
 
     early: BlockSum | None
     """What is written before the FFN reads the stream; None where everything is written in one step."""
@@ -70,12 +77,12 @@ class _Steps:
 
     @property
     def exit_gain(self) -> float:
-        """The factor of the whole output, if the gain of the last step is a number."""
+        """The factor of the block's whole output: the last sum's gain if that is a single number, else 1."""
         return 1.0 if isinstance(self.late.gain, Tensor) else float(self.late.gain)
 
     @property
     def middle_gain(self) -> float | Tensor:
-        """The factor of each channel of the stream before the last step, or 1."""
+        """The factor of each channel of the stream before the last sum; 1 if there is no such factor."""
         return self.late.gain if isinstance(self.late.gain, Tensor) else 1.0
 
 
@@ -95,7 +102,7 @@ def _stream_norm(probe: Probe, step: BlockSum) -> Norm | None:
 
 
 def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
-    """Return the stream that the FFN reads, before its norm."""
+    """Return the residual stream that the FFN reads, before any norm; None if it was not recorded."""
     read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
     if read is None:
         return None
@@ -105,7 +112,7 @@ def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
 
 
 def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str]) -> BlockSum:
-    """Find the writers between two states of the stream: children of the block if they suffice, else any module."""
+    """Find the modules whose outputs turn `base` into `target`: children of the block, or else any modules in it."""
     children = [p for p in called if p.count(".") == path.count(".") + 1]
     best = None
     norms = [p for p in probe.norms if p.startswith(path + ".") and same(probe.recording.given(p), base)]

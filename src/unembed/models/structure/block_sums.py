@@ -1,8 +1,8 @@
-"""Find out which modules write to the stream inside a block, by solving for the sum.
+"""Find which modules add to the residual stream inside a block, by solving a linear system.
 
-Inside a block the stream changes from one tensor (the base) to another (the target). The writers are the smallest set
-of modules whose outputs, each times one number, give the difference. A module that contributes nothing to the
-difference is not a writer, regardless of its name.
+Inside a block the stream changes from one tensor (the base) to another (the target). The smallest set of modules is
+searched whose outputs, each times one number, add up to the difference. A module whose output is not needed for the
+difference adds nothing to the stream, whatever its name is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BlockSum:
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
-    """Find the smallest set of writers among `paths` that leads from `base` to `target`, or the closest attempt.
+    """Return the smallest set of modules among `paths` whose outputs turn `base` into `target`, or the closest attempt.
 
     Returns:
         The sum with the smallest error; None where there is no candidate. The caller compares the error with its
@@ -82,7 +82,10 @@ def _plain(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[st
 
 
 def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], float]:
-    """Find the smallest set of vectors (with the first) that gives the goal; return indices and factors."""
+    """Return the fewest vectors whose linear combination is `goal`, as indices, factors and relative error.
+
+    The first vector is always among them; the indices name the others.
+    """
     gram, against, size = vectors @ vectors.T, vectors @ goal, float(goal @ goal)
     best: tuple[list[int], list[float], float] = ([], [1.0], float("inf"))
     for count in range(_MOST_WRITERS + 1):
@@ -111,7 +114,7 @@ def _error(numbers: Sequence[float], rows: Tensor, goal: Tensor) -> float:
 
 
 def _scalars(probe: Probe, path: str) -> list[float]:
-    """Return the single numbers among the weights of the block at or above a path (Gemma 4's layer scalar)."""
+    """Return the single-element weights of the block at or above a path (such as Gemma 4's layer scalar)."""
     parts = path.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     block = probe.hf.get_submodule(".".join(parts[: at + 1]))
@@ -122,9 +125,9 @@ def _scalars(probe: Probe, path: str) -> list[float]:
 def _snapped(
     probe: Probe, numbers: Sequence[float], rows: Tensor, goal: Tensor, scalars: Sequence[float]
 ) -> list[float]:
-    """Replace fitted numbers by 1, a configured multiplier or a weight of the block, if they round to it.
+    """Replace fitted factors by nearby exact ones: 1, a multiplier in the config, or a scalar weight of the block.
 
-    A number is replaced if the sum is as good with the exact one; in half precision nearness proves little.
+    A factor is replaced only if the sum is as good with the exact one. In half precision, nearness alone proves little.
     """
     names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
     configured = [getattr(probe.config, name, None) for name in names]
@@ -142,7 +145,7 @@ def _snapped(
 
 
 def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """Find a sum that also adds a vector which does not depend on the position."""
+    """Find a sum that also adds a vector that is the same at every position."""
     centred = [(p, t - t.mean(dim=1, keepdim=True)) for p, t in candidates]
     found = _plain(probe, base - base.mean(dim=1, keepdim=True), target - target.mean(dim=1, keepdim=True), centred)
     by_path = dict(candidates)
@@ -155,7 +158,7 @@ def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[
 
 
 def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """Find a sum of one writer and the base times a number for each channel (Doge)."""
+    """Find a sum of one module's output and the base, with the base multiplied channel by channel (Doge)."""
     best = None
     for path, t in candidates:
         left, x = (target - t).double()[0], base.double()[0]
@@ -167,9 +170,9 @@ def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tup
 
 
 def _with_channels(base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """Find a sum of one writer and the base, each times a number for each channel, with a shift (ZAYA).
+    """Find a sum in which one output and the base are multiplied channel by channel, and a vector is added (ZAYA).
 
-    Six positions determine three unknowns of a channel, so a sum of another form leaves an error.
+    Each channel has three unknowns and six positions to fit, so a block that computes something else leaves an error.
     """
     best = None
     goal = target.double()[0].T[..., None]  # (channel, pos, 1)

@@ -1,4 +1,4 @@
-"""Find what writes to the stream between two of its states, and trace each writer to the module that computed it."""
+"""Find the modules that add to the residual stream in a block, and the module that computed each added vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unembed.models.structure.structure import Writer
 
 @dataclass(frozen=True, eq=False)
 class BlockWriter:
-    """One writer of a block in the dry run: the module whose output is added, and the module that computed it."""
+    """One addition to the stream in the recorded pass: the module whose output is added, and the one that made it."""
 
     probe: Probe
     output: str
@@ -39,26 +39,26 @@ class BlockWriter:
 
     @property
     def norm(self) -> Norm | None:
-        """The norm (or gain for each channel) between the branch and the stream."""
+        """The norm (or the gain of each channel) between the module that computed the vector and the stream."""
         if self.channels is None:
             return self.probe.norm(self.norm_path) if self.norm_path else None
         gains, shift = self.channels
         return ChannelGain(self.module, self.output, self.probe.d_model, gains=gains, shift=shift)
 
     def is_part_of(self, path: str) -> bool:
-        """Tell whether the module at a path computed it or contains the one that did."""
+        """Tell whether the module at `path` is, or contains, the module that computed the added vector."""
         return _is_within(self.source, path)
 
     def named(self, block: str) -> Writer:
-        """Return the writer in the form that a block's description uses."""
+        """Return the `Writer` for the description of a block: a label, the module and the multiplier."""
         return Writer(self.source.removeprefix(block + ".").split(".")[0], self.module, self.multiplier)
 
 
 def writers_of(probe: Probe, found: BlockSum, scale: float) -> list[BlockWriter]:
-    """Return the writers of a sum, each traced back through a norm on its branch.
+    """Return the modules that a `BlockSum` adds to the stream, each with the module before its norm, if it has one.
 
     Args:
-        scale: what the whole sum is multiplied by.
+        scale: the factor of the whole sum; the multipliers are divided by it.
     """
     return [
         _followed_back(probe, output, multiplier / scale, found.channels)
@@ -82,7 +82,7 @@ def _followed_back(probe: Probe, output: str, multiplier: float, channels: tuple
 
 
 def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
-    """Return the module beside a norm that returned the norm's input."""
+    """Return the path of the module whose output is the norm's input; it has the same parent as the norm."""
     beside = (p for p in probe.recording.calls if p.startswith(norm.rsplit(".", 1)[0] + ".") and p != norm)
     source = next((p for p in beside if _same_numbers(probe.recording.returned(p), given)), None)
     if source is None:
@@ -91,7 +91,7 @@ def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
 
 
 def _norm_at_its_end(probe: Probe, output: str) -> str | None:
-    """Return the norm inside a module whose output the module returns as its own (AXK1)."""
+    """Return the path of the norm inside a module that computes the module's output (AXK1); None if there is none."""
     returned = probe.recording.returned(output)
     inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
     return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)
@@ -106,7 +106,7 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def mixer_among(writers: list[BlockWriter]) -> BlockWriter | None:
-    """Return the writer that is the block's mixer: with several, the one that has attention weights."""
+    """Return the attention or other token mixer: the module with attention weights, or else the first one."""
 
     def weighted(writer: BlockWriter) -> bool:
         calls, source = writer.probe.recording.calls, writer.source

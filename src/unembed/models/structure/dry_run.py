@@ -1,7 +1,7 @@
 """Run a model once over a few random tokens, and record every module's input and output.
 
-Comparing these tensors then shows what each module does: the norm whose output the MLP reads is the pre-MLP norm,
-whatever its name.
+The recorded tensors then show what each module does: for example, the norm whose output the MLP reads is the norm
+before the MLP, whatever its name is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Call:
     given: Tensor | None = None
     returned: Tensor | None = None
     others: tuple[Tensor, ...] = ()
-    """The tensors that it returned behind the first, in their order."""
+    """All tensors that it returned after the first, in order."""
     weights: Tensor | None = None
     """The attention weights among the outputs, if any: (batch, head, dst, src)."""
     rotary: tuple[Tensor, Tensor] | None = None
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass
 class Recording:
-    """All calls of one pass, by module path."""
+    """All modules' inputs and outputs in one forward pass, by module path."""
 
     tokens: Tensor
     calls: dict[str, Call] = field(default_factory=dict)
@@ -57,28 +57,28 @@ class Recording:
 
 
 class PassFailed(Exception):
-    """Raised when the model's own forward failed; its cause is the exception that the model raised."""
+    """Raised when the model's own forward pass failed; `__cause__` is the exception that the model raised."""
 
     def __init__(self, within: str) -> None:
-        """Keep `within`: the path of the innermost module that was running, "" for the model itself."""
+        """Store `within`: the path of the innermost module that was running, "" for the model itself."""
         super().__init__(within)
         self.within = within
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return the tensor itself, or the first one in a tuple or list."""
+    """Return `value` if it is a tensor, or the first tensor in a tuple or list; None if there is none."""
     return next(iter(tensors_in(value)), None)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensor itself, or all tensors in a tuple or list."""
+    """Return all tensors in a tuple or list, or `value` alone if it is a tensor."""
     if isinstance(value, Tensor):
         return [value]
     return [v for v in value if isinstance(v, Tensor)] if isinstance(value, (tuple, list)) else []
 
 
 def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the tensor that a module works on, wherever the caller put it."""
+    """Return the main input of a module: its first tensor argument, positional or by one of the usual names."""
     found = first_tensor(args)
     if found is not None:
         return found
@@ -92,10 +92,10 @@ def _with_positions(t: Tensor | None) -> Tensor | None:
 
 @contextmanager
 def eager(hf: PreTrainedModel) -> Iterator[None]:
-    """A context in which the model's attention returns its weights; the implementation is restored afterwards.
+    """A context in which the model uses eager attention, which returns its weights.
 
-    It is written directly into the configs, because Falcon silently turns `set_attn_implementation("eager")` back into
-    sdpa, and then returns weights made with the wrong kind of mask.
+    The old setting is restored afterwards. The setting is written directly into the configs, because Falcon silently
+    turns `set_attn_implementation("eager")` back into sdpa, and then returns weights made with the wrong kind of mask.
     """
     configs = {id(c): c for c in (hf.config, hf.config.get_text_config())}.values()
     before = [c._attn_implementation_internal for c in configs]
@@ -109,9 +109,10 @@ def eager(hf: PreTrainedModel) -> Iterator[None]:
 
 
 def vocabulary_size(hf: PreTrainedModel) -> int:
-    """Return how many tokens go in and come out: the rows of the embedding or, if fewer, the unembedding.
+    """Return the number of tokens: the rows of the embedding or, if there are fewer, of the unembedding.
 
-    Mllama's table has extra rows for images. Without a single table, the number is the config's.
+    Mllama's embedding has extra rows for images. Where the embedding is not a single matrix, the config's `vocab_size`
+    is returned.
     """
     weight = getattr(hf.get_input_embeddings(), "weight", None)
     if not isinstance(weight, Tensor):
@@ -120,7 +121,7 @@ def vocabulary_size(hf: PreTrainedModel) -> int:
 
 
 def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
-    """Run the model once on random tokens and note every module's input and output.
+    """Run the model once on six random tokens, and record every module's input and output.
 
     Raises:
         PassFailed: the model's own forward failed.

@@ -1,4 +1,7 @@
-"""Find the matrix by which a packed or wrapped projection multiplies: dequantize it, or measure it on unit vectors."""
+"""Find the matrix that a quantized or wrapped linear layer multiplies by.
+
+The matrix is dequantized if the layout is known; else it is measured by sending unit vectors through the layer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _measuring: ContextVar[bool] = ContextVar("_measuring", default=False)
 
 @dataclass(frozen=True, eq=False)
 class EffectiveMatrix:
-    """How to read the matrix of a packed or wrapped projection, whose `weight` is something else."""
+    """How to read the matrix of a quantized or wrapped linear layer, whose `weight` is not that matrix."""
 
     layout: Layout | None
     """How its packed numbers are dequantized; None where it is measured on unit vectors."""
@@ -48,7 +51,7 @@ class EffectiveMatrix:
 
 
 def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
-    """Return a projection's bias, which modules of `quantize_dynamic` return from a method."""
+    """Return a linear layer's bias, or None; in layers made by PyTorch's `quantize_dynamic` it is a method."""
     bias: Any = getattr(module, "bias", None)
     bias = bias() if callable(bias) and not isinstance(bias, Tensor) else parameter(module, "bias")
     return None if bias is None else bias.detach()
@@ -79,7 +82,7 @@ def measured_bias(module: nn.Module, d_in: int, dtype: torch.dtype, device: torc
 
 
 def is_measuring() -> bool:
-    """Tell whether a projection is being called on unit vectors; hooks of a running pass ignore such calls."""
+    """Tell whether a layer is being called on unit vectors to measure it; hooks of a running pass ignore such calls."""
     return _measuring.get()
 
 

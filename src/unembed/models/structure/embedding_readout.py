@@ -1,4 +1,4 @@
-"""Resolve the two ends of a decoder: how tokens enter the stream, and how the last stream becomes logits."""
+"""Find how tokens enter a decoder's residual stream, and how the stream after the last block becomes logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from unembed.models.structure.probe import Probe, relative, same
 def embedding_of(
     probe: Probe, embedding: nn.Module, blocks_path: str, x: Tensor
 ) -> tuple[nn.Module | None, float | None]:
-    """Return the module that adds positions to the stream, and the factor of W_E."""
+    """Return the module that adds positions to the stream (or None), and the factor of the token embedding.
+
+    The factor is None where what enters the stream is not the embedding matrix's row times one number.
+    """
     paths = {id(m): p for p, m in probe.hf.named_modules()}
     table = parameter(embedding)
     plain = table is not None and table.shape[-1] == x.shape[-1]
@@ -53,13 +56,13 @@ def _embedding_scales(probe: Probe) -> list[float]:
 
 
 def _snapped(value: float, exact: list[float], tolerance: float) -> float:
-    """Return the nearest exact number within the tolerance of a fitted one, or else the fitted one."""
+    """Return the exact value (such as 1 or sqrt(d_model)) nearest to a fitted one, if it is within the tolerance."""
     nearest = min(exact, key=lambda e: abs(e - value) / abs(e))
     return nearest if abs(nearest - value) <= 10 * tolerance * abs(nearest) else value
 
 
 def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tuple[Norm, float] | None:
-    """Return the final norm and the factor between it and the head (MiniCPM 3); None if there is no such factor."""
+    """Return the final norm, and the factor of its output before the head (MiniCPM 3); None if there is none."""
     if parameter(head, "bias") is not None:
         return None
     for path in probe.norms:
@@ -74,7 +77,7 @@ def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tu
 
 
 def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None, float, float | None]:
-    """Return the final norm, the factor of the head's output, and its soft cap."""
+    """Return the final norm, the factor of the logits, and their soft cap (None if there is none)."""
     head_path = next(p for p, m in probe.hf.named_modules() if m is head)
     entered, out = probe.recording.given(head_path), probe.recording.returned(head_path)
     assert entered is not None and out is not None

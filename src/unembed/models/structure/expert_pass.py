@@ -1,4 +1,4 @@
-"""Read the coefficients of experts from the FFN's own forward pass."""
+"""Read the coefficients of a mixture of experts from the FFN's own forward pass."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from unembed.models.structure.experts import Experts, RoutedCoefficients
 def observed(
     experts: Experts, ffn: nn.Module, see: Callable[[RoutedCoefficients, Tensor], Tensor | None]
 ) -> Iterator[None]:
-    """A context in which `see` receives the coefficients and outputs of every pass of the experts.
+    """A context in which `see` is called with the experts' coefficients and their output in every forward pass.
 
-    The model's own forward runs. What the experts write is the FFN's output, or the input of a norm inside it.
+    The model's own forward runs. The experts' output is the FFN's output, or the input of a norm inside the FFN.
 
     Args:
         experts: the experts of the FFN.
-        ffn: the module that returns what the experts add together.
-        see: may return another output.
+        ffn: the module that returns the sum of the experts' outputs.
+        see: a function of coefficients and output; if it returns a tensor, that replaces the output.
     """
     current = ExpertPass()
 

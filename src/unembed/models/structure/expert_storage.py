@@ -1,4 +1,4 @@
-"""Describe how one module stores the weights of its routed experts, and how their activations can be recorded."""
+"""Describe how one module stores the weights of its routed experts, and record their activations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pairs = tuple[Int[Tensor, " pair"], Int[Tensor, " pair"], Float[Tensor, " pair"]
 
 @dataclass
 class ExpertPass:
-    """What one pass through the experts has shown so far."""
+    """What was recorded in one forward pass through the experts: the router's choices, and the activations."""
 
     chosen: Tensor | None = None
     weights: Tensor | None = None
@@ -31,21 +31,21 @@ class ExpertPass:
     shared_gate: Tensor | None = None
 
     def begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record, before the experts run, which experts were chosen with which weights."""
+        """Record, before the experts run, which experts the router chose and with which weights."""
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
         self.activations.clear()
         self.chosen = next((t for t in tensors[1:] if not t.is_floating_point()), None)
         self.weights = next((t for t in tensors[1:] if t.is_floating_point()), None)
 
     def note(self, activation: Tensor) -> Tensor:
-        """Record and return what a down-projection is about to receive."""
+        """Record the input of a down-projection, and return it unchanged."""
         self.activations.append(activation)
         return activation
 
 
 @dataclass(frozen=True, eq=False)
 class ExpertStorage(ABC):
-    """The routed experts of one FFN, as their module stores them."""
+    """The routed experts of one FFN, as their module stores their weights."""
 
     module: nn.Module
     n_experts: int
@@ -53,42 +53,42 @@ class ExpertStorage(ABC):
 
     @property
     def is_gated(self) -> bool:
-        """True if the activation is act(gate) * up."""
+        """True if an expert's activation is act(gate) * up; False if it is act(up)."""
         return True
 
     @property
     def has_bias(self) -> bool:
-        """True if the down-projection has a bias."""
+        """True if the experts' down-projections have a bias."""
         return False
 
     @abstractmethod
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the values; a view if nothing is offloaded."""
+        """Return the value vectors (rows of the down-projection); a view of the weight unless it is offloaded."""
 
     def value_biases(self) -> Float[Tensor, "expert d_model"] | None:
-        """Return the biases of the down-projections."""
+        """Return the biases of the experts' down-projections; None if they have none."""
         return None
 
     @abstractmethod
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the keys ("up") or gates ("gate")."""
+        """Return the key vectors: those of the up-projection (`which="up"`) or of the gate projection ("gate")."""
 
     def key_biases(self, which: str) -> Float[Tensor, "expert d_expert"] | None:
-        """Return the biases of the keys or gates."""
+        """Return the biases of the up-projection (`which="up"`) or gate projection ("gate"); None if it has none."""
         return None
 
     @abstractmethod
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Record activations and routing in `current` in every pass, until the stack closes."""
+        """Record activations and the router's choices of every pass in `current`, until the stack closes."""
 
     @abstractmethod
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the pairs (position, expert) of the last pass, with the activations of each."""
+        """Return the expert, position and gate weight of each row of activations, and the activations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stacked(ExpertStorage):
-    """Weights stacked along the first axis: `gate_up_proj` or `up_proj`, and `down_proj` (most of transformers)."""
+    """Expert weights stacked along the first axis, as in most of transformers (`gate_up_proj`, `down_proj`)."""
 
     is_transposed: bool
     """True where values are the rows of each expert's down-projection as it is stored."""
@@ -99,35 +99,35 @@ class Stacked(ExpertStorage):
 
     @property
     def is_gated(self) -> bool:
-        """True if the activation is act(gate) * up."""
+        """True if an expert's activation is act(gate) * up; False if it is act(up)."""
         return isinstance(getattr(self.module, "gate_up_proj", None), Tensor)
 
     @property
     def has_bias(self) -> bool:
-        """True if the down-projection has a bias."""
+        """True if the experts' down-projections have a bias."""
         return isinstance(getattr(self.module, "down_proj_bias", None), Tensor)
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the values; a view if nothing is offloaded."""
+        """Return the value vectors (rows of the down-projection); a view of the weight unless it is offloaded."""
         down = own(self.module, "down_proj")
         return down if self.is_transposed else down.transpose(1, 2)
 
     def value_biases(self) -> Float[Tensor, "expert d_model"] | None:
-        """Return the biases of the down-projections."""
+        """Return the biases of the experts' down-projections; None if they have none."""
         return own(self.module, "down_proj_bias") if self.has_bias else None
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the keys ("up") or gates ("gate")."""
+        """Return the key vectors: those of the up-projection (`which="up"`) or of the gate projection ("gate")."""
         both = own(self.module, "gate_up_proj" if self.is_gated else "up_proj")
         return self._half(both.transpose(1, 2) if self.is_transposed else both, which)
 
     def key_biases(self, which: str) -> Float[Tensor, "expert d_expert"] | None:
-        """Return the biases of the keys or gates."""
+        """Return the biases of the up-projection (`which="up"`) or gate projection ("gate"); None if it has none."""
         name = "gate_up_proj_bias" if self.is_gated else "up_proj_bias"
         return self._half(own(self.module, name), which) if self.has_bias else None
 
     def _half(self, both: Tensor, which: str) -> Tensor:
-        """Return the gate's or the up branch's part of a stacked weight whose second axis runs over keys."""
+        """Return the gate half or the up half of a weight that has both along its second axis."""
         if not self.is_gated:
             return both
         at = 0 if which == "gate" else 1
@@ -136,10 +136,10 @@ class Stacked(ExpertStorage):
         return both.index_select(1, torch.arange(at, both.shape[1], 2, device=both.device))
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Record activations between the activation function and the down-projection.
+        """Record the activations before the down-projection in every pass, until the stack closes.
 
-        Implementations of the experts that offer no such place ("eager" and fused kernels) are replaced by grouped
-        products meanwhile (in float64 by batched ones).
+        transformers' "eager" and fused implementations do not expose these activations, so experts that use one compute
+        with grouped matrix products until then (batched ones in float64).
         """
         module: Any = self.module
         stack.callback(module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
@@ -151,7 +151,7 @@ class Stacked(ExpertStorage):
         stack.enter_context(_grouped(module))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the pairs (position, expert) of the last pass, with the activations of each."""
+        """Return the expert, position and gate weight of each row of activations, and the activations."""
         assert current.chosen is not None and current.weights is not None
         activation = torch.cat(current.activations) if len(current.activations) > 1 else current.activations[0]
         k = current.chosen.shape[-1]
@@ -172,7 +172,7 @@ def stack_of(weight: Any) -> Tensor | None:
 
 @contextmanager
 def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """A context in which a method of one instance is replaced."""
+    """A context in which one attribute of an object, such as a method, is replaced by a function."""
     before = vars(module).get(name)
     setattr(module, name, function)
     try:
@@ -186,7 +186,7 @@ def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[N
 
 @contextmanager
 def _grouped(module: Any) -> Iterator[None]:
-    """A context in which the experts use an implementation whose activations can be read."""
+    """A context in which the experts use one of transformers' implementations whose activations can be recorded."""
     config = getattr(module, "config", None)
     before = getattr(config, "_experts_implementation", None)
     if config is None or before in (None, "grouped_mm", "batched_mm"):
@@ -201,7 +201,10 @@ def _grouped(module: Any) -> Iterator[None]:
 
 
 def _repeats(chosen: Int[Tensor, "position k"]) -> bool:
-    """Tell whether an expert is chosen twice at one position; comparing the few slots is faster than sorting."""
+    """Tell whether the router chose the same expert twice at one position.
+
+    Comparing the few choices of a position is faster than sorting them.
+    """
     slots = chosen.T.contiguous()
     return any(bool((slots[n + 1 :] == slots[n]).any()) for n in range(len(slots) - 1))
 
@@ -212,7 +215,7 @@ def _merged(
     weight: Float[Tensor, " pair"],
     activation: Float[Tensor, "pair width"],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Merge pairs of the same position and expert into one, with the sum of their gate weights."""
+    """Merge rows with the same position and expert into one, whose gate weight is the sum of theirs."""
     keys = expert * (int(position.max()) + 1) + position
     _, inverse = keys.unique(return_inverse=True)
     order = torch.arange(len(keys), device=keys.device)
@@ -222,11 +225,11 @@ def _merged(
 
 
 def ordered(chosen: Int[Tensor, "position k"], order: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the expert, position and slot of each row of activations.
+    """Return the expert, the position, and the rank among the position's choices, of each row of activations.
 
-    "sorted": as `torch.sort` orders the experts of all pairs (transformers' grouped products). "pairs": position by
-    position (its batched products). "slots": by expert, and within it first choices before second ones (loops over
-    experts).
+    `order` is "sorted" for experts as `torch.sort` orders them (transformers' grouped products), "pairs" for one
+    position after another (its batched products), or "slots" for one expert after another and, within an expert, first
+    choices before second ones (loops over experts).
     """
     n, k = chosen.shape
     if order == "slots":

@@ -1,4 +1,4 @@
-"""Treat a mixture of experts as memories: which coefficients multiply which values.
+"""Treat a mixture of experts as memories (FFN neurons): which coefficient multiplies which value vector.
 
 A routed expert adds `gate weight * down(activation)`, so the coefficient of its memory is the gate weight times the
 activation, and 0 where the router did not choose the expert. A shared expert adds `down(activation)`, times its own
@@ -23,7 +23,7 @@ from unembed.models.structure.expert_storage import ExpertStorage
 
 @dataclass(frozen=True, eq=False)
 class RoutedCoefficients:
-    """The coefficients of one layer in one pass, without the zeros of experts that were not chosen."""
+    """The memory coefficients of one layer in one forward pass, only for the experts that the router chose."""
 
     experts: Experts
     n_positions: int
@@ -37,7 +37,7 @@ class RoutedCoefficients:
     """Coefficients of the shared expert."""
 
     def to(self, device: torch.device) -> RoutedCoefficients:
-        """Return the same on another device; itself if it is already there."""
+        """Return a copy on another device, or the object itself if it is already there."""
         if self.activation.device == device:
             return self
         return replace(
@@ -51,14 +51,15 @@ class RoutedCoefficients:
 
     @cached_property
     def routed(self) -> Float[Tensor, "pair memory"]:
-        """Gate weight times activation, and the gate weight itself if experts have a bias."""
+        """Gate weight times activation; if experts have a bias, the last column is the gate weight itself."""
         m = self.activation * self.weight[:, None]
         return torch.cat([m, self.weight[:, None]], dim=1) if self.experts.has_bias else m
 
     def parts(self) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, " row"], Float[Tensor, "row memory"]]]:
-        """Yield the routed experts, then the shared one: each row's first memory, position and coefficients.
+        """Yield three tensors for the routed experts, then three for the shared expert if there is one.
 
-        Rows are in the order of the experts.
+        They have one row for each pair of an expert and a position that uses it: the number of the expert's first
+        memory in the layer, the position, and the coefficients of the expert's memories. Rows are sorted by expert.
         """
         expert, position, m = self.expert, self.position, self.routed
         if len(expert) > 1 and bool((expert[1:] < expert[:-1]).any()):
@@ -70,7 +71,10 @@ class RoutedCoefficients:
             yield torch.full_like(everywhere, self.experts.n_routed), everywhere, self.shared
 
     def by_expert(self) -> Iterator[tuple[int, Int[Tensor, " some"], Float[Tensor, "some memory"]]]:
-        """Yield for each chosen expert, and the shared one: its first memory, the positions, the coefficients."""
+        """Yield the number of the first memory, the positions and the coefficients of each expert that was used.
+
+        The shared expert, if there is one, comes last, with all positions.
+        """
         for first, position, m in self.parts():
             starts, counts = first.unique_consecutive(return_counts=True)
             sizes = counts.tolist()
@@ -90,7 +94,7 @@ class RoutedCoefficients:
         return m
 
     def columns(self, numbers: Sequence[int]) -> Float[Tensor, "position some"]:
-        """Return the coefficients of some memories, given by their numbers in the layer."""
+        """Return the coefficients of the memories with these numbers in the layer."""
         experts = self.experts
         m = self.activation.new_zeros(self.n_positions, len(numbers))
         for column, number in enumerate(numbers):
@@ -107,7 +111,7 @@ class RoutedCoefficients:
         return m
 
     def gate_weights(self) -> Float[Tensor, "position expert"]:
-        """Return the gate weight of every routed expert, 0 where it was not chosen."""
+        """Return the gate weight of every routed expert at every position, 0 where it was not chosen."""
         weights = self.weight.new_zeros(self.n_positions, self.experts.n_experts)
         weights[self.position, self.expert] = self.weight
         return weights
@@ -115,7 +119,7 @@ class RoutedCoefficients:
 
 @dataclass(frozen=True, eq=False)
 class SharedExpert:
-    """An expert that reads every position."""
+    """An expert that processes every position, without a choice by the router."""
 
     down_proj: nn.Module
     up_proj: nn.Module | None
@@ -129,7 +133,7 @@ class SharedExpert:
     width: int
 
     def keys(self, which: str) -> Float[Tensor, "d_model memory"]:
-        """Return the keys ("up") or gates ("gate") as columns.
+        """Return the key vectors as columns: of the up-projection (`which="up"`) or of the gate projection ("gate").
 
         Raises:
             Unsupported: there is no formula for the coefficients.
@@ -149,7 +153,7 @@ class SharedExpert:
 
 @dataclass(frozen=True, eq=False)
 class Experts:
-    """The experts of one FFN."""
+    """The experts of one FFN: the routed experts, the shared one if there is one, and the router."""
 
     storage: ExpertStorage
     """How the weights of the routed experts lie."""
@@ -171,22 +175,22 @@ class Experts:
 
     @property
     def d_expert(self) -> int:
-        """The number of activations of one routed expert."""
+        """The hidden size of one routed expert: the number of its activations."""
         return self.storage.d_expert
 
     @property
     def has_bias(self) -> bool:
-        """True if experts have a bias, which counts as the last memory of each."""
+        """True if the experts' down-projections have a bias, which counts as the last memory of each expert."""
         return self.storage.has_bias
 
     @property
     def is_gated(self) -> bool:
-        """True if the activation is act(gate) * up."""
+        """True if an expert's activation is act(gate) * up; False if it is act(up)."""
         return self.storage.is_gated
 
     @property
     def width(self) -> int:
-        """The number of memories of one routed expert: its activations, and its bias if it has one."""
+        """The number of memories of one routed expert: its hidden size, plus 1 if its down-projection has a bias."""
         return self.d_expert + self.has_bias
 
     @property
@@ -201,7 +205,7 @@ class Experts:
 
     @torch.no_grad()
     def values(self, rows: slice | Tensor = slice(None)) -> Float[Tensor, "memory d_model"]:
-        """Return copies of the values of memories, given by their numbers in the layer. Memory: the result."""
+        """Return a copy of the value vectors of the memories with these numbers in the layer, all by default."""
         by_memory, bias = self.storage.values(), self.storage.value_biases()
         if isinstance(rows, slice) and rows == slice(None):
             parts = [by_memory] if bias is None else [by_memory, bias[:, None]]
@@ -222,7 +226,7 @@ class Experts:
 
     @torch.no_grad()
     def keys(self, which: str) -> Float[Tensor, "d_model memory"]:
-        """Return copies of the keys ("up") or gates ("gate") of all memories as columns; those of biases are 0."""
+        """Return a copy of all key vectors as columns: `which` is "up" or "gate". For biases they are 0."""
         keys = self.storage.keys(which)  # (expert, key, d_model)
         if self.has_bias:
             keys = torch.cat([keys, torch.zeros_like(keys[:, :1])], dim=1)
@@ -233,7 +237,7 @@ class Experts:
 
     @torch.no_grad()
     def key_biases(self, which: str) -> Float[Tensor, " memory"] | None:
-        """Return the biases of the keys or gates; None if experts have none."""
+        """Return the biases of the up-projections or gate projections; None if they have none."""
         biases = self.storage.key_biases(which)
         if biases is None:
             return None
@@ -245,9 +249,9 @@ class Experts:
         return own(self.shared.down_proj).T
 
     def number(self, expert: int | None, index: int) -> int:
-        """Return the number in the layer of a memory of an expert, or of the shared expert (None)."""
+        """Return the number in the layer of memory `index` of an expert (None: the shared expert)."""
         return self.n_routed + index if expert is None else expert * self.width + index
 
     def expert_of(self, number: int) -> tuple[int | None, int]:
-        """Return the expert (None: the shared one) of a memory and its index there, from its number in the layer."""
+        """Return the expert (None: the shared one) and the index in that expert of the memory with this number."""
         return (None, number - self.n_routed) if number >= self.n_routed else divmod(number, self.width)

@@ -1,8 +1,7 @@
-"""The table of facts about families that neither the module tree nor a dry run shows.
+"""A table of facts about model families that cannot be found by looking at the modules or by running the model.
 
-The structure (where modules lie, which norm does what, fused layouts, gates, multipliers, rotary styles, soft caps) is
-found by `unembed.models.structure.resolver` on the live model, so most families need no row here at all. A row contains
-only facts that the module tree does not show, and why.
+The structure (where modules lie, which norm does what, fused weights, gates, multipliers, rotary styles, soft caps) is
+found by `unembed.models.structure.resolver` on the loaded model, so most families need no row here.
 
 To add a family, try to open it first. If it is refused, the message names the part that was not recognised. If the
 missing fact is one of the fields below, add a row with the config's `model_type` as its key, a tiny config in
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FamilyFacts:
-    """What must be known in advance about one `model_type`."""
+    """What must be known in advance about the models of one `model_type`."""
 
     rotary_in_buffer: bool = False
     """Rotary angles come from a buffer indexed by position, not from a `position_embeddings` argument: interleaved
@@ -118,5 +117,5 @@ _NO_FACTS = FamilyFacts()
 
 
 def facts_of(model_type: str) -> FamilyFacts:
-    """Return the row of a family; an unlisted family of the usual shape gets an empty row."""
+    """Return the facts about a model type; if it is not in the table, the defaults."""
     return FAMILIES.get(model_type, _NO_FACTS)

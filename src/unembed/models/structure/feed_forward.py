@@ -1,4 +1,4 @@
-"""Find the FFN of one block in a dry run's tensors: keys, gates, values, and norms and factors around them."""
+"""Find the FFN of one block in a recorded forward pass: keys, gates, values, and the norms and factors around them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _CLASSES = re.compile(r"(mlp|moe|ffn|feedforward|experts|moeblock|sparseblock)$"
 
 
 def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
-    """Return the path of a block's FFN: a module, the block itself (OPT), or None if there is no FFN."""
+    """Return the path of a block's FFN, or None if it has none.
+
+    In OPT, whose fc1 and fc2 are direct children of the block, it is the block's own path.
+    """
     children = {
         name: child
         for name, child in module.named_children()
@@ -39,13 +42,13 @@ def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
 def feed_forward_site(
     writer: BlockWriter, block: str, path: str, x: Tensor, middle: Tensor
 ) -> tuple[FeedForwardSite, bool]:
-    """Return a block's FFN, and whether it reads the block's own input (parallel to attention).
+    """Return the description of a block's FFN, and whether the FFN reads the block's input, parallel to attention.
 
     Args:
-        writer: the FFN as one writer of the block.
+        writer: the FFN, as one of the modules whose output the block adds to the stream.
         block: the path of the block.
-        path: the path of the FFN; that of the block where its parts lie in the block itself (OPT).
-        x: what entered the block.
+        path: the path of the FFN; the block's own path where the FFN is not a separate module (OPT).
+        x: the stream that entered the block.
         middle: the stream after attention.
     """
     probe, module = writer.probe, writer.probe.hf.get_submodule(path)
@@ -81,7 +84,7 @@ def feed_forward_site(
 
 
 def _projections(probe: Probe, block: str, path: str) -> dict[str, nn.Module]:
-    """Return the projections of an FFN that were called, by path; parts of a wrapped projection are left out."""
+    """Return the linear layers of an FFN that were called, by path, without those inside a wrapper such as LoRA's."""
     inside = {
         f"{path}.{n}": m
         for n, m in probe.hf.get_submodule(path).named_modules()
@@ -94,7 +97,7 @@ def _projections(probe: Probe, block: str, path: str) -> dict[str, nn.Module]:
 
 
 def _with_experts(writer: BlockWriter, path: str, site: FeedForwardSite) -> FeedForwardSite:
-    """Describe an FFN without a single down-projection: a mixture of experts, or one that is not understood."""
+    """Add to the description the experts, or the reason why they cannot be read as memories."""
     probe, norm = writer.probe, writer.norm_path
     inner_norm = probe.norms[norm] if norm is not None and norm.startswith(f"{path}.") else None
     found = find_experts(probe, path, writer.raw, _coefficient_formula, inner_norm)
@@ -106,7 +109,7 @@ def _with_experts(writer: BlockWriter, path: str, site: FeedForwardSite) -> Feed
 def _with_keys(
     probe: Probe, block: str, site: FeedForwardSite, inside: dict[str, nn.Module], down_path: str, read: Tensor
 ) -> FeedForwardSite:
-    """Add to the site its down-projection, and the projections whose outputs make the coefficient."""
+    """Add to the description the down-projection, and the projections from which its input is computed."""
     m = flat(probe.recording.given(down_path))
     assert m is not None
     readers = {
@@ -121,7 +124,7 @@ def _with_keys(
 
 
 def _gated_per_channel(probe: Probe, inside: dict[str, nn.Module], raw: Tensor) -> tuple[str, str] | None:
-    """Find two projections with sigmoid(second) * first equal to the FFN's output (RWKV), or None."""
+    """Return two linear layers with sigmoid(second) * first equal to the FFN's output (RWKV), or None."""
     whole = raw.reshape(-1, raw.shape[-1])
     returned = [(p, flat(probe.recording.returned(p))) for p in inside]
     same_width = [(p, t) for p, t in returned if t is not None and t.shape == whole.shape]
@@ -146,9 +149,11 @@ def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:
 def _coefficient_formula(
     probe: Probe, path: str, readers: dict[str, tuple[nn.Module, Tensor | None]], m: Tensor
 ) -> tuple[nn.Module | None, nn.Module | None, bool, str]:
-    """Find which readers make the coefficient, in which order and with which activation; None if no formula fits.
+    """Find which projections give the down-projection's input `m`, and how: act(up), act(gate) * up, or neither.
 
-    Values and coefficients do not need the formula, because the coefficient is what the down-projection receives.
+    Returns the up-projection, the gate projection, whether the gate is the first half of a fused weight, and the name
+    of the activation. Both projections are None if no formula fits; value vectors and coefficients are available even
+    then, because `m` is recorded.
     """
     width = m.shape[-1]
     forms: list[tuple[nn.Module, nn.Module | None, bool, Tensor, Tensor | None]] = []

@@ -1,4 +1,4 @@
-"""Find the experts of an FFN in a dry run, and check coefficients times values against the FFN's output."""
+"""Find the experts of an FFN, and check that coefficients times value vectors give the FFN's recorded output."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def find_experts(
 
     Args:
         probe: the model and its dry run.
-        raw: what it returned, before any norm on its branch.
-        formula: finds the keys of a shared expert.
-        inner_norm: the norm inside it that it returns the output of, if there is one.
+        raw: the FFN's output, before any norm between the FFN and the stream.
+        formula: a function that finds the keys of a shared expert.
+        inner_norm: the norm inside the FFN that computes its output, if there is one.
     """
     ffn = probe.hf.get_submodule(ffn_path)
     found = list(_storages_of(ffn, probe.d_model))
@@ -73,7 +73,7 @@ def find_experts(
 
 
 def _storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:
-    """Yield the modules of an FFN that hold experts: their path in it ("" for itself), and possible storages."""
+    """Yield each module of an FFN that has expert weights: its path in the FFN, and the ways it may store them."""
     for path, module in ffn.named_modules():
         down = stack_of(getattr(module, "down_proj", None))
         if down is None:
@@ -99,7 +99,7 @@ def _router(ffn: nn.Module, n_experts: int, d_model: int) -> nn.Module | None:
 def _shared_expert(
     probe: Probe, ffn_path: str, experts_path: str, target: Tensor, routed: Tensor, formula: Formula
 ) -> tuple[SharedExpert | None, float]:
-    """Find the expert that reads every position, if there is one, and the factor of the routed experts' sum."""
+    """Return the expert that processes every position (or None), and the factor of the routed experts' sum."""
     ffn = probe.hf.get_submodule(ffn_path)
     linear = {
         n: m for n, m in ffn.named_modules() if n and is_linear(m) and not f"{ffn_path}.{n}".startswith(experts_path)
@@ -140,7 +140,7 @@ def _shared_expert(
 
 
 def _snapped(probe: Probe, number: float) -> float:
-    """Replace a fitted number by 1 or a configured factor, if it rounds to it."""
+    """Return 1 or a factor in the config if a fitted value rounds to it, else the fitted value."""
     configured = [getattr(probe.config, name, None) for name in _FACTORS]
     known = [1.0, *(float(v) for v in configured if isinstance(v, int | float))]
     closest = min(known, key=lambda k: abs(k - number))
@@ -150,7 +150,7 @@ def _snapped(probe: Probe, number: float) -> float:
 def _error(
     experts: Experts, ffn: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], target: Tensor
 ) -> float:
-    """Return the error of coefficients times values against the FFN's output, called again as in the dry run."""
+    """Call the FFN again, and return the relative error of coefficients times value vectors against its output."""
     found: list[Tensor] = []
 
     def see(coefficients: RoutedCoefficients, _output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Name the token mixers of layers by the terms of the field."""
+"""Name the token mixers of layers (attention, Mamba, ...) in the usual words."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _KINDS = {
 
 
 def mixer_kind(site: AttentionSite) -> str:
-    """Return the kind of a mixer: "attention", "Mamba", or the name of its class if `_KINDS` has none."""
+    """Return the kind of a token mixer, such as "attention" or "Mamba"; its class name if the kind is unknown."""
     of_class = type(site.module).__name__
     return "attention" if site.is_attention else next((k for part, k in _KINDS.items() if part in of_class), of_class)
 
 
 def site_name(site: AttentionSite) -> str:
-    """Name a mixer: "attention", or its kind, such as "mixer (Mamba)"."""
+    """Return "attention", or the kind of another token mixer, as "mixer (Mamba)"."""
     return "attention" if site.is_attention else f"mixer ({mixer_kind(site)})"
 
 
 def mixer_name(block: Block) -> str:
-    """Name what a block does before its FFN: "attention", "mixer (Mamba)", "attention and mamba"; empty if nothing."""
+    """Name what a block adds before its FFN: "attention", "mixer (Mamba)" or "attention and mamba"; "" for nothing."""
     own = [] if block.mixer is None else [site_name(block.mixer)]
     return " and ".join([*own, *(writer.label for writer in block.early_writers)])
 
 
 def heads_in_words(blocks: Sequence[Block]) -> str:
-    """Write the heads of a layer, such as "4 heads"; "4 attention heads, 8 Mamba-2 heads" if layers differ."""
+    """Return the number of heads in a layer as text, such as "4 heads" or "4 attention heads, 8 Mamba-2 heads"."""
     by_kind: dict[str, set[int]] = {}
     for site in (block.mixer for block in blocks if block.mixer is not None):
         by_kind.setdefault(mixer_kind(site), set())

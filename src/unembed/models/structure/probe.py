@@ -1,4 +1,4 @@
-"""The evidence from which one model's structure is resolved, and comparisons of tensors."""
+"""A model with its recorded forward pass, and functions that compare recorded tensors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _HOW_TO_ADD = "Open an issue with the config, or see models/structure/families.p
 
 
 def not_understood(hf: PreTrainedModel, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
-    """Return an error that names the part of a model that was not understood, and what to do."""
+    """Return the error that names the part of a model that was not recognised, and says what to do."""
     return ModelNotUnderstood(f"{type(hf).__name__}: {part}", why=why, instead=instead or _HOW_TO_ADD)
 
 
 def same(a: Tensor | None, b: Tensor | None) -> bool:
-    """Tell whether two tensors are equal, bit for bit."""
+    """Tell whether two tensors are exactly equal; False if either is None."""
     return a is not None and b is not None and a.shape == b.shape and bool(torch.equal(a, b))
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """Return the size of the difference relative to the second tensor's size; infinite if shapes differ."""
+    """Return |a - b| / |b| (Euclidean norms); infinity if the shapes differ."""
     if a.shape != b.shape:
         return math.inf
     a, b = a.double(), b.double()
@@ -37,17 +37,17 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 
 def factor_of(t: Tensor, goal: Tensor) -> float:
-    """Return the factor by which a tensor comes closest to another."""
+    """Return the factor for which factor * t is closest to `goal` in least squares."""
     return float((t * goal).double().sum() / t.double().square().sum().clamp_min(1e-30))
 
 
 def flat(t: Tensor | None) -> Tensor | None:
-    """Merge batch and position into one axis, for families that flatten the two."""
+    """Merge all axes but the last into one, since some families flatten batch and position; None stays None."""
     return None if t is None else t.reshape(-1, t.shape[-1])
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Tell whether a module multiplies by a matrix, which includes quantized and wrapped projections."""
+    """Tell whether a module is a linear layer, which includes quantized and wrapped ones."""
     if isinstance(module, nn.Embedding):
         return False
     weight = getattr(module, "weight", None)
@@ -57,13 +57,13 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def holds_weights(module: nn.Module) -> bool:
-    """Tell whether a module has weights: parameters, or packed projections, which may have no parameters."""
+    """Tell whether a module has weights: parameters, or quantized linear layers, which may have no parameters."""
     return next(module.parameters(), None) is not None or any(is_linear(m) for m in module.modules())
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The model that is being resolved, and the recording of its dry run."""
+    """The model whose structure is being found, and its recorded forward pass."""
 
     hf: PreTrainedModel
     config: Any
@@ -73,7 +73,7 @@ class Probe:
     norms: dict[str, nn.Module]
 
     def norm(self, path: str) -> Norm:
-        """Return the norm at a path, checked against what it did in the dry run."""
+        """Return the norm at a path; its formula is checked against its recorded output."""
         norm = Norm(self.norms[path], path, self.d_model, self.hf.get_input_embeddings())
         given, returned = self.recording.given(path), self.recording.returned(path)
         assert given is not None and returned is not None
@@ -81,7 +81,7 @@ class Probe:
         return norm
 
     def entry_norm(self, path: str) -> Norm:
-        """Return the norm through which a branch reads the stream; opaque if it is not linear (a gated norm)."""
+        """Return the norm before attention or FFN; if it is not linear up to its scale, one that cannot be folded."""
         try:
             return self.norm(path)
         except (ModelNotUnderstood, RuntimeError) as error:
@@ -90,25 +90,25 @@ class Probe:
             return OpaqueNorm(self.norms[path], path, self.d_model, reason=f"{kind}: {reason}")
 
     def norm_returning(self, tensor: Tensor | None, within: str) -> str | None:
-        """Return the path of the norm under `within` that returned this tensor."""
+        """Return the path of the norm under the path `within` that returned this tensor, or None."""
         return next((p for p in self.norms if p.startswith(within) and same(self.recording.returned(p), tensor)), None)
 
     @property
     def way_on(self) -> str | None:
-        """What to do if the parts of a sum were not found.
+        """What to do if a block's sum was not found: load the model in float32.
 
-        None above half precision, where rounding is not the cause.
+        None if it already is in float32 or float64, where rounding is not the cause.
         """
         within = "Load with dtype='float32': gains per channel are within rounding errors"
         return within if self.tolerance > 1e-3 else None
 
     def fail(self, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
-        """Return an error that names the part of this model."""
+        """Return the error that names a part of this model that was not recognised."""
         return not_understood(self.hf, part, why, instead)
 
 
 def called_linears(probe: Probe, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the projections inside a module in the order in which they were called."""
+    """Return the linear layers inside a module, with their paths, in the order in which they were called."""
     inside = {f"{path}.{n}": m for n, m in module.named_modules() if n and is_linear(m)}
     # The parts of a wrapped projection (LoRA's base layer and its two factors) are not projections of the block.
     outer = {p: m for p, m in inside.items() if not any(p.startswith(f"{q}.") for q in inside)}

@@ -1,8 +1,8 @@
-"""Check on the dry run that each projection multiplies by the matrix that `Weights` returns.
+"""Check that each linear layer's recorded output is its input times the matrix that `Weights` returns.
 
-A projection may be wrapped (unmerged LoRA, DoRA) or packed (quantized); then its `weight` is not the matrix it
-multiplies by. A known packed layout is dequantized. Anything else that is still affine is measured on unit vectors. If
-it is not affine, questions about its weights are refused with the reason.
+A linear layer may be wrapped (unmerged LoRA, DoRA) or quantized; then its `weight` is not the matrix it multiplies by.
+A known quantized layout is dequantized. Any other layer that is affine is measured on unit vectors. If a layer is not
+affine, reading its weights is refused with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unembed.models.structure.structure import Block
 
 @dataclass
 class Projections:
-    """The projections whose matrix is not simply their `weight`."""
+    """The linear layers whose matrix is not simply their `weight`."""
 
     effective: dict[nn.Module, EffectiveMatrix] = field(default_factory=dict)
     """Packed and wrapped ones that are affine."""
@@ -32,7 +32,7 @@ class Projections:
 
 
 def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) -> Projections:
-    """Find how to read the matrix of each projection whose `weight` is not that matrix."""
+    """Return how to read the matrix of each linear layer whose `weight` is not that matrix."""
     paths = {module: path for path, module in probe.hf.named_modules()}
     found = Projections()
     for module in dict.fromkeys(_projections(blocks, head)):
@@ -83,7 +83,7 @@ def _plain_matches(module: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
-    """Tell whether x times a matrix, plus the module's bias, is what the module returned."""
+    """Tell whether x times a matrix, plus the module's bias, is the module's output y, up to rounding."""
     if matrix.shape != (x.shape[-1], y.shape[-1]):
         return False
     bias = own_bias(module)
@@ -94,12 +94,12 @@ def _gives(matrix: Tensor, module: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 
 def _rounding(module: nn.Module, y: Tensor) -> float:
-    """Return the relative error to expect of a product, from the coarsest dtype in its computation."""
+    """Return the relative error to expect of a matrix product, from the coarsest dtype in its computation."""
     return max(2e-5, torch.finfo(computing_dtype(module, y)).eps)
 
 
 def _not_affine(module: nn.Module, x: Tensor, y: Tensor) -> str:
-    """Explain why a module is not x W + b on these inputs; empty if it is."""
+    """Return why a module is not x W + b on these inputs; an empty string if it is."""
     with torch.no_grad():
         try:
             zero = module(torch.zeros_like(x[:1]))

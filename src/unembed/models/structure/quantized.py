@@ -1,10 +1,10 @@
-"""The matrices of weight-only quantized projections, dequantized one projection at a time.
+"""The matrices of linear layers with quantized weights, dequantized one layer at a time.
 
-A layout is chosen on the dry run: of the ways in which a module's packed numbers may be read, the one that reproduces
-the module's output is used (`unembed.models.structure.projections`). What no layout reproduces is measured on unit
-vectors if it is linear in its input, and refused if it is not.
+A layer's stored integers may be read in several ways (layouts). The layout that reproduces the layer's output in a
+recorded forward pass is used (`unembed.models.structure.projections`). A layer that no layout reproduces is measured on
+unit vectors if it is linear in its input, and refused if it is not.
 
-| layout | where its numbers lie |
+| layout | where its integers lie |
 |---|---|
 | `tensor` | a weight that can dequantize itself: torchao, quanto, `quantize_dynamic` |
 | `bitsandbytes_4bit`, `bitsandbytes_8bit` | a packed weight with its `quant_state`; int8 rows with their scales `SCB` |
@@ -30,7 +30,7 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
-    """Return the ways in which the packed numbers of a module may be read; empty if it has none."""
+    """Return the functions that may dequantize a layer's weight, one per possible layout; empty if not quantized."""
     own: Any = module
     weight = getattr(own, "weight", None)
     packed = weight() if callable(weight) and not isinstance(weight, Tensor) else weight
@@ -53,7 +53,7 @@ def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
 
 
 def is_packed(weight: Tensor) -> bool:
-    """Tell whether a tensor must be dequantized before its numbers can be read."""
+    """Tell whether a tensor must be dequantized before its values can be read."""
     is_subclass = type(weight.detach()) is not Tensor
     return weight.is_quantized or (is_subclass and callable(getattr(weight, "dequantize", None)))
 
@@ -90,7 +90,7 @@ def _gptq_v2(module: nn.Module) -> Matrix:
 
 
 def _gptq_matrix(module: nn.Module, offset: int) -> Matrix:
-    """Compute the scale of the input's group times (the number minus the group's zero, plus `offset`)."""
+    """Return scale * (integer - (zero + offset)), with the scale and zero point of the input's group."""
     own: Any = module
     d_in = int(own.in_features)
     bits = own.qweight.shape[0] * 32 // d_in
@@ -116,13 +116,13 @@ def _awq(module: nn.Module) -> Matrix:
 
 
 def _unpacked(t: Int[Tensor, "row word"], bits: int) -> Int[Tensor, "row number"]:
-    """Unpack the unsigned numbers of `bits` bits in each row's 32-bit words, lowest bits first."""
+    """Unpack the unsigned integers of `bits` bits each from every row's 32-bit words, lowest bits first."""
     shifts = torch.arange(0, 32, bits, device=t.device)
     return ((t.long()[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
 
 
 def computing_dtype(module: nn.Module, output: Tensor) -> torch.dtype:
-    """Return the coarsest floating dtype in a projection's product, as far as its attributes show."""
+    """Return the least precise floating dtype in a linear layer's computation, as far as its attributes show."""
     own: Any = module
     state = getattr(getattr(own, "weight", None), "quant_state", None)
     stated = (output.dtype, getattr(own, "compute_dtype", None), getattr(state, "dtype", None))

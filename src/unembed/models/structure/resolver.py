@@ -1,8 +1,8 @@
-"""Derive the `Structure` of a live model from one dry run, by comparing tensors.
+"""Find the `Structure` of a loaded model by running it once and comparing the recorded tensors.
 
 Each question ("which norm does the MLP read through?", "is anything else added to the stream?") is answered by finding
-the tensor, and the answer is checked by recomputing the block's output. A structure that is not recognised is refused,
-and the message names the part.
+the tensor, and the answer is checked by recomputing the block's output. A model whose structure is not recognised is
+refused, and the message names the part.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, Ke
 
 @torch.no_grad()
 def resolve(hf: PreTrainedModel) -> Structure:
-    """Return the structure of a decoder, checked on a dry run of six random tokens.
+    """Return the structure of a decoder, checked on one forward pass of six random tokens.
 
     Raises:
-        ModelNotUnderstood: some part does more than a `Structure` can describe; the message names it.
+        ModelNotUnderstood: a part of the model does more than a `Structure` can describe; the message names it.
         NotFinite: the model's logits are NaN or infinite.
     """
     try:
@@ -53,7 +53,7 @@ def resolve(hf: PreTrainedModel) -> Structure:
 
 
 def _failed_pass(hf: PreTrainedModel, failed: PassFailed) -> ModelNotUnderstood:
-    """Return the error for a dry run in which the model's own forward failed."""
+    """Return the error for a recording in which the model's own forward failed."""
     assert failed.__cause__ is not None
     error = f"{type(failed.__cause__).__name__}: {first_sentence(failed.__cause__)}"
     if not is_offloaded(hf) or "meta" not in error:
@@ -103,7 +103,7 @@ def _resolve(hf: PreTrainedModel) -> Structure:
 
 
 def _ends(hf: PreTrainedModel, config: Any) -> tuple[nn.Module, nn.Module]:
-    """Return the embedding and the head of the model, or refuse it."""
+    """Return the embedding and the language-model head; refuse a model that has none, or is of a refused family."""
     refused = facts_of(config.model_type).refused or facts_of(hf.config.model_type).refused
     if refused or getattr(hf.config, "is_encoder_decoder", False):
         raise not_understood(hf, "it cannot be opened", refused or facts_of("t5").refused)
@@ -114,7 +114,7 @@ def _ends(hf: PreTrainedModel, config: Any) -> tuple[nn.Module, nn.Module]:
 
 
 def _probe(hf: PreTrainedModel, config: Any) -> Probe:
-    """Return the recording of the dry run, with the norms that worked on the stream's width."""
+    """Record a forward pass, and collect the norms that were applied to vectors of d_model channels."""
     try:
         recording = record(hf, vocabulary_size(hf))
     except PassFailed as failed:
@@ -138,7 +138,10 @@ def _probe(hf: PreTrainedModel, config: Any) -> Probe:
 
 
 def _is_norm(path: str, module: nn.Module) -> bool:
-    """Tell whether a module is a norm by its class or name; it may contain norms only if it is gated."""
+    """Tell whether a module is a norm by its class or path.
+
+    A module with children counts only if it is a gated norm.
+    """
     kind = type(module).__name__.lower()
     return (
         bool("norm" in kind or re.search(r"norm|(^|\.)ln_", path.lower()))
@@ -150,7 +153,7 @@ def _is_norm(path: str, module: nn.Module) -> bool:
 def _entering(probe: Probe, blocks_path: str, embedding: nn.Module, streams: Streams | None) -> Tensor:
     """Return the stream that enters the first block, or the first of several streams.
 
-    Without layers it is the embedding's output; the readout checks that nothing is added to it.
+    In a model without blocks it is the embedding's output; the check of the readout finds anything added to it.
     """
     first = f"{blocks_path}.0"
     has_blocks = first in dict(probe.hf.named_modules())
@@ -163,7 +166,6 @@ def _entering(probe: Probe, blocks_path: str, embedding: nn.Module, streams: Str
 
 
 def _blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, x: Tensor) -> tuple[list[Block], Tensor]:
-    """Return the blocks in order, and the stream that leaves the last one."""
     found: list[Block] = []
     for number, module in enumerate(modules):
         path = f"{blocks_path}.{number}"
@@ -198,7 +200,6 @@ def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
 
 
 def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
-    """Return the input of the final norm, or of the head if there is no norm."""
     entered = probe.recording.given(next(p for p, m in probe.hf.named_modules() if m is head))
     norm = probe.norm_returning(entered, "")
     last = probe.recording.given(norm) if norm else entered
@@ -207,7 +208,7 @@ def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
 
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
-    """Give blocks whose own attention does not show its rotation the rotation of a block that does."""
+    """Where a block's attention does not show how it applies rotary angles, copy that from a block that does."""
     shown = common_style([block.mixer.scores.rotary for block in blocks if block.mixer is not None])
     if shown is None:
         return blocks

@@ -1,8 +1,8 @@
-"""Describe how heads rotate queries and keys by position, with angles independent of the weights' precision.
+"""How attention heads rotate queries and keys by position, with angles independent of the weights' precision.
 
-Cosines and sines that a model passes to its attention are rounded to the dtype of the weights: in bfloat16 a frequency
-read from them is wrong by up to 0.4 %, which is four radians at position 1,000. Frequencies therefore come from the
-model's own buffers of inverse frequencies, which stay in float32, and angles are computed in float64.
+The cosines and sines that a model passes to its attention are rounded to the dtype of the weights: in bfloat16 a
+frequency computed from them is wrong by up to 0.4 %, which is four radians at position 1,000. Frequencies therefore
+come from the model's own buffers of inverse frequencies, which stay in float32, and angles are computed in float64.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rotary:
     def rotate(
         self, x: Float[Tensor, "*any pos d_head"], positions: Int[Tensor, "*pos"]
     ) -> Float[Tensor, "*any pos d_head"]:
-        """Rotate each row of `x` to its position, counted in tokens from the start.
+        """Rotate each row of `x` by the angles of its position, counted in tokens from the start of the text.
 
         Returns:
             Float32 where `x` is in half precision, its own dtype otherwise.
@@ -64,12 +64,12 @@ class Rotary:
 
 
 def rotary_candidates(hf: nn.Module, cos_sin: tuple[Tensor, Tensor] | None, buffer_dim: int | None) -> list[Rotary]:
-    """Return every way in which a module could apply the angles it is given.
+    """Return every way in which an attention module could apply rotary angles: which channels pair, and which sign.
 
     Args:
         hf: the model, whose buffers hold inverse frequencies.
-        cos_sin: what the module was given for the positions 0, 1, ...; None for a module that is given none.
-        buffer_dim: channels rotated by a module that has its own table of angles, of base 10,000.
+        cos_sin: the cosines and sines that the module received for positions 0, 1, ...; None if it received none.
+        buffer_dim: the number of rotated channels in a module with its own table of angles (base 10,000).
     """
     if buffer_dim:
         frequencies = 1.0 / (10000 ** (torch.arange(0, buffer_dim, 2, dtype=torch.float64) / buffer_dim))
@@ -81,7 +81,7 @@ def rotary_candidates(hf: nn.Module, cos_sin: tuple[Tensor, Tensor] | None, buff
 
 
 def _matching(hf: nn.Module, cos_sin: tuple[Tensor, Tensor]) -> Rotary:
-    """Find the rotation that has these cosines and sines."""
+    """Find the rotary embedding that has these cosines and sines at positions 0, 1, ..."""
     cos, sin = (t.double().reshape(-1, t.shape[-1]) for t in cos_sin)  # (pos, width)
     positions = torch.arange(len(cos), dtype=torch.float64, device=cos.device)
     best, error = None, 4 * max(torch.finfo(cos_sin[0].dtype).eps, torch.finfo(torch.float32).eps)
@@ -108,7 +108,7 @@ def _matching(hf: nn.Module, cos_sin: tuple[Tensor, Tensor]) -> Rotary:
 
 
 def _buffers(hf: nn.Module) -> Iterator[Rotary]:
-    """Yield a rotation for every buffer of inverse frequencies; a module may hold one for each type of layer."""
+    """Yield a rotary embedding for every buffer of inverse frequencies; a module may have one for each layer type."""
     for module in hf.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name.endswith(_NAME) and "original" not in name and buffer.dim() == 1 and not buffer.is_meta:
@@ -120,7 +120,10 @@ def _buffers(hf: nn.Module) -> Iterator[Rotary]:
 
 
 def _long_frequencies(module: nn.Module, layer_type: str | None) -> tuple[Float[Tensor, " half"] | None, int]:
-    """Return LongRoPE's frequencies for long texts, and the length (of the first training) above which they apply."""
+    """Return LongRoPE's frequencies for long texts, and the text length in tokens above which they apply.
+
+    That length is the context length of the model's first training.
+    """
     kind, config = getattr(module, "rope_type", None), getattr(module, "config", None)
     kind = kind.get(layer_type) if isinstance(kind, dict) else kind
     if kind != "longrope" or config is None:
@@ -132,5 +135,5 @@ def _long_frequencies(module: nn.Module, layer_type: str | None) -> tuple[Float[
 
 
 def common_style(rotaries: list[Rotary | None]) -> Rotary | None:
-    """Return a rotation that some layer shows with certainty, or None; all layers apply angles in the same way."""
+    """Return the first rotary embedding that is certain, or None; all layers apply the angles in the same way."""
     return next((r for r in rotaries if r is not None and r.certain), None)

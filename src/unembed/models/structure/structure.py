@@ -1,7 +1,7 @@
-"""The structure of a decoder as data: where each part lies in the module tree, and what is done around it.
+"""The structure of a decoder as data: where each part lies in the module tree, and how the stream flows through it.
 
 `unembed.models.structure.resolver` finds a `Structure`; it is never written by hand. Everything that differs between
-families is a field here, so code above reads fields and never checks a family's name.
+families is a field here, so other code reads fields and never checks a family's name.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HeadLayout:
-    """How a matrix of heads lies inside one weight: `rows` gives each head's rows of the (out, in) weight.
+    """How queries, keys and values lie in the weights of the projections that compute them.
 
-    `split`: q, k and v are separate modules. `stacked`: [Q | K | V]. `per_group`: for each key-value head its
-    queries, then its key, then its value (with one query per group this is NeoX's and Bloom's per-head layout).
+    `split`: q, k and v are separate modules. `stacked`: one weight with the rows of [Q | K | V]. `per_group`: one
+    weight that has, for each key-value head, its queries, then its key, then its value (with one query per group this
+    is the layout of NeoX and Bloom).
     """
 
     kind: str  # "split" | "stacked" | "per_group"
@@ -50,7 +51,7 @@ GATES = {
 
 @dataclass(frozen=True, eq=False)
 class ValueSource:
-    """Where the values that a pattern mixes can be captured: at the output of a module."""
+    """The module whose output contains an attention's values, and how to read them from that output."""
 
     module: nn.Module
     form: str
@@ -72,11 +73,11 @@ class ValueSource:
 
     @property
     def gated(self) -> bool:
-        """True if z is the mixed values times a gate or the scale of a norm."""
+        """True if z, the out-projection's input, is the mixed values times a gate or a norm's scale."""
         return bool(self.gate)
 
     def split(self, t: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch kv_head pos d_head"]:
-        """Return the values in the module's output, clipped and scaled."""
+        """Return the values in the module's output, clipped and scaled as the model does."""
         n, kv, d = self.n_heads, self.n_kv_heads, self.d_head
         if self.form == "head_axis_first":
             values = t
@@ -105,7 +106,7 @@ class ValueSource:
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """A module other than mixer and FFN that adds its output to the stream."""
+    """A module, other than the token mixer and the FFN, whose output is added to the residual stream."""
 
     label: str
     module: nn.Module
@@ -117,7 +118,7 @@ class Writer:
 
 @dataclass(frozen=True, eq=False)
 class ScoreRule:
-    """How a pattern follows from queries and keys: softmax(scale * q . k), after norms and a rotation of both."""
+    """How attention weights follow from queries and keys: softmax(scale * q . k), after norms and a rotation."""
 
     scale: float = float("nan")
     rotary: Rotary | None = None
@@ -132,7 +133,7 @@ class ScoreRule:
 
     @property
     def understood(self) -> bool:
-        """False if the pattern could not be rebuilt; then questions about QK are refused, and all others work."""
+        """False if the attention pattern could not be rebuilt; then QK circuits are refused, and all else works."""
         return not self.missing
 
 
@@ -140,8 +141,9 @@ class ScoreRule:
 class AttentionSite:
     """The token mixer of one block: attention, or another module that mixes positions (`is_attention` is False).
 
-    A mixer always writes to the stream as one component. What else can be computed depends on what was found: heads
-    need an out-projection that is split by heads, sources need a pattern and the values that it mixes.
+    Its output as a whole is always known. What else can be computed depends on what was found: heads need an
+    out-projection whose input is divided by heads; an attribution to source positions needs the attention pattern and
+    the values.
     """
 
     path: str
@@ -187,7 +189,7 @@ class AttentionSite:
         return self.n_heads // self.n_kv_heads
 
     def split_heads(self, t: Shaped[Tensor, "*axes width"], which: str) -> Shaped[Tensor, "*axes head d_head"]:
-        """Take the part of a projection's last axis that belongs to "q", "k" or "v", with an axis for heads.
+        """Return the channels of "q", "k" or "v" in a projection's last axis, with an axis for heads.
 
         The result is a view, except if several query heads share a key-value head inside one fused projection.
         """
@@ -205,7 +207,7 @@ class AttentionSite:
 
     @property
     def heads_missing(self) -> str:
-        """Why the mixer's output is not a sum over heads; empty if it is one."""
+        """Why the output of the mixer is not a sum over heads; empty if it is one."""
         if self.no_heads:
             return self.no_heads
         return f"{type(self.module).__name__} does not end in a projection over heads"
@@ -243,7 +245,7 @@ class AttentionSite:
 
 @dataclass(frozen=True, eq=False)
 class FeedForwardSite:
-    """The FFN of one block. With experts there is no single down-projection: `down_proj` is None."""
+    """The FFN of one block. In a mixture of experts, `down_proj` is None and `experts` describes the experts."""
 
     module: nn.Module
     entry: nn.Module
@@ -268,12 +270,12 @@ class FeedForwardSite:
 
     @property
     def reader(self) -> nn.Module:
-        """A module with the same input as the FFN: the stream, or the output of the norm before the FFN."""
+        """A module that has the same input as the FFN: the gate or up-projection, else the FFN itself."""
         return next((m for m in (self.gate_proj, self.up_proj) if m is not None), self.module)
 
     @property
     def memory_module(self) -> nn.Module | None:
-        """The module that holds the coefficients: the down-projection, or the whole FFN with experts."""
+        """The module at which coefficients are captured: the down-projection; the whole FFN if it has experts."""
         return self.down_proj if self.experts is None else self.module
 
     @property
@@ -295,19 +297,20 @@ class FeedForwardSite:
 
     @property
     def has_memories(self) -> bool:
-        """False for a mixture of experts whose coefficients cannot be read."""
+        """False if coefficients cannot be read, as in some mixtures of experts; `memories_missing` gives the reason."""
         return self.down_proj is not None or self.experts is not None
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One layer, as steps on the stream.
+    """One transformer block, as two sums.
 
-    resid_mid  = entry_gain * entry_norm(resid_pre) + attn_out + what the early writers add
-    resid_post = exit_gain * (middle_gain * middle_norm(resid_mid) + mlp_out + what the late writers add)
+    resid_mid  = entry_gain * entry_norm(resid_pre) + attn_out + outputs of early_writers
+    resid_post = exit_gain * (middle_gain * middle_norm(resid_mid) + mlp_out + outputs of late_writers)
 
-    Where attention and FFN are parallel, or there is only one of them, resid_mid is resid_pre and the mixer writes in
-    the second step. Gains are 1 in most families.
+    Where attention and FFN are parallel, or the block has only one of them, resid_mid is resid_pre, and attn_out is
+    added in the second sum. In most families gains are 1, and there are no such norms and no other writers (modules
+    that add to the stream).
     """
 
     path: str
@@ -341,7 +344,7 @@ class Block:
 
     @property
     def is_sequential(self) -> bool:
-        """True if the mixer writes before the FFN reads, so that there is a resid_mid."""
+        """True if the output of attention is added before the FFN reads the stream, so that there is a resid_mid."""
         return self.mixer is not None and self.feed_forward is not None and not self.parallel
 
     @property
@@ -363,7 +366,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A whole decoder: embedding, blocks, readout."""
+    """The structure of a whole decoder: its embedding, its blocks, its final norm and its head."""
 
     family: str
     blocks: tuple[Block, ...]
@@ -393,12 +396,12 @@ class Structure:
 
     @property
     def has_stream_norms(self) -> bool:
-        """True if some block normalises the stream itself."""
+        """True if some block normalises the residual stream itself, and not only the input of attention or FFN."""
         return any(b.entry_norm is not None or b.middle_norm is not None for b in self.blocks)
 
     @property
     def has_gains(self) -> bool:
-        """True if some block rescales the stream itself."""
+        """True if some block multiplies the residual stream itself by a factor."""
         return any(
             isinstance(g, Tensor) or g != 1.0
             for b in self.blocks

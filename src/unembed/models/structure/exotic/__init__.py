@@ -1,9 +1,9 @@
-"""Blocks of a few families that differ from the common shape. A reader of the common case needs none of these files.
+"""Model families whose blocks differ from the usual transformer block. For the usual ones no file here is needed.
 
-- `attention`: queries, keys and values in no known layout: behind a latent or beside a gate (`head_readings`), captured
-  at an unusual place or in an earlier layer (`values`), under two softmaxes (`differential`)
-- `stream_blocks`: the blocks of a model with several residual streams, mixed as in `several_streams`
-- `expert_storage`: experts whose weights or passes are arranged as in one family only
-- `convolution`: branches that are convolved over positions on their way to the stream
-- `handovers`: blocks whose output is multiplied by a number on its way to the next
+- `attention`: attention whose queries, keys and values have no standard layout: latent attention and output gates
+  (`head_readings`), values from an unusual module or an earlier layer (`values`), two softmaxes (`differential`)
+- `stream_blocks`: blocks of models with several residual streams; `several_streams` describes how these are mixed
+- `expert_storage`: experts whose weights are stored, or computed with, in a way that only one family uses
+- `convolution`: attention or FFN outputs that are convolved over positions before they are added to the stream
+- `handovers`: blocks whose output is multiplied by a number before the next block reads it
 """

@@ -1,4 +1,4 @@
-"""Describe what can be captured and read of an attention whose queries, keys and values have no known layout."""
+"""Describe attention modules whose queries, keys and values do not lie in their weights in a standard layout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TWO_SOFTMAXES = "its pattern is the difference of two softmaxes, so that a head 
 
 
 def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str, Projection]) -> AttentionSite:
-    """Add to the site, as far as they are found, the mixed values, what its heads read, and its scores.
+    """Add to the description what could be found: the mixed values, what the heads read, and the score formula.
 
     Args:
         mixing: the attention, which has a pattern and an out-projection over heads.
-        site: the attention as one component.
-        projections: inside it; none of their layouts gives z.
+        site: the description of the attention so far.
+        projections: the linear layers inside it, in which no standard layout was found.
     """
     outputs, norms = _inside(mixing)
     no_values = facts_of(mixing.probe.config.model_type).no_values
@@ -49,7 +49,6 @@ def _not_found(projections: Mapping[str, Projection]) -> str:
 
 
 def _inside(mixing: Mixing) -> tuple[list[Output], list[tuple[Tensor, Tensor]]]:
-    """Return the outputs of the modules inside an attention, and the inputs and outputs of its norms."""
     outputs: list[Output] = []
     norms: list[tuple[Tensor, Tensor]] = []
     for name, part in mixing.module.named_modules():
@@ -69,7 +68,6 @@ def _with_batch(t: Tensor) -> Tensor:
 def _with_values_of_another_layer(
     mixing: Mixing, site: AttentionSite, norms: list[tuple[Tensor, Tensor]], not_found: str
 ) -> AttentionSite:
-    """Add the values of an earlier layer to the site, if it mixes those (Gemma 3n and 4 share keys and values)."""
     probe = mixing.probe
     for name in reversed([p for p in probe.recording.calls if re.search(r"\bv_(norm|proj)$", p)]):
         returned = probe.recording.calls[name].returned
@@ -84,7 +82,7 @@ def _with_values_of_another_layer(
 
 
 def _with_readings(mixing: Mixing, site: AttentionSite, values: ValueSource) -> AttentionSite:
-    """Add what the heads read (a latent, or a projection shared with a gate) and their scores to the site."""
+    """Add what the heads read (a latent vector, or a projection that also returns a gate) and the score formula."""
     found = find_readings(mixing, values)
     if found is None:
         return site

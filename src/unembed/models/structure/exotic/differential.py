@@ -19,7 +19,7 @@ _LEARNED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 @dataclass(frozen=True, eq=False)
 class DifferentialPattern:
-    """How the patterns of an attention's heads follow from the softmaxes that it returns, two for each head."""
+    """How each head's attention pattern follows from the two softmaxes that differential attention computes for it."""
 
     module: nn.Module
 
@@ -32,11 +32,14 @@ class DifferentialPattern:
         return first - second + module.lambda_init
 
     def combined(self, weights: Float[Tensor, "batch twice dst src"]) -> Float[Tensor, "batch head dst src"]:
-        """Combine softmaxes to patterns, whose rows add up to 1 minus the factor and may have negative entries."""
+        """Return first softmax - factor * second softmax, for each head.
+
+        Rows add up to 1 minus the factor, and entries may be negative.
+        """
         first, second = weights.chunk(2, dim=1)
         return first - self.factor.to(weights) * second
 
 
 def differential_pattern(module: nn.Module) -> DifferentialPattern | None:
-    """Return how an attention's softmaxes combine; None if each of them is a head's pattern."""
+    """Return how an attention module combines two softmaxes per head; None if it computes only one per head."""
     return DifferentialPattern(module) if all(hasattr(module, name) for name in _LEARNED) else None

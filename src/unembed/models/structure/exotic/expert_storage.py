@@ -1,4 +1,4 @@
-"""Experts whose weights or passes are arranged in a way that only one family uses: Llama 4, DBRX and JetMoE."""
+"""Experts whose weights are stored, or used in the forward pass, as in one family only: Llama 4, DBRX and JetMoE."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ from unembed.models.structure.expert_storage import (
 
 @dataclass(frozen=True, eq=False)
 class EveryPosition(Stacked):
-    """Stacked experts that all read every position, scaled by the gate weight before the activation (Llama 4)."""
+    """Stacked expert weights of Llama 4, in which every expert processes every position.
+
+    The router's weight multiplies the expert's input, and is 0 where the expert was not chosen.
+    """
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Run the experts' forward as their class defines it, and record the activations."""
+        """Replace the experts' forward by an equal one that also records the activations, until the stack closes."""
         module: Any = self.module
 
         def forward(hidden_states: Tensor) -> Tensor:
@@ -43,7 +46,10 @@ class EveryPosition(Stacked):
         stack.enter_context(replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the pairs (position, expert) of the last pass, with the activations of each; gate weights are 1."""
+        """Return the expert, position and gate weight of each row of activations, and the activations.
+
+        Gate weights are 1 here, since the input of the expert was already multiplied by them.
+        """
         activation = current.activations[0].flatten(0, 1)
         numbers = torch.arange(len(activation), device=activation.device)
         chosen = activation.any(dim=1)  # an expert that was not chosen reads zeros
@@ -53,21 +59,21 @@ class EveryPosition(Stacked):
 
 @dataclass(frozen=True, eq=False)
 class Concatenated(ExpertStorage):
-    """Three matrices that hold the experts' rows one after another: w1 (gates), v1 (keys) and w2 (values) (DBRX)."""
+    """Three matrices with the rows of all experts one after another: w1 (gates), v1 (keys) and w2 (values) (DBRX)."""
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the values; a view if nothing is offloaded."""
+        """Return the value vectors (rows of the down-projection); a view of the weight unless it is offloaded."""
         return self._rows("w2")
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the keys ("up") or gates ("gate")."""
+        """Return the key vectors: those of the up-projection (`which="up"`) or of the gate projection ("gate")."""
         return self._rows("w1" if which == "gate" else "v1")
 
     def _rows(self, name: str) -> Tensor:
         return own(self.module.get_submodule("mlp"), name).unflatten(0, (self.n_experts, self.d_expert))
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Run each expert as its class defines it, and record the activation."""
+        """Replace the experts' forward by an equal one that also records the activations, until the stack closes."""
         glu: Any = self.module.get_submodule("mlp")
 
         def forward(x: Tensor, w1: Tensor, v1: Tensor, w2: Tensor) -> Tensor:
@@ -77,7 +83,7 @@ class Concatenated(ExpertStorage):
         stack.enter_context(replaced(glu, "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the pairs (position, expert) of the last pass, with the activations of each."""
+        """Return the expert, position and gate weight of each row of activations, and the activations."""
         assert current.chosen is not None and current.weights is not None
         expert, position, slot = ordered(current.chosen, "slots")
         return (expert, position, current.weights[position, slot]), torch.cat(current.activations)
@@ -85,19 +91,22 @@ class Concatenated(ExpertStorage):
 
 @dataclass(frozen=True, eq=False)
 class ParallelModules(ExpertStorage):
-    """Two modules of stacked weights, `input_linear` (gates, then keys) and `output_linear`, and a router (JetMoE)."""
+    """JetMoE's experts: a router and two modules with stacked weights.
+
+    `input_linear` holds the gates, then the keys, of each expert; `output_linear` holds the values.
+    """
 
     def values(self) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the values; a view if nothing is offloaded."""
+        """Return the value vectors (rows of the down-projection); a view of the weight unless it is offloaded."""
         return own(self.module.get_submodule("output_linear")).transpose(1, 2)
 
     def keys(self, which: str) -> Float[Tensor, "expert d_expert d_model"]:
-        """Return the keys ("up") or gates ("gate")."""
+        """Return the key vectors: those of the up-projection (`which="up"`) or of the gate projection ("gate")."""
         both = own(self.module.get_submodule("input_linear"))
         return both.chunk(2, dim=1)[0 if which == "gate" else 1]
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Record what the router returns and what the down-projections receive."""
+        """Record the router's output and the input of the down-projections, until the stack closes."""
 
         def route(_module: nn.Module, _args: Any, output: Any) -> None:
             _, position, weight, counts, _ = output
@@ -112,13 +121,13 @@ class ParallelModules(ExpertStorage):
         stack.callback(self.module.get_submodule("output_linear").register_forward_pre_hook(read).remove)
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the pairs (position, expert) of the last pass, with the activations of each."""
+        """Return the expert, position and gate weight of each row of activations, and the activations."""
         assert current.pairs is not None
         return current.pairs, current.activations[0]
 
 
 def unusual_storages_of(ffn: nn.Module, path: str, module: nn.Module) -> Iterator[tuple[str, list[ExpertStorage]]]:
-    """Yield the path of the module with the experts, and how it stores them, for FFNs like DBRX's and JetMoE's."""
+    """Yield the path of a module that has experts as in DBRX or JetMoE, and how it stores them."""
     w2, output = getattr(module, "w2", None), getattr(getattr(module, "output_linear", None), "weight", None)
     if isinstance(w2, Tensor) and w2.dim() == 2 and path.endswith("mlp"):
         outer = path.rpartition(".")[0]

@@ -11,16 +11,16 @@ from unembed.models.structure.structure import Block
 
 
 def with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor) -> tuple[list[Block], Tensor]:
-    """Return the blocks with the factors of their outputs, and the last stream.
+    """Return the blocks, each with the factor of its output, and the last stream as the final norm reads it.
 
     Args:
         probe: the model and its dry run.
-        blocks: in order.
-        last: what the last one returned.
-        read: what the final norm was given.
+        blocks: the blocks in order.
+        last: what the last block returned.
+        read: the input of the final norm.
 
     Raises:
-        ModelNotUnderstood: the next block reads something else.
+        ModelNotUnderstood: a block's input is not the output of the block before it, times a number.
     """
     mended = []
     for block, after in zip(blocks, [*blocks[1:], None], strict=False):

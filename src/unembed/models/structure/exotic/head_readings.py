@@ -1,8 +1,11 @@
-"""Describe what heads read if no single matrix shows it: behind a latent, or beside a gate in one projection.
+"""Describe how heads read queries, keys and values where a projection of the stream does not give them directly.
 
-Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) reads keys and values as W_U norm(W_D x). With the norm's
-scale fixed at its value in the run, this is linear; by weights alone it is linear up to that scale. A key has two
-parts: a content part, which passes the latent's norm, and a rotary part, shared by all heads, which does not.
+Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) computes keys and values as W_U norm(W_D x). With the
+norm's scale fixed at its value in one forward pass, this is linear in x; from the weights alone it is known up to that
+scale. A key is a content vector, which depends on the normalised latent, joined to a rotary vector, which does not and
+which all heads share.
+
+In other models, one projection returns the queries and an output gate.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from unembed.models.structure.structure import ValueSource
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """A narrow vector between the stream and the heads: some columns of a projection of the stream, normalised."""
+    """A low-dimensional vector between stream and heads: some columns of a projection of the stream, normalised."""
 
     module: nn.Module
     start: int
@@ -36,7 +39,10 @@ class Latent:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One part of every head's query, key or value: some channels of each head's slice of a projection's output."""
+    """A range of channels of every head's query, key or value.
+
+    It is a slice of the output of one projection, of which each head has an equal share of the channels.
+    """
 
     module: nn.Module | None
     """The projection that reads the stream, or the latent; None where the latent itself is the part."""
@@ -49,20 +55,21 @@ class Reading:
 
     @property
     def width(self) -> int:
-        """The number of channels of a head in this part."""
+        """The number of channels of each head in this range."""
         return self.stop - self.start
 
     def split(self, t: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes head part"]:
-        """Take the part of each head from an output, or from the last axis of a matrix."""
+        """Take this range of each head's channels from a projection's output, or from the last axis of its matrix."""
         part = t.unflatten(-1, (self.n_heads, -1))[..., self.start : self.stop]
         return part if self.factor == 1.0 else part * self.factor
 
 
 @dataclass(frozen=True, eq=False)
 class HeadReadings:
-    """How queries, keys and values are read if they are not one matrix each.
+    """How queries, keys and values are computed where none of them is one matrix times the stream.
 
-    In a query and a key, the rotated parts come first, regardless of their order in the model; scores are the same.
+    Queries and keys are joined from several channel ranges, rotary channels first, whatever the order in the model; the
+    scores q . k are the same.
     """
 
     parts: Mapping[str, tuple[Reading, ...]]
@@ -71,13 +78,13 @@ class HeadReadings:
 
     @property
     def has_latent_keys(self) -> bool:
-        """True if a key has parts that pass different norms."""
+        """True if a key is joined from ranges that are normalised by different norms."""
         return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """One module inside the attention with its input and output, each (pos, width)."""
+    """A module inside the attention with its recorded input and output, each (pos, width)."""
 
     path: str
     module: nn.Module
@@ -87,7 +94,7 @@ class _Call:
 
 @dataclass(frozen=True, eq=False)
 class ReadHeads:
-    """Queries and keys of a dry run as the readings give them, with the rotary channels first."""
+    """Queries and keys of the recorded forward pass, as the description gives them, with the rotary channels first."""
 
     readings: HeadReadings
     q: Float[Tensor, "pos q_width"]
@@ -96,9 +103,10 @@ class ReadHeads:
 
 
 def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
-    """Find what queries, keys and values read, if values were found at `source`; None if unknown.
+    """Find how queries, keys and values are computed from the stream, given the module that returns the values.
 
-    The result reproduces the dry run's values by construction; the caller checks queries and keys on the pattern.
+    The values of the recorded forward pass are reproduced by construction; the caller checks queries and keys against
+    the attention pattern. None if values or keys are computed in an unknown way.
     """
     probe = mixing.probe
     x = probe.recording.given(mixing.path)
@@ -135,10 +143,10 @@ def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
 
 
 def _projection_behind(norm: _Call, linear: Mapping[str, _Call], d_head: int) -> _Call | None:
-    """Find the projection whose heads a norm without a gain divides by their sizes (Gemma 4).
+    """Return the projection whose output a norm without gain divides by each head's root mean square (Gemma 4).
 
-    It is None if the norm has a gain. Divided by such a norm, a head's value at a position is the linear value times a
-    number.
+    After such a norm, a head's value at a position is the projection's output times a number. None if the norm has a
+    gain.
     """
     given, returned = (t.double() for t in (norm.given, norm.returned))
     size = (given * returned).sum(-1, keepdim=True) / returned.square().sum(-1, keepdim=True).clamp_min(1e-30)
@@ -159,13 +167,13 @@ def _calls(mixing: Mixing) -> Iterator[_Call]:
 
 @dataclass(frozen=True, eq=False)
 class _Into:
-    """What lies between the stream and a projection: nothing (None), or a latent."""
+    """What lies between the stream and a projection: a latent vector, or nothing (None)."""
 
     latent: Latent | None
 
 
 def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call], norms: list[_Call]) -> _Into | None:
-    """Find how a projection's input is computed from the stream; None if in an unknown way."""
+    """Return what lies between the stream and a projection's input; None if it is something unknown."""
     if given.shape == x.shape and torch.equal(given, x):
         return _Into(None)
     for norm in norms:
@@ -186,7 +194,7 @@ def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call],
 
 
 def _columns(part: Tensor, whole: Tensor) -> int | None:
-    """Return the first column of `part` inside `whole`, at its start or end; None if it is not there."""
+    """Return the column of `whole` at which `part` starts, if it is its first or last columns; else None."""
     width = part.shape[-1]
     if len(part) != len(whole):
         return None
@@ -265,7 +273,7 @@ def _reads(call: _Call, x: Tensor) -> bool:
 
 
 def _captured(reading: Reading, outputs: Mapping[nn.Module, Tensor], n_heads: int) -> Float[Tensor, "pos head width"]:
-    """Take a part of the heads from what a module returned in the dry run."""
+    """Return a reading's channels of each head in the recorded forward pass."""
     if reading.module is not None:
         heads = reading.split(outputs[reading.module])
     else:

@@ -1,11 +1,12 @@
-"""Models with several residual streams, and how these are mixed: hyper-connections and AltUp.
+"""Models with several residual streams, and how they mix them: hyper-connections and AltUp.
 
-Every position holds n vectors instead of one. A branch reads a mixture of them, its output is written to all of them,
-and the weights of both steps depend on the position. With the weights of a run ("frozen"), all of this is linear, so a
-direction at the end of the model corresponds to one direction for each stream in front of a block.
+Such a model has n vectors at every position instead of one. Attention or an FFN reads a weighted mixture of them, its
+output is added to each with a weight, and these weights depend on the position. With the weights of one forward pass
+taken as constants, all of this is linear, so a direction at the end of the model corresponds to one direction for each
+stream before a block.
 
-A stream is read as the model reads it at its end: the streams of any layer are combined as after the last layer, which
-is what an early exit there would pass to the final norm.
+To read the streams at a layer, they are combined as after the last layer, which is what an early exit there would pass
+to the final norm.
 
 Source: Zhu et al. 2024, "Hyper-Connections"; Baykal et al. 2023, "Alternating Updates for Efficient Transformers".
 """
@@ -27,7 +28,10 @@ EachStream = Float[Tensor, "*pos stream d_model"]
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """The directions of one block: for what its branches write, and for each stream that enters it."""
+    """The directions at one block whose dot products with what is added add up to one quantity at the model's end.
+
+    There is one direction for the output of attention, one for that of the FFN, and one for each stream that enters.
+    """
 
     attention: Float[Tensor, "*pos d_model"]
     ffn: Float[Tensor, "*pos d_model"]
@@ -37,7 +41,7 @@ class Pulled:
 
 
 class Streams(ABC):
-    """How one model stores, mixes and combines its streams."""
+    """How a model with several residual streams stores, mixes and combines them."""
 
     count: int
 
@@ -51,25 +55,25 @@ class Streams(ABC):
 
     @abstractmethod
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """Convert a direction at the end to the equivalent direction in each stream that leaves the last block."""
+        """Convert a direction at the input of the final norm to the equivalent direction for each stream before it."""
 
     @abstractmethod
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Convert directions behind a block to those of its writers and of the streams that enter it.
+        """Convert directions for the streams after a block to those for its outputs and for the streams before it.
 
         Args:
-            leaving: the directions of the streams that leave it.
-            entering: the streams that entered it in the run.
-            middle: what `middle_of` captured: the streams before the FFN, or the vector behind it.
+            leaving: the directions for the streams that leave the block.
+            entering: the streams that entered the block in the forward pass.
+            middle: what `middle_of` returned: the streams before the FFN, or the active stream after it.
         """
 
     @abstractmethod
     def middle_module(self, layer: int) -> nn.Module:
-        """Return the module whose input is the block's state before its FFN."""
+        """Return the module whose input is needed to go back through the block: it is captured in the forward pass."""
 
     @abstractmethod
     def middle_of(self, t: Tensor) -> Tensor:
-        """Return what that module received, with positions as the first axes."""
+        """Return the captured input of `middle_module`, with positions as the first axes."""
 
 
 def _flattened(t: EachStream) -> tuple[Float[Tensor, "1 pos stream d_model"], torch.Size]:
@@ -77,9 +81,9 @@ def _flattened(t: EachStream) -> tuple[Float[Tensor, "1 pos stream d_model"], to
 
 
 def _called(module: nn.Module, *args: Tensor) -> Any:
-    """Return a module's own computation, without the hooks of a capture but with those that move weights.
+    """Call a module without the hooks that capture activations, but with those that load offloaded weights.
 
-    Its results are on the device of the first argument, wherever the module is.
+    Its results are moved to the device of the first argument.
     """
     out, device = module.forward(*args), args[0].device
     return out.to(device) if isinstance(out, Tensor) else tuple(t.to(device) for t in out)
@@ -89,13 +93,13 @@ class HyperConnections(Streams):
     """Streams mixed by one module for each branch (DeepSeek-V4, HY-V4, Qwen 4): post_k out + sum_j comb_jk x_j."""
 
     def __init__(self, count: int, mixers: list[tuple[nn.Module, nn.Module]], head: Any, flat: bool) -> None:
-        """Keep the modules.
+        """Store the modules.
 
         Args:
-            count: how many streams there are.
-            mixers: for each block the module before attention and the one before the FFN.
-            head: the module that puts the streams together at the end.
-            flat: True where the streams lie side by side in one axis.
+            count: the number of streams.
+            mixers: for each block, the mixing module before attention and the one before the FFN.
+            head: the module that combines the streams after the last block.
+            flat: True where the streams are concatenated along the channel axis.
         """
         self.count, self._mixers, self._head, self._flat = count, mixers, head, flat
 
@@ -113,7 +117,7 @@ class HyperConnections(Streams):
         return _called(self._head, given).reshape(*shape, streams.shape[-1])
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """Return u times the weight of each stream (one number, or one for each channel)."""
+        """Return u times the weight of each stream in the combination at the end (one number, or one per channel)."""
         return u[..., None, :] * self._end_weights(streams).to(u.dtype)
 
     def _end_weights(self, streams: EachStream) -> Float[Tensor, "*pos stream width"]:
@@ -142,7 +146,7 @@ class HyperConnections(Streams):
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """Convert directions behind one branch to the branch's own direction and those in front of it."""
+        """Return the direction for the output of attention or FFN, and those for the streams before it."""
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)
         post = next(t for t in reversed(returned) if t.shape == (*given.shape[:2], n))
@@ -155,7 +159,7 @@ class HyperConnections(Streams):
         return written, mixing @ leaving
 
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Go back through the FFN's mixing, then through attention's."""
+        """Convert the directions back through the mixing around the FFN, then through that around attention."""
         attention_mixer, ffn_mixer = self._mixers[layer]
         ffn, between = self._pulled(ffn_mixer, leaving, middle)
         attention, before = self._pulled(attention_mixer, between, entering)
@@ -163,18 +167,18 @@ class HyperConnections(Streams):
 
 
 class AltUp(Streams):
-    """Several streams (Gemma 3n): the block reads one; all are predicted before it and corrected after it."""
+    """Several streams (Gemma 3n): a block reads one of them; all are predicted before it, and corrected after it."""
 
     def __init__(self, decoder: Any, blocks: list[Any], config: Any) -> None:
         self.count, self._active = config.altup_num_inputs, config.altup_active_idx
         self._decoder, self._blocks = decoder, blocks
 
     def split(self, t: Tensor) -> Float[Tensor, "batch pos stream d_model"]:
-        """Return the streams, which are the first axis of the tensor that is passed from block to block."""
+        """Return the streams, which are the first axis of the tensor that is passed from block to block, as axis -2."""
         return t.movedim(0, -2)
 
     def _projected(self, streams: EachStream) -> list[Tensor]:
-        """Return the streams as the end reads them: all but the first projected, and scaled to its length."""
+        """Return the first stream, and the others projected and scaled to the first one's root mean square."""
         first = streams[..., 0, :]
         length = first.square().mean(dim=-1, keepdim=True) ** 0.5
         out = [first]
@@ -184,11 +188,11 @@ class AltUp(Streams):
         return out
 
     def collapsed(self, streams: EachStream) -> Float[Tensor, "*pos d_model"]:
-        """Return the mean of the streams, each projected and scaled to the length of the first."""
+        """Return the mean of the streams, each projected and scaled to the root mean square of the first."""
         return torch.stack(self._projected(streams)).mean(dim=0)
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """Pull u through each stream's projection, with the scaling to the first's length frozen."""
+        """Multiply u by each stream's projection, with the scaling to the first stream's size taken as constant."""
         length = streams[..., 0, :].square().mean(dim=-1, keepdim=True) ** 0.5
         out = [(u / self.count).expand(streams.shape[:-2] + u.shape[-1:])]
         for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
@@ -206,7 +210,7 @@ class AltUp(Streams):
         return t
 
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Go back through the correction, the block, and the prediction.
+        """Convert the directions back through the correction, the block, and the prediction.
 
         With P the predictions, a the active stream, r = sqrt(1/2) and c the correction's weights, a block computes mid
         = r (P_a + attention + laurel), out = mid + ffn, x_k' = P_k + c_k (out - P_a), and adds the per-layer input to
@@ -226,7 +230,7 @@ class AltUp(Streams):
 
 
 def streams_of(decoder: nn.Module, blocks: list[nn.Module], config: Any) -> Streams | None:
-    """Return how a model mixes its streams; None for a model with one stream, or with an unknown kind."""
+    """Return how a model mixes its streams; None if it has only one, or mixes them in an unknown way."""
     first = next(iter(blocks), None)
     if hasattr(first, "altup"):
         return AltUp(decoder, blocks, config)

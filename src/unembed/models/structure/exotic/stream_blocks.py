@@ -1,7 +1,7 @@
-"""Resolve the blocks of a model with several streams on a dry run's tensors.
+"""Describe the blocks of a model with several residual streams, from a recorded forward pass.
 
-With several streams, the sum of a block cannot be solved for. So each branch is the module that the family's mixing
-reads (`several_streams`), and the sum of an attribution checks the whole.
+Which modules add to the streams cannot be solved for here. They are the ones that the family's mixing
+(`several_streams`) reads; an attribution, whose terms must add up to the logit, checks the result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def stream_blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, stream
 
 
 def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Streams) -> Block:
-    """Resolve one block, whose branches are the modules that the family's mixing reads."""
     name = next((n for n in _MIXERS if f"{path}.{n}" in probe.recording.calls), None)
     ffn_path = ffn_path_of(probe, path, module)
     if name is None or ffn_path is None:
@@ -62,7 +61,7 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
 
 
 def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str | None) -> BlockWriter:
-    """Describe one branch; if a norm is named, the branch is written behind that norm."""
+    """Describe an attention or FFN module; if `norm` is given, the output of that norm is what is added."""
     raw = probe.recording.returned(source)
     if raw is None:
         raise probe.fail(f"block {path}", f"{source} returned no tensor")
@@ -71,7 +70,6 @@ def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str |
 
 
 def _read(probe: Probe, path: str, ffn_path: str) -> Tensor:
-    """Return the input of the FFN, before its norm if it has one."""
     read = probe.recording.given(ffn_path)
     assert read is not None
     read = read.view(1, -1, read.shape[-1])
@@ -93,7 +91,7 @@ def _others(
 
 
 def _opaque(site: Site) -> Site:
-    """Mark the site's norm as one that cannot be folded, because its input is not one stream."""
+    """Mark the norm before attention or FFN as one that cannot be folded, because it does not read one stream."""
     norm = site.pre_norm
     module, path, width = (
         (site.module, site.module.__class__.__name__, 0) if norm is None else (norm.module, norm.path, norm.width)
@@ -102,14 +100,14 @@ def _opaque(site: Site) -> Site:
 
 
 def check_end(probe: Probe, last_block: str, streams: Streams, last: Tensor) -> None:
-    """Refuse a model that does not combine its streams at the end as described.
+    """Refuse a model whose way to combine its streams at the end is not the one described here.
 
     Args:
         last_block: the path of the last block.
         last: what the final norm was given.
 
     Raises:
-        ModelNotUnderstood: the collapsed streams, or their weights, differ from the input of the final norm.
+        ModelNotUnderstood: the combined streams are not the input of the final norm.
     """
     leaving = probe.recording.returned(last_block)
     assert leaving is not None

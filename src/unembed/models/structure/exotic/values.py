@@ -1,4 +1,4 @@
-"""Find where the values that a pattern mixes can be captured, if queries, keys and values have no known layout."""
+"""Find a module whose output is an attention's values, where queries, keys and values have no standard layout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ Output = tuple[nn.Module, int, Tensor]
 def find_values(
     mixing: Mixing, outputs: Sequence[Output], norms: Sequence[tuple[Tensor, Tensor]], tolerance: float
 ) -> ValueSource | None:
-    """Find where values can be captured that give z, up to a number or a gate.
+    """Return which module's output, mixed by the attention pattern, gives z (the input of the out-projection).
+
+    A constant factor, a norm or a gate may come between the mixed values and z.
 
     Args:
         mixing: an attention with a pattern and z.
         outputs: the outputs of the modules inside the attention.
-        norms: what the norms inside the attention were given and returned, each (1, pos, ...).
+        norms: the input and output of each norm inside the attention, each (1, pos, ...).
         tolerance: the largest relative error.
     """
     mixed = list(_mixed(mixing, outputs))
@@ -37,7 +39,7 @@ def find_values(
 
 
 def _mixed(mixing: Mixing, outputs: Sequence[Output]) -> Iterator[tuple[ValueSource, Float[Tensor, "pos width"]]]:
-    """Yield every way to read values from an output, and the pattern's mixture of them."""
+    """Yield each way to read an output as values, with the attention pattern times these values."""
     assert mixing.pattern is not None
     n_heads, pos = mixing.pattern.shape[:2]
     for module, item, out in outputs:
@@ -55,7 +57,7 @@ def _ungated(
     norms: Sequence[tuple[Tensor, Tensor]],
     tolerance: float,
 ) -> ValueSource | None:
-    """Find the source whose mixture is z up to a number, or is the input of a norm that returned z."""
+    """Return the values whose mixture is z times a number, or is the input of a norm that returned z times a number."""
     z = mixing.z
     assert z is not None
     alike = [(g.reshape(z.shape), out.reshape(z.shape)) for g, out in norms if g.numel() == out.numel() == z.numel()]
@@ -73,7 +75,7 @@ def _ungated(
 def _gated(
     mixing: Mixing, mixed: Sequence[tuple[ValueSource, Tensor]], outputs: Sequence[Output], tolerance: float
 ) -> ValueSource | None:
-    """Find the source whose mixture is z up to a factor of each position and head, or of each channel."""
+    """Return the values whose mixture is z up to a gate: one factor per position and head, or per channel."""
     z, n_heads, d_head = mixing.z, mixing.n_heads, mixing.d_head
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
@@ -110,7 +112,7 @@ def _fits(source: ValueSource, out: Tensor, pos: int) -> bool:
 def _gate_candidates(
     outputs: Sequence[Output], n_heads: int, d_head: int, pos: int
 ) -> Iterator[Float[Tensor, "pos width"]]:
-    """Yield every projection's output that could be a gate of z, for each channel or head, through every activation."""
+    """Yield every projection output that could be a gate of z (per channel or head), after each activation function."""
     for _, _, out in outputs:
         if out.dim() != 3 or out.shape[:2] != (1, pos):
             continue
