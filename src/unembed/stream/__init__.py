@@ -1,7 +1,6 @@
-"""Run the real model while watching or editing it.
+"""Run the model, record its activations, and change them, with hooks on its modules.
 
-The package answers "what were the tensors, and what if one had been different?" with hooks on the live modules.
-Interpreting the tensors is left to the packages above it.
+Interpreting the recorded tensors is left to the packages above this one.
 """
 
 from __future__ import annotations

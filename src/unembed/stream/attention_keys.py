@@ -1,7 +1,8 @@
-"""The keys and values of a run, so that a later pass of its last position alone attends to the earlier ones.
+"""Record the keys and values of one forward pass, so that later passes of its last position can attend to them.
 
-What changes at the last position of a prompt changes no key or value before it. So a pass of that position alone, with
-the keys and values that the unchanged run computed at the others, gives the logits of a pass of the whole prompt.
+A change at the last position of a prompt does not change any earlier key or value. So a pass of that position alone,
+with the keys and values that the unchanged pass computed at the others, gives the same logits as a pass of the whole
+prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from unembed.stream.hooks import accepts_argument
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What the queries of one layer attended to in a run of one prompt."""
+    """The keys, the values and the mask of one layer in a forward pass of one prompt."""
 
     key: Float[Tensor, "1 kv_head pos d_qk"]
     """After the rotation."""
@@ -32,7 +33,10 @@ class Attended:
 
 
 def keeps_keys(lm: Decoder) -> bool:
-    """Tell whether every mixer of the model is attention through a function that it looks up at each call."""
+    """Tell whether the keys and values of this model can be recorded with `keep_keys`.
+
+    They can if all its token mixers are attention modules that look up their attention function at each call.
+    """
     sites = [block.mixer for block in lm.structure.blocks if block.mixer is not None]
     return (
         lm.structure.streams is None
@@ -44,9 +48,9 @@ def keeps_keys(lm: Decoder) -> bool:
 
 
 def keep_keys(stack: ExitStack, lm: Decoder) -> dict[int, Attended]:
-    """Return what collects, by layer, the keys and values of the model's next pass until the stack closes.
+    """Record the keys and values of the model's next forward pass, until the stack closes.
 
-    The model must keep keys (`keeps_keys`). Memory: the keys and values of the pass.
+    Returns a dict by layer, which the pass fills. The model must fulfil `keeps_keys`.
     """
     kept: dict[int, Attended] = {}
 
@@ -66,10 +70,10 @@ def keep_keys(stack: ExitStack, lm: Decoder) -> dict[int, Attended]:
 
 @contextmanager
 def attending_to(lm: Decoder, kept: dict[int, Attended], position: int) -> Iterator[None]:
-    """A context in which passes of one position attend to the kept keys and values before it, and to their own.
+    """A context in which passes of one position attend to recorded keys and values before it, and to their own.
 
     Raises:
-        KeyError: those of a layer were not kept.
+        KeyError: the keys of a layer were not recorded.
     """
 
     def joining(seen: Attended, function: Attend) -> Attend:

@@ -1,9 +1,9 @@
-"""Return the attention weights of chosen layers, while all other layers stay on the fast path.
+"""Return the attention weights of chosen layers, while all other layers use fused kernels.
 
-Fused kernels never form the weights. If a family looks up its attention function in the config at every call, only the
-requested layers use the eager function. If it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass runs
-eagerly. If only one destination position is wanted, the eager function computes this one row beside the fused kernel,
-so that memory grows with the number of tokens and not with its square.
+Fused kernels never store the weights. If a family looks up its attention function in the config at every call, only the
+requested layers use the eager function. If it does not (GPT-J, GPT-Neo, Bloom, MPT, Falcon), the whole pass uses eager
+attention. If only one destination position is wanted, the eager function computes this one row in addition to the fused
+kernel, so that memory grows with the number of tokens and not with its square.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
     """A context in which the attention modules of these layers return their weights.
 
     Args:
-        row: only this destination position is wanted. Where the family allows it, the weights have this row alone.
+        row: the only destination position that is needed. If possible, only this row of the weights is returned.
 
     Yields:
         Extra arguments for the model's forward.
@@ -71,12 +71,12 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
 
 
 def own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
-    """Return the eager function that the module's forward falls back to; None if its name is not the usual one."""
+    """Return the eager attention function in the module's source file; None if it does not have the usual name."""
     return inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
 
 
 def leaves_kernels(lm: Decoder, layers: Sequence[int]) -> bool:
-    """Tell whether the weights of one position can be had in these layers while all outputs come from fused kernels."""
+    """Tell whether the weights of one position can be returned while all outputs still come from fused kernels."""
     sites = [lm.structure.blocks[layer].attention for layer in layers]
     if any(s.scores.alibi_slopes is not None for s in sites) and facts_of(lm.structure.family).eager_alibi_is_doubled:
         return False
@@ -84,7 +84,7 @@ def leaves_kernels(lm: Decoder, layers: Sequence[int]) -> bool:
 
 
 def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
-    """Tell whether the weights of one position can be computed beside the fused kernel."""
+    """Tell whether the weights of one position can be computed in addition to the fused kernel."""
     return lm.hf.config._attn_implementation == "sdpa" and own_eager_function(module) is not None
 
 
@@ -92,8 +92,7 @@ def _can_return_a_row(lm: Decoder, module: nn.Module) -> bool:
 def _row_module(module: nn.Module, row: int) -> Iterator[None]:
     """A context in which one attention module also returns the weights of one destination position.
 
-    Its output still comes from the fused kernel; only the weights come from the eager function, which is given one
-    query.
+    Its output still comes from the fused kernel; the eager function computes only the weights, from one query.
     """
     eager_function = own_eager_function(module)
     assert eager_function is not None
@@ -123,11 +122,11 @@ def _row_module(module: nn.Module, row: int) -> Iterator[None]:
 
 @contextmanager
 def attending_by(module: nn.Module, name: str, make: Callable[[Attend], Attend]) -> Iterator[None]:
-    """A context in which an attention module that looks up its function calls another one.
+    """A context in which an attention module calls another attention function.
 
     Args:
-        name: what the other function is called; one of the same name must not be in use.
-        make: the other function, from the module's present one.
+        name: a name for the other function, which must not be in use for this module.
+        make: takes the module's present function and returns the other one.
     """
     # A family may have an instance of its own (Doge), with its own entries.
     functions = inspect.unwrap(type(module).forward).__globals__.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
@@ -148,10 +147,10 @@ def attending_by(module: nn.Module, name: str, make: Callable[[Attend], Attend])
 
 
 def forward_with_scores(lm: Decoder, layer: int, callback: Callable[[Tensor], None]) -> Callable[..., Any]:
-    """Return a forward of the layer's attention that also passes its scores to a callback.
+    """Return a forward for the layer's attention that also passes its scores (before the softmax) to a callback.
 
-    The layer must run the eager attention. `PointMissing` is raised where the family applies no softmax to scores of
-    the pattern's shape.
+    The layer must use eager attention. The forward raises `PointMissing` if the attention applies no softmax to scores
+    with the shape of its weights.
     """
     forward = lm.structure.blocks[layer].attention.module.forward
 
@@ -186,7 +185,10 @@ class _SoftmaxInputs(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def scores_of(self, pattern: Tensor) -> Tensor | None:
-        """Return the last recorded softmax input that fits the pattern; extra columns belong to attention sinks."""
+        """Return the last recorded softmax input with the shape of the attention weights, or None.
+
+        Extra columns, which belong to attention sinks, are cut off.
+        """
         batch, heads, dst, src = pattern.shape
         for scores in reversed(self._inputs):
             if scores.numel() == pattern.numel():
@@ -198,7 +200,7 @@ class _SoftmaxInputs(TorchFunctionMode):
 
 @contextmanager
 def _eager_module(module: nn.Module) -> Iterator[None]:
-    """A context in which one attention module runs eagerly, with its own config and an additive mask."""
+    """A context in which one attention module uses eager attention, with a copy of its config and an additive mask."""
     config = module.config
     own: Any = copy.copy(config)
     own._attn_implementation_internal = "eager"
@@ -223,9 +225,9 @@ def _eager_module(module: nn.Module) -> Iterator[None]:
 
 
 def _additive(mask: Any, hidden: Any) -> Any:
-    """Convert a mask for a fused kernel (where None means causal) to the one that eager attention adds to the scores.
+    """Convert the mask for a fused kernel (None means causal) to the mask that eager attention adds to the scores.
 
-    ZAYA's attention is given two masks by name, and the pattern has the one named "causal".
+    ZAYA's attention receives two masks by name; the one named "causal" is converted.
     """
     if isinstance(mask, dict):
         return {**mask, "causal": _additive(mask.get("causal"), hidden)}

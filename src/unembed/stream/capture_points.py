@@ -1,4 +1,4 @@
-"""The table of capture points: which module holds each tensor, and how to read and replace it."""
+"""The table of capture points: which module's input or output each one is, and how to read and replace it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unembed.stream.interventions import Rows
 
 
 class ForwardPass:
-    """A forward pass with hooks: extra arguments for the model, and the shape of the current batch."""
+    """A forward pass with hooks: extra arguments for the model, and the shape and positions of the current batch."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
@@ -32,7 +32,7 @@ class ForwardPass:
         """For layers of experts with edited coefficients: which coefficients, and their new values."""
 
     def begin(self, given: Tensor | None, kwargs: dict[str, Any]) -> None:
-        """Record the batch, the padding and how many positions a cache already holds."""
+        """Record the shape of the batch, its padding, and the number of positions that are already in the cache."""
         self.edited.clear()
         if given is not None:
             self.shape = (given.shape[0], given.shape[1])
@@ -48,13 +48,13 @@ class ForwardPass:
             self.rows = Rows(real[:, seen : seen + self.shape[1]], seen - padding)
 
     def by_position(self, t: Tensor) -> Tensor:
-        """Return the tensor as (batch, pos, ...), also for modules that flatten the two."""
+        """Return the tensor as (batch, pos, width), also if the module flattens batch and position."""
         return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
 
 
 @dataclass(frozen=True)
 class CapturePoint:
-    """Where and how one tensor is captured: a row of the table below."""
+    """How one named tensor of a block is captured: at which module, and whether it is the input or the output."""
 
     module: Callable[[Decoder, Block], nn.Module | None]
     """The module; None where the layer does not have the point."""
@@ -100,20 +100,20 @@ def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
 
 
 def _half(t: Tensor, block: Block, which: str) -> Tensor:
-    """Take the gate or up branch from the output of a projection that may hold both."""
+    """Return the gate or up channels of the output of a projection that may compute both."""
     assert block.feed_forward is not None
     return block.feed_forward.half(t, which)
 
 
 def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
-    """Return a function that finds the module which projects to queries, keys or values (None if there is none)."""
+    """Return a function that finds the query, key or value projection of a block (None if there is none)."""
     return lambda _lm, b: (
         None if b.mixer is None or b.mixer.head_layout is None else getattr(b.mixer.head_layout, which)
     )
 
 
 def _projected(which: str) -> CapturePoint:
-    """Describe queries, keys or values by head as a capture point at the output of their projection."""
+    """Return the capture point of queries, keys or values by head, at the output of their projection."""
 
     def split(t: Tensor, block: Block) -> Tensor:
         return block.attention.split_heads(t, which)
@@ -145,7 +145,7 @@ def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
 def _put_back_added(
     new: Tensor, own: Tensor, block: Block, norm: Norm | None, multiplier: float, constant: Tensor | None = None
 ) -> Tensor:
-    """Compute what a module must return so that `new` is added; unchanged numbers are returned without rounding."""
+    """Return the module output for which `new` is added to the stream; unchanged elements are not rounded."""
     new = new.reshape(own.shape)
     if multiplier == 1.0 and constant is None and not isinstance(norm, ChannelGain):
         return new
@@ -154,14 +154,14 @@ def _put_back_added(
 
 
 def _added(t: Tensor, norm: Norm | None, multiplier: float, constant: Tensor | None = None) -> Tensor:
-    """Compute what is added to the stream from what the module returns."""
+    """Return the vector that is added to the stream, given the module's output."""
     t = norm.applied(t) if isinstance(norm, ChannelGain) else t
     t = t if multiplier == 1.0 else t * multiplier
     return t if constant is None else t + constant.to(t.device)
 
 
 def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
-    """Compute what a module must return so that its gain for each channel turns it into `new`."""
+    """Return the module output that becomes `new` after the gain and shift of each channel."""
     if not isinstance(norm, ChannelGain):
         return new
     if bool((norm.gains == 0).any()):
@@ -170,7 +170,7 @@ def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
 
 
 def _put_back_columns(columns: Callable[[Tensor, Block], Tensor]) -> Callable[[Tensor, Tensor, Block], Tensor]:
-    """Return a function that writes the point back into its columns of a projection's output."""
+    """Return a function that writes a replaced tensor into its columns of a projection's output."""
 
     def put_back(new: Tensor, own: Tensor, block: Block) -> Tensor:
         at = columns(torch.arange(own.shape[-1], device=own.device), block).flatten()
@@ -229,7 +229,7 @@ def _no_values(block: Block) -> tuple[str, str]:
 
 
 def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    """Return the stream between blocks; several streams are combined as they are after the last layer."""
+    """Return the residual stream; several streams are combined as they are after the last layer."""
     return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
 
 
@@ -351,10 +351,10 @@ OF_WEIGHTS = ("scores", "pattern")
 
 
 def capture_point(point: str) -> CapturePoint:
-    """Return the table row of a point.
+    """Return the description of a capture point, given its name.
 
     Raises:
-        InvalidInput: there is no such point.
+        InvalidInput: there is no capture point of this name.
     """
     if point in _ROWS:
         return _ROWS[point]
@@ -380,10 +380,10 @@ def _added_by(writer: Writer | None, t: Tensor, block: Block, current: ForwardPa
 
 
 def has_point(lm: Decoder, point: str, layer: int) -> bool:
-    """Tell whether a layer has a point.
+    """Tell whether a layer has the tensor of a capture point.
 
     Raises:
-        InvalidInput: no model has such a point.
+        InvalidInput: there is no capture point of this name.
     """
     block = lm.structure.blocks[layer]
     if point in OF_WEIGHTS:
@@ -392,10 +392,10 @@ def has_point(lm: Decoder, point: str, layer: int) -> bool:
 
 
 def require_point(lm: Decoder, point: str, layer: int) -> None:
-    """Refuse a point that this layer does not have.
+    """Refuse a capture point whose tensor this layer does not have.
 
     Raises:
-        InvalidInput: no model has such a point.
+        InvalidInput: there is no capture point of this name.
         PointMissing: the model or layer has no such tensor.
         Unsupported: the layer has an FFN without memories.
     """

@@ -1,8 +1,8 @@
-"""Split the stream into its writers: what each part of the model adds, through branch norms and multipliers.
+"""Write the residual stream as a sum of what each component adds to it (embedding, attention and FFN of each layer).
 
-In some families (Gemma, OLMo 2) a branch norm lies between the heads or memories of a layer and the stream. With its
-scale frozen at the value of the run, the norm is linear, so the share of each head and each memory is exact. Libraries
-that ignore this norm report numbers that do not add up.
+In some families (Gemma, OLMo 2) a norm lies between the heads or memories of a layer and the stream. With its scale
+taken as a constant from the forward pass, the norm is linear, so the contribution of each head and each memory is
+exact. Libraries that ignore this norm report contributions that do not add up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unembed.stream.run import Run
 
 
 def tolerance(lm: Decoder) -> float:
-    """Return the largest relative error that a sum may have in this model's dtype."""
+    """Return the largest relative error that a sum of contributions may have in this model's dtype."""
     return SUM_TOLERANCE[lm.coarsest_dtype_name]
 
 
@@ -32,7 +32,7 @@ _PERHAPS = "Load with dtype='float32', remove hooks of your own from lm.hf, or r
 
 
 def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str = _PERHAPS) -> float:
-    """Return the relative error of a sum against the tensor it decomposes, and refuse an error above the limit.
+    """Return the relative error of a sum against the tensor that it should equal; refuse an error above the limit.
 
     Raises:
         SumNotProved: the error is above the limit.
@@ -49,9 +49,9 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """How the output of one branch enters the stream in a run: multiplier * norm(gate * raw).
+    """How the output of attention or an FFN enters the stream in a forward pass: multiplier * norm(gate * output).
 
-    The norm's scale and the gate are those of the run.
+    The gate and the scale of the norm are constants, taken from that forward pass.
     """
 
     norm: Norm | None
@@ -61,14 +61,17 @@ class Branch:
     """Factor of each channel at each position (RWKV)."""
 
     def written(self, part: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """Return what a part of the branch's raw output contributes to the stream."""
+        """Return what one term of the output contributes to the stream."""
         part = part if self.gate is None else part * self.gate
         if self.norm is not None and self.scale is not None:
             part = self.norm.frozen(part, self.scale)
         return part * self.multiplier
 
     def direction(self, u: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Pull the direction u back through the branch norm and the gate, except for the position's `factor`."""
+        """Convert a direction u in the stream to the equivalent direction for the output, before gate and norm.
+
+        Its dot product with an output still has to be multiplied by `factor`, which depends on the position.
+        """
         u = u * self.multiplier
         if self.norm is not None:
             u = self.norm.pulled_back(u, torch.ones(1, dtype=u.dtype, device=u.device))
@@ -76,19 +79,19 @@ class Branch:
 
     @property
     def factor(self) -> Float[Tensor, "*pos 1"] | float:
-        """The factor of a dot product with `direction` at each position."""
+        """What a dot product with `direction` must be multiplied by, at each position."""
         return 1.0 if self.scale is None else 1.0 / self.scale
 
     @property
     def bias(self) -> Float[Tensor, " d_model"] | None:
-        """The branch norm's bias as it enters the stream, if it has one."""
+        """The bias of the norm as it is added to the stream; None if there is none."""
         if self.norm is None or self.norm.bias is None:
             return None
         return self.norm.bias * self.multiplier
 
 
 def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head"]) -> Branch:
-    """Describe how the outputs of a layer's heads entered the stream in the run that produced z."""
+    """Return how the outputs of a layer's heads entered the stream in the forward pass that gave z."""
     site = lm.structure.blocks[layer].mixer
     assert site is not None
     if site.branch_norm is None:
@@ -100,14 +103,16 @@ def attention_branch(lm: Decoder, layer: int, z: Float[Tensor, "*pos head d_head
 
 
 def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> Float[Tensor, "head src d_head"]:
-    """Return each head's value vector at each position of the first prompt, which the pattern mixes.
+    """Return each head's value vector at each position of the first prompt.
+
+    The attention pattern mixes these vectors.
 
     Args:
         run: a run that captured "values".
-        gated: accept a layer whose mixed values pass through a gate or a norm before the out-projection.
+        gated: whether to accept a layer with a gate or a norm between the mixed values and the out-projection.
 
     Raises:
-        Unsupported: the values are unknown, or gated where that was not accepted.
+        Unsupported: the values were not found, or they are gated and `gated` is False.
     """
     site = lm.structure.blocks[layer].attention
     if site.values is None:
@@ -129,11 +134,11 @@ def memory_branch(
     coefficients: Float[Tensor, "*pos d_mlp"],
     gate: Float[Tensor, "*pos d_model"] | None,
 ) -> Branch:
-    """Describe how a layer's memories entered the stream in the run that produced the coefficients.
+    """Return how the memories (FFN neurons) of a layer entered the stream in the pass that gave these coefficients.
 
     Args:
         coefficients: the coefficients of all memories of the layer.
-        gate: "channel_gate" at the same positions, where the layer has it.
+        gate: the capture point "channel_gate" at the same positions, if the layer has it.
     """
     site = lm.feed_forward(layer)
     if site.branch_norm is None:
@@ -146,24 +151,21 @@ def memory_branch(
 
 
 def branch_of_run(lm: Decoder, run: Run, layer: int, position: int | slice = slice(None)) -> Branch:
-    """Describe how a layer's memories entered the stream in the first prompt of a run.
-
-    The run must have captured `memory_points(lm)`.
-    """
+    """Return how the memories (FFN neurons) of a layer entered the stream, for the first prompt of a run."""
     has_gate = lm.feed_forward(layer).channel_gate is not None
     gate = run.at("channel_gate", layer)[0, position] if has_gate else None
     return memory_branch(lm, layer, run.at("coefficients", layer)[0, position], gate)
 
 
 def memory_points(lm: Decoder) -> tuple[str, ...]:
-    """Return the points to capture for the memories of a layer: their coefficients, and a gate if there is one."""
+    """Return the capture points needed for a layer's memories: their coefficients, and a gate if there is one."""
     gated = any(b.feed_forward is not None and b.feed_forward.channel_gate is not None for b in lm.structure.blocks)
     return ("coefficients", "channel_gate") if gated else ("coefficients",)
 
 
 @dataclass(frozen=True, eq=False)
 class Writers:
-    """The stream at one point as a sum of components, with the error of the sum."""
+    """The residual stream at one point as a sum of contributions, with the relative error of the sum."""
 
     labels: tuple[str, ...]
     vectors: Float[Tensor, "writer batch pos d_model"]
@@ -171,9 +173,9 @@ class Writers:
 
 
 def writer_points(lm: Decoder) -> tuple[str, ...]:
-    """Return the points needed, besides resid_pre and resid_post, to decompose the stream exactly.
+    """Return the capture points needed to write the stream as a sum, besides resid_pre and resid_post.
 
-    They are what every component adds, and what determines how later blocks change it.
+    They are the outputs of all components, and the tensors that determine how later blocks rescale or mix the stream.
     """
     blocks = lm.structure.blocks
     points = ["attn_out"] if any(b.mixer is not None for b in blocks) else []
@@ -185,7 +187,7 @@ def writer_points(lm: Decoder) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Step:
-    """One component of a block: its label, the point that holds it, and whether it is added after the FFN's input."""
+    """One component of a block: its label, its capture point, and whether it is added after the FFN's input is read."""
 
     label: str
     point: str
@@ -206,19 +208,19 @@ def steps_of(block: Block) -> tuple[Step, ...]:
 
 
 def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
-    """Return what the embedding, the positions and each component add to the stream up to a point.
+    """Return what the embedding, the positions and each component contribute to the stream at a capture point.
 
-    Where a block rescales the stream, the vectors of earlier writers are rescaled with it.
+    If a block rescales the stream, the contributions of earlier components are rescaled with it.
 
     Args:
         run: a run that captured resid_pre, `writer_points(lm)` and `point`; unedited_post too if the stream is edited.
-        point: a point of the stream.
+        point: a capture point of the stream: resid_pre, resid_mid or resid_post.
 
     Raises:
-        SumNotProved: the writers do not add up to the stream.
+        SumNotProved: the contributions do not add up to the stream.
         Unsupported: the model has several streams.
 
-    Memory: one stream tensor for each writer.
+    Memory: one tensor (batch, pos, d_model) for each contribution.
     """
     if point not in STREAM_POINTS:
         raise InvalidInput(f"point {point!r}", why=f"it is not one of {', '.join(STREAM_POINTS)}")
@@ -254,7 +256,7 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
 def _normed(
     vectors: list[Tensor], labels: list[str], norm: Norm | None, run: Run, point: str, layer: int
 ) -> list[Tensor]:
-    """Apply a norm of the stream, with its scale frozen, to the vectors, and add its bias as a writer."""
+    """Apply a norm of the stream, with constant scale, to each contribution, and append the norm's bias as another."""
     if norm is None:
         return vectors
     scale = norm.scale(run.at(point, layer))
@@ -280,7 +282,7 @@ def require_one_stream(lm: Decoder, what: str) -> None:
 
 
 def require_unnormalised_stream(lm: Decoder, what: str) -> None:
-    """Refuse an operation that assumes every block to be gain * stream + writers.
+    """Refuse an operation that assumes that each block only multiplies the stream by a gain and adds to it.
 
     Raises:
         Unsupported: the model has several streams, or normalises its stream, or rescales it between blocks.
@@ -300,10 +302,11 @@ def _rescaled(vectors: list[Tensor], gain: float | Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """One direction at the end of the stream, pulled back to the place where each component writes.
+    """One direction at the end of the stream, converted to the equivalent direction for each component's output.
 
-    A block that rescales the stream multiplies what all earlier writers contribute. So the direction is pulled back
-    through the gains, norms and mixtures of the later blocks, from the last to the first, each as it was in the run.
+    The dot product of a component's output with its direction is the component's contribution to the dot product at the
+    end. A block that rescales the stream multiplies all earlier contributions. So the direction is taken back through
+    the gains, norms and mixtures of later blocks, from the last to the first, each with its values in the forward pass.
     """
 
     start: Float[Tensor, "*pos d_model"] | Float[Tensor, "*pos stream d_model"]
@@ -316,12 +319,12 @@ class Directions:
     """By layer, what the biases of norms on the stream itself contribute."""
 
     def ffn(self, layer: int) -> Float[Tensor, "*pos d_model"]:
-        """Return the direction as it applies to the output of a layer's FFN."""
+        """Return the direction for the output of a layer's FFN."""
         return self.steps[layer]["mlp_out"]
 
 
 def mixing_points(lm: Decoder) -> tuple[str, ...]:
-    """Return the points that a run must capture for `directions`; none if blocks only add to the stream."""
+    """Return the capture points that `directions` needs; none if blocks do nothing to the stream but add to it."""
     structure = lm.structure
     points = ["streams", "streams_middle", "streams_end"] if structure.streams is not None else []
     points += ["resid_pre"] if structure.has_stream_norms else []
@@ -332,12 +335,12 @@ def mixing_points(lm: Decoder) -> tuple[str, ...]:
 def directions(
     lm: Decoder, u: Float[Tensor, "*pos d_model"], run: Run | None = None, column: int | slice = slice(None)
 ) -> Directions:
-    """Pull the direction `u` at the end of the stream back to every point where a writer adds to it.
+    """Convert the direction `u` at the end of the stream to the equivalent direction for each component's output.
 
     Args:
         u: the direction, after the last block and before the final norm.
-        run: a run that captured `mixing_points(lm)`; its first row is used. None where these are none.
-        column: the position, or all of them: then directions have positions in front where they differ.
+        run: a run that captured `mixing_points(lm)`; its first row is used. None if there are no such points.
+        column: the position, or all of them; then directions that depend on the position have positions as first axis.
     """
     assert run is not None or not mixing_points(lm)
     if lm.structure.streams is not None and run is not None:

@@ -1,8 +1,8 @@
-"""Capture and change the coefficients of memories in experts, after a layer's FFN has run.
+"""Capture and change the coefficients of experts' memories (FFN neurons), after a layer's FFN has run.
 
-A changed coefficient is applied by adding (difference times value) to what the FFN wrote. The FFN's output is linear in
-its coefficients, so this equals running the down-projections on the changed coefficients. A coefficient can also be set
-where the router did not choose the expert; its value is added all the same.
+To change a coefficient, the difference times the memory's value vector is added to the FFN's output. Since that output
+is linear in the coefficients, this equals running the down-projections on the changed coefficients. A coefficient can
+also be set for an expert that the router did not choose.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ def install_experts(
     captures: Sequence[tuple[str, Callable[[Tensor], None]]] = (),
     routed: Sequence[Callable[[RoutedCoefficients], None]] = (),
 ) -> None:
-    """Read and change the coefficients of a layer of experts in every pass until the stack closes.
+    """Capture and change the coefficients of a layer of experts in every forward pass, until the stack closes.
 
     Args:
-        stack: on which the hooks are removed.
-        layer: with experts.
-        current: the pass, which holds the positions.
-        edits: the edits of coefficients, made first.
-        changes: functions of all coefficients of the layer, made next.
-        captures: what to call with "coefficients" or "gate_weights" after the changes, by name.
-        routed: what to call with the model's own coefficients without zeros; only without edits and changes.
+        stack: removes the hooks when it closes.
+        layer: a layer with experts.
+        current: the forward pass, which knows the batch's shape and positions.
+        edits: edits of coefficients, which are applied first.
+        changes: functions that take and return all coefficients of the layer, applied next.
+        captures: pairs of a name ("coefficients" or "gate_weights") and a function to call with that tensor, after the
+            changes.
+        routed: functions to call with the coefficients of the chosen experts; allowed only without edits and changes.
     """
     site = lm.feed_forward(layer)
     experts = site.experts
@@ -100,6 +101,5 @@ def dense_coefficients(
 
 
 def _added(lm: Decoder, layer: int, rows: Tensor, difference: Tensor, like: Tensor) -> Tensor:
-    """Return the change in the FFN's output that a change of coefficients causes."""
     values = lm.weights.values(layer, rows)
     return (difference.flatten(0, -2).to(values) @ values).view(like.shape).to(like)

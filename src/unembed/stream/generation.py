@@ -1,6 +1,6 @@
-"""Generate text with the real model under edits, by transformers' own `generate`.
+"""Generate text with transformers' `generate` while the model is edited.
 
-Edits hold at every step, also with the key-value cache. `generation_steps` gives the same tokens one at a time.
+Edits apply at every step, also with the key-value cache. `generation_steps` gives the same tokens one at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unembed.validation import as_str, as_tuple, positive_int, valid_seed
 
 
 class _Finite(LogitsProcessor):
-    """Stops a generation when its logits overflow, before it produces a wrong text."""
+    """Stops a generation when its logits overflow, before it returns a wrong text."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if bool(torch.isnan(scores).any()) or bool(torch.isposinf(scores).any()):
@@ -43,21 +43,21 @@ def generate(
     generation_config: GenerationConfig | None = None,
     **options: Any,
 ) -> list[str]:
-    """Return the prompts with their continuations, generated under edits.
+    """Return each prompt with its continuation, generated while the model is edited.
 
     Args:
-        prompt: one prompt or several (padded on the left); or ids (row, pos), such as `lm.chat` returns.
-        edits: changes that hold at every step. Positions count from each prompt's first token, through the
+        prompt: a text, several texts (padded on the left), or token ids (row, pos), such as `lm.chat` returns.
+        edits: changes to make at every step. Positions count from each prompt's first token, through the
             continuation; "last" is the newest token of each step.
-        seed: with it, tokens are sampled from this seed, by the temperature, top_k and top_p of the model's
-            generation configuration, and the caller's random state is left alone; else the most probable one is taken.
-        generation_config: the rules by which tokens are chosen, as transformers' `generate` follows them:
-            `lm.hf.generation_config` for those in the model's own file, or any other. Without it, penalties, suppressed
-            tokens and beams of that file do not count, and one warning names them.
+        seed: if given, tokens are sampled with this seed, by the temperature, top_k and top_p of the model's
+            generation configuration, and the caller's random state is not changed; else the most probable is taken.
+        generation_config: a configuration for transformers' `generate`: `lm.hf.generation_config` for the model's own,
+            or another. By default, the penalties, suppressed tokens and beam search of the model's own configuration
+            are ignored, and one warning names them.
         options: passed on to transformers' `generate` (temperature, top_p, num_beams, ...).
 
     Raises:
-        InvalidInput: empty prompt, or more tokens than the context holds.
+        InvalidInput: the prompt is empty, or the text does not fit into the model's context.
         NotFinite: the edits make the logits overflow.
     """
     if isinstance(prompt, Tensor):
@@ -86,9 +86,10 @@ def generate_ids(
     generation_config: GenerationConfig | None = None,
     **options: Any,
 ) -> tuple[Int[Tensor, "row pos"], int]:
-    """Return the tokens of `generate`, prompts included, and the column where the continuations start.
+    """Return the token ids of prompts and continuations, and the column where the continuations start.
 
-    Encoding the decoded text again does not always give the same tokens, so continuations are counted on these ids.
+    Arguments are those of `generate`. Encoding the generated text again does not always give the same tokens, so
+    continuations must be counted on these ids.
     """
     max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, prompts if isinstance(prompts, Tensor) else list(prompts))
@@ -118,7 +119,10 @@ def generation_settings(
     *,
     max_new_tokens: int,
 ) -> dict[str, Any]:
-    """What `generate` is given besides the ids, under `rules_followed`; warns of rules that are left out."""
+    """Return the arguments for transformers' `generate` besides the ids, for use within `rules_followed`.
+
+    A warning names the rules of the model's own configuration that are ignored.
+    """
     chosen = {"do_sample": seed is not None, "max_new_tokens": max_new_tokens, "pad_token_id": _pad_token(lm)}
     settings: dict[str, Any] = {**chosen, **options}
     processors = LogitsProcessorList([_Finite(), *settings.pop("logits_processor", [])])
@@ -132,16 +136,19 @@ def generation_settings(
 
 
 def rules_followed(lm: Decoder, seed: int | None, config: GenerationConfig | None) -> AbstractContextManager[None]:
-    """The context in which `generate` runs: the model's file counts only where a configuration is given."""
+    """Return the context in which to call `generate`.
+
+    In it, the rules of the model's own configuration are ignored unless `config` is given.
+    """
     return without_rules(lm, is_sampled=seed is not None) if config is None else nullcontext()
 
 
 @contextmanager
 def refusing_options(options: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager: what `generate` refuses is an option of the caller's, which the message names.
+    """A context in which an option that `generate` refuses raises an error that names the caller's options.
 
     Raises:
-        InvalidInput: it refused.
+        InvalidInput: `generate` refused an option.
     """
     try:
         yield
@@ -167,7 +174,7 @@ def pad_left(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_length(lm: Decoder, ids: Tensor, max_new_tokens: int) -> None:
-    """Refuse a prompt that does not fit into the context with its new tokens."""
+    """Refuse a prompt that, together with the new tokens, does not fit into the model's context."""
     if lm.n_ctx is not None and ids.shape[1] + max_new_tokens > lm.n_ctx:
         raise InvalidInput(
             f"{ids.shape[1]} prompt tokens and {max_new_tokens} new ones",
@@ -177,6 +184,6 @@ def check_length(lm: Decoder, ids: Tensor, max_new_tokens: int) -> None:
 
 
 def end_tokens(lm: Decoder) -> set[int]:
-    """Return the tokens at which the model ends a text."""
+    """Return the ids of the tokens that end a text."""
     end = lm.hf.generation_config.eos_token_id if lm.hf.generation_config is not None else None
     return set() if end is None else {end} if isinstance(end, int) else set(end)

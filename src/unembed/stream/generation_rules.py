@@ -1,7 +1,7 @@
-"""The rules of a model's generation configuration: what in it makes another token the best than the most probable one.
+"""Find and remove the settings with which `generate` does not choose the most probable token.
 
-`generation_config.json` beside a model may hold a repetition penalty, suppressed tokens or a search by beams. A
-generation without a configuration leaves them out, so that its greedy text is the argmax of the model's probabilities.
+`generation_config.json` in a model's folder may set a repetition penalty, suppressed tokens or beam search. By default,
+generation ignores these settings ("rules"), so that greedy text is the argmax of the model's probabilities.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def rules_of(config: GenerationConfig | None) -> dict[str, Any]:
 
 
 def warn_of_rules(lm: Decoder, settings: Mapping[str, Any]) -> None:
-    """Say in one line which rules of the model's file a generation leaves out.
+    """Warn in one line of the rules in the model's own configuration that a generation ignores.
 
     Args:
-        settings: what the caller gives `generate`: a rule that is named there is no matter of the file.
+        settings: the caller's arguments for `generate`; a rule that they set is not ignored.
     """
     left = {name: value for name, value in rules_of(lm.hf.generation_config).items() if name not in settings}
     if left:
@@ -63,12 +63,12 @@ def warn_of_rules(lm: Decoder, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def without_rules(lm: Decoder, *, is_sampled: bool) -> Iterator[None]:
-    """Context manager: the model's own generation configuration without its rules.
+    """A context in which the model's own generation configuration has no rules.
 
-    transformers fills in from the model's own configuration what it is not given, so that a rule has to leave it.
+    `generate` takes settings that the caller does not give from that configuration, so the rules must be removed there.
 
     Args:
-        is_sampled: whether tokens are drawn, by the temperature and the like of that configuration.
+        is_sampled: whether tokens are sampled; if so, the configuration's temperature, top_k and top_p stay.
     """
     model: Any = lm.hf
     own = model.generation_config
@@ -83,9 +83,9 @@ def without_rules(lm: Decoder, *, is_sampled: bool) -> Iterator[None]:
 
 
 def merged(config: GenerationConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with settings put into it, and what it does not know beside it, as `generate` takes them.
+    """Return the arguments for `generate`: a copy of a configuration with settings put into it, and all other settings.
 
-    transformers would do the same, and advise against giving both.
+    transformers would do the same, but warns if both are given.
     """
     whole = copy.deepcopy(config)
     return {"generation_config": whole, **whole.update(**settings)}

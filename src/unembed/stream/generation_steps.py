@@ -1,8 +1,8 @@
-"""Generation by transformers' own `generate`, handed over token by token.
+"""Generate text with transformers' `generate`, one token at a time.
 
-`generate` runs in a thread that waits after each token, with the edits off and the caller's random state back: the
-model is free between two steps. So the text is that of `generate` for every generation configuration and every scheme
-of positions.
+`generate` runs in a thread that waits after each token. While it waits, the edits are removed and the caller's random
+state is restored, so the model can be used between two steps. The text is therefore that of `generate`, for every
+generation configuration and every kind of position encoding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from unembed.validation import positive_int, valid_seed
 
 @dataclass(frozen=True)
 class Step:
-    """One new token."""
+    """One new token, with its probability and the text so far."""
 
     position: int
     id: int
@@ -64,21 +64,21 @@ def generate_steps(
     top: int = 5,
     generation_config: GenerationConfig | None = None,
 ) -> Iterator[Step]:
-    """The continuation of a prompt, token by token, as `generate` gives it; it ends early at an end-of-text token.
+    """Yield the tokens of a continuation one by one, as `generate` gives them, until an end-of-text token.
 
     Args:
-        prompt: a text, or the ids of one.
-        edits: changes that hold at every step, as in `generate`.
-        seed: with it, tokens are sampled from this seed; else the best token is taken at each step.
-        temperature: of the sampling. Here and in the next two, the generation configuration holds where None.
+        prompt: a text, or its token ids.
+        edits: changes to make at every step, as in `generate`.
+        seed: if given, tokens are sampled with this seed; else the most probable token is taken at each step.
+        temperature: the sampling temperature. If this, top_k or top_p is None, the generation configuration's is used.
         top_k: sample among the k most likely tokens; 0 for all.
         top_p: sample among the most probable tokens of this total probability; 1.0 for all.
-        top: candidates to list at each step.
-        generation_config: the rules by which tokens are chosen, as in `generate`; without it, penalties, suppressed
-            tokens and beams of the model's own file are left out.
+        top: number of most probable tokens to list at each step.
+        generation_config: a configuration for transformers' `generate`; by default, penalties, suppressed tokens and
+            beam search of the model's own configuration are ignored.
 
     Raises:
-        InvalidInput: an empty prompt, or more tokens than the context holds.
+        InvalidInput: the prompt is empty, or the text does not fit into the model's context.
         NotFinite: the edits make the logits overflow.
     """
     max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
@@ -110,7 +110,10 @@ def generate_steps(
 
 
 def _has_beams(lm: Decoder, config: GenerationConfig | None) -> bool:
-    """Whether the text is searched by beams; the model's file has their number where the configuration has none."""
+    """Tell whether the text is found by beam search.
+
+    The number of beams is the given configuration's or, if it has none, that of the model's own configuration.
+    """
     if config is None:
         return False
     given = config.num_beams if config.num_beams is not None else lm.hf.generation_config.num_beams
@@ -126,7 +129,7 @@ def _of_whole(
     config: GenerationConfig | None,
     options: dict[str, Any],
 ) -> Iterator[tuple[int, Float[Tensor, " d_vocab"]]]:
-    """The tokens of a search by beams, which are known at its end, with the logits at each."""
+    """Yield the tokens of a beam search, which are known only at its end, with the logits at each."""
     found, start = generate_ids(
         lm, ids, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=config, **options
     )
@@ -144,11 +147,11 @@ def _candidates(
 
 
 class _Abandoned(Exception):
-    """The caller wants no more tokens."""
+    """Raised in the thread of `generate` when the caller wants no more tokens."""
 
 
 class _Handover(BaseStreamer):
-    """A streamer that lets its thread wait after each token, with the edits off."""
+    """A streamer for `generate` that lets its thread wait after each token, with the edits removed."""
 
     def __init__(self, lm: Decoder, edits: Edits, seed: int | None, config: GenerationConfig | None) -> None:
         self._lm, self._edits, self._seed, self._config = lm, edits, seed, config
@@ -162,7 +165,7 @@ class _Handover(BaseStreamer):
         self._random = self._seeded(seed)
 
     def _seeded(self, seed: int | None) -> Tensor | None:
-        """The state of random numbers that a seed gives, the caller's left alone."""
+        """Return the random state that a seed gives, without changing the caller's."""
         if seed is None:
             return None
         before = self._state()
@@ -182,7 +185,7 @@ class _Handover(BaseStreamer):
             torch.set_rng_state(state)
 
     def steps(self, work: Callable[[BaseStreamer], None]) -> Iterator[tuple[int, Float[Tensor, " d_vocab"]]]:
-        """Each new token with the logits that it was chosen by, in float32, before anything changes them."""
+        """Yield each new token with the model's logits for it, in float32, before sampling settings change them."""
         thread = threading.Thread(target=self._run, args=(work,), daemon=True)
         thread.start()
         try:
@@ -211,7 +214,7 @@ class _Handover(BaseStreamer):
             self._given.put(None)
 
     def _resume(self) -> None:
-        """Wait until a token is wanted; then put the edits and the own random state in place."""
+        """Wait until a token is wanted; then attach the edits and set the random state of this generation."""
         self._wanted.acquire()
         if self._is_abandoned:
             raise _Abandoned
@@ -231,7 +234,7 @@ class _Handover(BaseStreamer):
         self._logits = out.logits[0, -1].detach().float()
 
     def put(self, value: Int[Tensor, "*new"]) -> None:
-        """Take a new token from `generate`, which first gives the prompt."""
+        """Receive a new token from `generate`, whose first call passes the prompt."""
         if not self._is_past_prompt:
             self._is_past_prompt = True
             return
@@ -241,4 +244,4 @@ class _Handover(BaseStreamer):
         self._resume()
 
     def end(self) -> None:
-        """Nothing is left to give."""
+        """Do nothing at the end of the text."""

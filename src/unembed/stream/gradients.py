@@ -1,4 +1,4 @@
-"""Record the graph of a forward pass, and compute gradients of a number with respect to captured tensors."""
+"""Record the graph of a forward pass, and compute gradients of a scalar with respect to captured tensors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from unembed.stream.hooks import after_module, change_tensor, of_experts
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The tensors of the modules at the captured points, as nodes of the graph that leads to the logits."""
+    """The captured tensors of a forward pass as nodes of the autograd graph that leads to the logits."""
 
     lm: Decoder
     current: ForwardPass
     own: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def gradient(self, point: str, layers: Sequence[int], of: Tensor) -> Tensor:
-        """Return the gradient in each layer, shaped like the captured tensors.
+        """Return the gradient of the scalar `of` with respect to a captured tensor in each layer.
 
-        It is zero where nothing depends on them.
+        It is zero where the scalar does not depend on the tensor.
         """
         if of.numel() != 1 or not of.requires_grad:
             raise InvalidInput(
@@ -56,7 +56,7 @@ class Graph:
 
 
 def _read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: ForwardPass) -> Tensor:
-    """Convert the gradient of a module's own tensor to that of the captured tensor."""
+    """Convert the gradient for a module's input or output to the gradient for the captured tensor."""
     if point == "pattern":
         return own
     block = lm.structure.blocks[layer]
@@ -76,13 +76,13 @@ def _read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: Fo
 def on_the_graph(
     lm: Decoder, points: Collection[tuple[str, int]], own: dict[tuple[str, int], Tensor], current: ForwardPass
 ) -> Iterator[None]:
-    """A context in which a pass records its graph from the first block's input on; `own` collects the tensors.
+    """A context in which a forward pass records its graph, starting at the first block's input.
 
     Args:
         lm: the model, with hooks attached.
-        points: the points and layers whose tensors are stored.
-        own: receives the module's own tensor at each.
-        current: what `attach_hooks` returned.
+        points: the capture points and layers whose tensors to store.
+        own: a dict to store the modules' inputs or outputs in, by capture point and layer.
+        current: the forward pass that `attach_hooks` yields.
     """
 
     def begin(t: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def _keep_weights(own: dict[tuple[str, int], Tensor], key: tuple[str, int], out:
 def _keep_coefficients(
     stack: ExitStack, lm: Decoder, layer: int, current: ForwardPass, keep: Callable[[Tensor], None]
 ) -> None:
-    """Make a layer's coefficients leaves of the graph until the stack closes, so that gradients reach them."""
+    """Make an expert layer's coefficients leaves of the graph until the stack closes, so that they have gradients."""
     site = lm.feed_forward(layer)
     assert site.experts is not None
 

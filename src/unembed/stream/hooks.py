@@ -1,8 +1,8 @@
-"""Attach hooks to the model's modules, which call back with each captured tensor after the edits.
+"""Attach hooks to the model's modules that apply edits and then pass captured tensors to callbacks.
 
-A callback receives the live tensor and must copy what it keeps before it returns: Falcon, among others, changes such
-tensors in place later in the pass. A model compiled in place (`hf.compile()`) runs eagerly while hooks are attached,
-because compiled code does not call them.
+A callback receives the model's own tensor and must copy what it stores before it returns: Falcon, among others, changes
+such tensors in place later in the pass. A model compiled in place (`hf.compile()`) runs without compilation while hooks
+are attached, because compiled code does not call them.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def attach_hooks(
     *,
     pattern_row: int | None = None,
 ) -> Iterator[ForwardPass]:
-    """A context in which every forward pass of `lm.hf` is edited and calls back with the captured tensors.
+    """A context in which every forward pass of `lm.hf` is edited and passes captured tensors to callbacks.
 
-    The hooks are removed when the context ends, also by an exception. One thread at a time.
+    The hooks are removed when the context ends, also after an exception. Only one thread can be in it at a time.
 
     Args:
-        captures: for (point, layer), what to call with the live tensor: (batch, pos, width), z as (batch, pos, head,
-            d_head), scores and pattern as (batch, head, dst, src). A callback may raise `Stop`.
+        captures: for each (point, layer), a function to call with the model's tensor: (batch, pos, width); z is (batch,
+            pos, head, d_head), scores and pattern are (batch, head, dst, src). The function may raise `Stop`.
         edits: changes to make, in order.
-        hooks: for (point, layer), a function that may replace the tensor, after the edits and before the captures.
-        pattern_row: the only destination position of patterns that is read; theirs may then have this row alone.
+        hooks: for each (point, layer), a function that may replace the tensor, after the edits and before captures.
+        pattern_row: the only destination position of patterns that is needed; they may then have only this row.
 
     Yields:
-        The pass, whose `arguments` must be given to the model's forward.
+        The forward pass, whose `arguments` must be passed to the model's forward.
     """
     for point, layer in captures:
         require_point(lm, point, layer)
@@ -86,7 +86,7 @@ def attach_hooks(
 
 
 def of_experts(lm: Decoder, point: str, layer: int) -> bool:
-    """Tell whether a point's tensor comes from a layer's experts instead of one module's input or output."""
+    """Tell whether a capture point's tensor comes from a layer's experts, not from one module's input or output."""
     return point in ("coefficients", "gate_weights", "routed") and lm.experts_of(layer) is not None
 
 
@@ -98,7 +98,7 @@ def _install_experts(
     hooks: Mapping[tuple[str, int], Hook],
     current: ForwardPass,
 ) -> None:
-    """Attach one observer to each layer of experts whose coefficients or gate weights are captured or changed."""
+    """Attach hooks to each layer of experts whose coefficients or gate weights are captured or changed."""
     for layer in range(lm.n_layers):
         if lm.experts_of(layer) is None:
             continue
@@ -136,7 +136,7 @@ def _before(stack: ExitStack, module: nn.Module, look: Callable[[Tensor | None, 
 
 
 def after_module(stack: ExitStack, module: nn.Module, look: Callable[[Any], None]) -> None:
-    """Call `look` with what a module returns, until the stack closes."""
+    """Call `look` with the output of a module after each of its calls, until the stack closes."""
 
     def after(_m: nn.Module, _args: tuple[Any, ...], out: Any) -> None:
         if not is_measuring():
@@ -146,7 +146,7 @@ def after_module(stack: ExitStack, module: nn.Module, look: Callable[[Any], None
 
 
 def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[tuple[str, int], Hook]]:
-    """Yield the edits as one hook for each point and layer."""
+    """Yield one hook for each capture point and layer, which applies all edits there."""
     of: dict[tuple[str, int], list[Edit]] = {}
     for edit in edits:
         of.setdefault((EDITED_POINTS[edit.target], edit.layer), []).append(edit)
@@ -155,13 +155,13 @@ def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[t
 
 
 def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
-    """Change the tensor of a point in the form in which its module receives or returns it."""
+    """Replace a module's input or output, at the capture point `point`, by `change` of it, until the stack closes."""
     row, block = capture_point(point), lm.structure.blocks[layer]
     module = row.module(lm, block)
     assert module is not None
 
     def changed(value: Any) -> Any:
-        """Return the module's input or output with the tensor of the point replaced."""
+        """Return the module's input or output with one tensor in it replaced."""
         if is_measuring():
             return value
         if isinstance(value, Tensor):
@@ -182,10 +182,10 @@ def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change:
 
 
 def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
-    """Call `hook` with the captured tensor; if it returns a tensor, that one replaces the captured tensor.
+    """Call `hook` with the captured tensor; if it returns a tensor, use that instead.
 
     Raises:
-        PointMissing: the layer does not have the point.
+        PointMissing: the layer does not have this tensor.
     """
     require_point(lm, point, layer)
     block = lm.structure.blocks[layer]
@@ -208,7 +208,7 @@ def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: H
 
 
 def _replacement(point: str, layer: int, seen: Tensor, new: Any) -> Tensor:
-    """Check what a user's hook returned, and return it; None leaves the tensor as it was."""
+    """Check what a user's hook returned, and return the tensor to use; None means the unchanged tensor."""
     if new is None:
         return seen
     if not isinstance(new, Tensor) or new.shape != seen.shape:
@@ -233,7 +233,7 @@ def _only_read(point: str, returned: Tensor | None) -> None:
 def _install_capture(
     stack: ExitStack, lm: Decoder, point: str, layer: int, callback: Callback, current: ForwardPass
 ) -> None:
-    """Attach one capturing hook, as described by the point's row."""
+    """Attach the hook that passes one captured tensor to a callback."""
     block = lm.structure.blocks[layer]
     if point == "scores":
         stack.enter_context(forward_replaced(block.attention.module, forward_with_scores(lm, layer, callback)))
@@ -264,7 +264,7 @@ def _install_capture(
 
 @contextmanager
 def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """A context that replaces a module's `forward` and restores the previous one at its end."""
+    """A context in which a module has another `forward`."""
     before = module.__dict__.get("forward")
     module.forward = forward  # type: ignore[method-assign]
     try:
@@ -278,10 +278,10 @@ def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 
 @contextmanager
 def memory_guard(what: str) -> Iterator[None]:
-    """Turn a failed allocation into an error of one line that says what to do.
+    """A context in which a failed memory allocation raises a one-line error that says what to do.
 
     Raises:
-        OutOfMemory: an allocation inside failed.
+        OutOfMemory: an allocation in the context failed.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Define changes to a run: coefficients of memories, outputs of heads and layers, vectors in the stream.
+"""Edits: changes to make during a forward pass, to coefficients, heads, layers or the residual stream.
 
-An edit is a plain value that can be saved, compared and shown. It applies to all positions, to the last one or to
+An edit is a plain object that can be saved, compared and printed. It applies to all positions, to the last one or to
 chosen ones, and works in the same way in a run, a trace and a generation.
 """
 
@@ -38,7 +38,8 @@ EDITED_POINTS = {
 class Edit:
     """One change. `index` is a memory or head (0 for a whole layer); `value` is a coefficient or a factor.
 
-    A memory of an expert may be named as (expert, index); in a run it is the number of the memory in its layer.
+    A memory (FFN neuron) of an expert may be given as (expert, index); `checked` converts this to its number in the
+    layer.
     """
 
     target: Target
@@ -51,7 +52,7 @@ class Edit:
     """What the stream receives after the layer (target "stream"), times `value`."""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and infinity, which would spread silently through a run, and fields that do not fit together."""
+        """Refuse NaN and infinity, which would spread through the model, and fields that do not fit together."""
         object.__setattr__(self, "value", finite_float("edit value", self.value))
         if (self.vector is None) == (self.target == "stream"):
             raise InvalidInput(
@@ -63,7 +64,7 @@ class Edit:
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
     def applied(self, numbers: Tensor) -> Tensor:
-        """Return the changed numbers."""
+        """Return a changed copy of the values that the edit applies to."""
         if self.vector is not None:
             vector = self.value * torch.tensor(self.vector, dtype=torch.float32, device=numbers.device)
             return (numbers + vector if self.action == "add" else vector.expand_as(numbers)).to(numbers.dtype)
@@ -72,13 +73,13 @@ class Edit:
         return numbers * self.value if self.action == "scale" else numbers + self.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, for saving."""
+        """Return the edit as a dict of plain data, to be saved."""
         data = asdict(self)
         return data if self.vector is not None else {k: v for k, v in data.items() if k != "vector"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Edit:
-        """Return the edit that `to_dict` described."""
+        """Return the edit that `to_dict` converted to this dict."""
         try:
             given: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in data.items()}
             return cls(**given)
@@ -94,32 +95,32 @@ def _where(positions: At) -> Where:
 
 
 def set_coefficient(layer: int, index: MemoryIndex, to: float, positions: At = "all") -> Edit:
-    """Set a memory's coefficient to this value on every input. Source: Geva et al. 2022, section 6.1."""
+    """Set a memory's coefficient to `to`, whatever the input is. Source: Geva et al. 2022, section 6.1."""
     return Edit("coefficient", "set", layer, index, to, _where(positions))
 
 
 def scale_coefficient(layer: int, index: MemoryIndex, by: float, positions: At = "all") -> Edit:
-    """Multiply a memory's coefficient; 0 silences it."""
+    """Multiply a memory's coefficient by a factor; 0 removes the memory's contribution."""
     return Edit("coefficient", "scale", layer, index, by, _where(positions))
 
 
 def add_to_coefficient(layer: int, index: MemoryIndex, amount: float, positions: At = "all") -> Edit:
-    """Add to a memory's coefficient."""
+    """Add a number to a memory's coefficient."""
     return Edit("coefficient", "add", layer, index, amount, _where(positions))
 
 
 def scale_head(layer: int, head: int, by: float, positions: At = "all") -> Edit:
-    """Multiply what a head writes (its z, before W_O) by a factor; 0 ablates the head."""
+    """Multiply the output of a head (z, before W_O) by a factor; 0 ablates the head."""
     return Edit("head", "scale", layer, head, by, _where(positions))
 
 
 def scale_attention(layer: int, by: float, positions: At = "all") -> Edit:
-    """Multiply what the attention of a layer adds to the stream; 0 ablates it."""
+    """Multiply the output of a layer's attention by a factor; 0 ablates it."""
     return Edit("attention", "scale", layer, 0, by, _where(positions))
 
 
 def scale_ffn(layer: int, by: float, positions: At = "all") -> Edit:
-    """Multiply what the FFN of a layer adds to the stream; 0 ablates it."""
+    """Multiply the output of a layer's FFN by a factor; 0 ablates it."""
     return Edit("ffn", "scale", layer, 0, by, _where(positions))
 
 
@@ -129,7 +130,7 @@ def add_vector(
     scale: float = 1.0,
     positions: At = "all",
 ) -> Edit:
-    """Add a vector, times `scale`, to the stream after a layer (`resid_post`): steering.
+    """Add a vector, times `scale`, to the residual stream after a layer (`resid_post`), which is called steering.
 
     Source: Turner et al. 2023, "Activation addition".
     """
@@ -137,7 +138,7 @@ def add_vector(
 
 
 def replace_stream(layer: int, vector: Float[Tensor, " d_model"] | Sequence[float], positions: At = "last") -> Edit:
-    """Replace the stream after a layer (`resid_post`) with a vector."""
+    """Replace the residual stream after a layer (`resid_post`) by a vector."""
     return Edit("stream", "set", layer, 0, 1.0, _where(positions), _numbers(vector))
 
 
@@ -150,10 +151,10 @@ Edits = Sequence[Edit] | Edit | None
 
 
 def as_edits(edits: Edits) -> tuple[Edit, ...]:
-    """Return edits as a tuple, given one edit, several or none.
+    """Return edits as a tuple, given one edit, several or None.
 
     Raises:
-        InvalidInput: it is not one of these.
+        InvalidInput: `edits` is something else.
     """
     if edits is None or isinstance(edits, Edit):
         return () if edits is None else (edits,)
@@ -169,12 +170,12 @@ def as_edits(edits: Edits) -> tuple[Edit, ...]:
 
 
 def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
-    """Return the edits with layers and indices counted from 0, after checking that each exists in this model.
+    """Check that the layers and indices of edits exist in this model, and return the edits with both counted from 0.
 
     Raises:
-        OutOfRange: a layer, memory or head that the model does not have.
-        Unsupported: a memory of a layer without memories.
-        InvalidInput: they are not edits, or a value is out of range of the model's dtype.
+        OutOfRange: the model does not have a layer, memory or head of an edit.
+        Unsupported: an edit changes a memory in a layer without memories, or something that cannot be edited.
+        InvalidInput: `edits` are not edits, or a value is out of the range of the model's dtype.
     """
     found = []
     most = torch.finfo(lm.dtype).max
@@ -221,7 +222,7 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
 
 @dataclass
 class Rows:
-    """The position that each column of the current pass has in each row."""
+    """The position of each column of the current batch in its row, without padding."""
 
     real: Bool[Tensor, "batch pos"] | None = None
     """False at padding; None when there is none."""
@@ -229,7 +230,7 @@ class Rows:
     """The position of the first column in each row (negative in left padding); None means 0."""
 
     def mask(self, where: Where, shape: tuple[int, int], device: torch.device) -> Bool[Tensor, "batch pos"]:
-        """Mark the cells of the current pass that an edit changes."""
+        """Return which (row, column) of the current batch an edit at the positions `where` changes."""
         batch, pos = shape
         columns = torch.arange(pos, device=device).expand(batch, pos)
         real = torch.ones(shape, dtype=torch.bool, device=device) if self.real is None else self.real.to(device)
@@ -247,7 +248,7 @@ class Rows:
 
 
 def edited(t: Float[Tensor, "batch pos ..."], edits: Sequence[Edit], rows: Rows) -> Tensor:
-    """Return a captured tensor after the edits of one target; the model's own tensor is not changed."""
+    """Return a changed copy of a captured tensor, after edits that all apply to this tensor."""
     t = t.clone()
     for edit in edits:
         part = t  # of attention, FFN or stream; else a view of one memory, feature or head

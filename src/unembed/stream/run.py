@@ -41,7 +41,7 @@ Tokens = OnePrompt | Sequence[str]
 
 @dataclass(eq=False)
 class _Layers:
-    """The tensors of one point, stacked if all layers have the same shape."""
+    """The tensors of one capture point in all layers, stacked where they have the same shape."""
 
     layers: tuple[int, ...]
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
@@ -79,11 +79,11 @@ class Run(Displayed):
     """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: everything except the graph."""
+        """Return the state to pickle: everything except the graph."""
         return {**vars(self), "_graph": None, "_logits": None if self._logits is None else self._logits.detach()}
 
     def to_table(self) -> Table:
-        """Return one row for each captured point and for the logits: layers, shape of one layer, dtype."""
+        """Return a table with a row for each captured point and for the logits: layers, shape in one layer, dtype."""
         rows = [(point, list(of.layers), of.at(of.layers[0])) for point, of in self._captured.items() if of.layers]
         rows += [] if self._logits is None else [("logits", None, self._logits)]
         columns = {
@@ -96,7 +96,7 @@ class Run(Displayed):
         return Table(f"Run of {n} x {length} tokens", columns, self.provenance)
 
     def __repr__(self) -> str:
-        """Show the size of the run and the names of what it captured, but not the tensors."""
+        """Return the size of the run and the names of the captured points, without the tensors."""
         rows, length = self.tokens.shape
         points = ", ".join(self._captured) or "nothing"
         return f"Run({rows} x {length} tokens, {len(self.layers)} layers, captured {points})"
@@ -113,10 +113,10 @@ class Run(Displayed):
         return self._logits
 
     def __getitem__(self, point: str) -> Float[Tensor, "layer batch ..."]:
-        """Return the tensor of a capture point, with the axes layer, batch and so on.
+        """Return the tensor of a capture point in all layers, with the axes layer, batch and so on.
 
         Raises:
-            PointMissing: the run did not capture it, or not every layer has it in the same shape.
+            PointMissing: the run did not capture the point, or not every layer has it in the same shape.
         """
         captured = self._point(point)
         lacking = [layer for layer in self.layers if layer not in captured.layers] if point not in _ONCE else []
@@ -126,19 +126,19 @@ class Run(Displayed):
         return captured.stack
 
     def without(self, point: str) -> Run:
-        """The same run as if it had not captured a point."""
+        """Return a copy of the run without the tensor of a capture point."""
         return replace(self, _captured={name: of for name, of in self._captured.items() if name != point})
 
     def gradient(self, point: str, of: Float[Tensor, ""]) -> Float[Tensor, "layer batch ..."]:
-        """Return the gradient of a number with respect to a captured tensor, in all layers that have it.
+        """Return the gradient of a scalar with respect to a captured tensor, in all layers that have that tensor.
 
         Args:
-            point: a point that the run captured.
-            of: one number computed from `run.logits`.
+            point: a capture point of this run.
+            of: a scalar tensor computed from `run.logits`.
 
         Raises:
             PointMissing: the run did not capture the point, or was made without `grad=True`.
-            InvalidInput: the number does not depend on the run's logits.
+            InvalidInput: `of` was not computed from this run's logits.
         """
         captured = self._point(point)
         if self._graph is None:
@@ -165,7 +165,7 @@ class Run(Displayed):
         return point in self and layer in self._captured[point].layers
 
     def at(self, point: str, layer: int) -> Float[Tensor, "batch ..."]:
-        """Return the tensor of a point in one layer.
+        """Return the tensor of a capture point in one layer.
 
         Raises:
             OutOfRange: the run did not capture this layer.
@@ -183,11 +183,11 @@ class Run(Displayed):
 def prepare(
     lm: Decoder, tokens: Tokens, attention_mask: Tensor | None = None
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Return tokens and mask as (batch, pos); several texts are padded on the right.
+    """Return token ids and attention mask as (batch, pos); several texts are padded on the right.
 
     Raises:
-        InvalidInput: empty, not integers, or longer than the context.
-        OutOfRange: an id outside the vocabulary.
+        InvalidInput: the tokens are empty, not integers, or longer than the model's context.
+        OutOfRange: an id is not in the vocabulary.
     """
     if isinstance(tokens, Mapping) and "input_ids" in tokens:  # what a tokenizer of transformers returns
         tokens = tokens["input_ids"]
@@ -234,7 +234,7 @@ def prepare(
 
 
 def padded(lm: Decoder, rows: Sequence[Tensor]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Combine the tokens of several prompts, each of shape (pos,), with a mask; padding is on the right."""
+    """Return the tokens of several prompts, each (pos,), as one batch padded on the right, and its attention mask."""
     longest = max(len(r) for r in rows)
     named = [getattr(lm.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
     # Padding is masked, so any token id for which the model has a row will do. The tokenizer's own padding id may have
@@ -251,11 +251,11 @@ def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Te
     """Return several prompts, each without its padding.
 
     Args:
-        prompts: texts, or the tokens of each; with a mask, ids (batch, pos).
+        prompts: several texts, or the token ids of each; with a mask, ids (batch, pos).
         attention_mask: 1 at real tokens; padding may be on either side.
 
     Raises:
-        InvalidInput: one text instead of several, no prompts, or a mask of another shape.
+        InvalidInput: there is one text instead of several, or no prompt, or the mask has another shape.
     """
     if isinstance(prompts, str) or not len(prompts):
         raise InvalidInput(f"prompts {prompts!r:.60}", why="they are not a list of prompts")
@@ -266,17 +266,17 @@ def unpadded(lm: Decoder, prompts: Sequence[Tokens] | Tensor, attention_mask: Te
 
 
 def are_several(prompts: object) -> bool:
-    """Tell whether a list of prompts is given instead of one prompt."""
+    """Tell whether `prompts` is a list of prompts, and not one prompt."""
     return isinstance(prompts, list | tuple) and all(isinstance(one, str | list | tuple | Tensor) for one in prompts)
 
 
 def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> None:
-    """Refuse edits at positions before the first token of every prompt of a batch.
+    """Refuse an edit at a negative position that lies before the start of every prompt in a batch.
 
-    An edit at a position after the prompt takes effect only in its continuation: a pass over the prompt is not changed.
+    An edit at a position after the prompt is allowed: it has an effect only while a continuation is generated.
 
     Raises:
-        OutOfRange: an edit at position -p where no prompt has p tokens.
+        OutOfRange: an edit is at position -p, and no prompt has p tokens.
     """
     longest = int(mask.sum(dim=1).max())
     for edit in edits:
@@ -286,10 +286,10 @@ def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> No
 
 
 def check_padding(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> None:
-    """Refuse padding on the left where the model's own code does not hide it.
+    """Refuse padding on the left for families in which it changes the results, although the mask hides it.
 
     Raises:
-        Unsupported: a row begins with padding, and the family's mixers read it.
+        Unsupported: a row begins with padding, and the family's token mixers read padding.
     """
     why = facts_of(lm.hf.config.model_type).reads_left_padding
     if why and not bool(mask[:, 0].all()):
@@ -301,7 +301,7 @@ def check_padding(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> None:
 
 
 def cache_argument(lm: Decoder) -> dict[str, bool]:
-    """Return the argument that turns the cache off, unless the model needs a cache to run at all.
+    """Return the argument that turns the key-value cache off, unless the model cannot run without it.
 
     Raises:
         Unsupported: the pass records gradients, and the model needs a cache that it overwrites in place.
@@ -317,10 +317,10 @@ def cache_argument(lm: Decoder) -> dict[str, bool]:
 
 
 def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, object]:
-    """Return what forward needs for this mask, so that each row gives the same numbers as it does alone.
+    """Return the arguments of the model's forward for this mask, so that padding does not change the results.
 
     Raises:
-        Unsupported: padding on the left that the model's own code does not hide, or gradients that it does not have.
+        Unsupported: the model does not hide padding on the left, or cannot compute gradients in its dtype.
     """
     arguments: dict[str, object] = {**cache_argument(lm)}
     if bool(mask.all()):
@@ -346,25 +346,25 @@ def run(
     grad: bool = False,
     pattern_row: int | None = None,
 ) -> Run:
-    """Run the model once, with captures and edits.
+    """Run the model once on a batch; capture tensors, and change them by edits or hooks.
 
     Args:
-        tokens: ids (batch, pos), one text, or several texts (padded on the right).
-        capture: point names, see `unembed.names.POINTS`; bit-equal to the model's own tensors.
-        edits: changes made during the pass; at positions after the prompt they have no effect here.
+        tokens: token ids (batch, pos), one text, or several texts (padded on the right).
+        capture: the capture points, see `unembed.names.POINTS`; the tensors equal the model's own bit for bit.
+        edits: changes to make during the pass; at positions after the prompt they have no effect.
         attention_mask: 1 at real tokens; padding may be on either side.
-        logits: without them the pass stops after the last captured tensor.
-        layers: which layers to capture; when None, all that have the point.
-        hooks: by point, a function of (tensor, layer), called after the edits in every layer that has the point; the
-            tensor that it returns replaces the model's, None leaves it unchanged.
-        grad: record the graph from the first block's input to the logits, for `Run.gradient`.
-        pattern_row: the destination column of which patterns are kept, as (batch, head, 1, src); all when None.
+        logits: whether to compute logits; if False, the pass stops after the last captured tensor.
+        layers: the layers to capture; by default, all that have the tensor.
+        hooks: for each capture point, a function of (tensor, layer), called after the edits in every layer that has the
+            tensor. If it returns a tensor, that replaces the model's; None leaves it unchanged.
+        grad: whether to record the graph from the first block's input to the logits, for `Run.gradient`.
+        pattern_row: the only destination column of patterns to store, as (batch, head, 1, src); by default, all.
 
     Raises:
-        PointMissing: no layer has a point, or one of the chosen layers does not.
-        InvalidInput: a hook returned a tensor of another shape, or for a point that can only be read.
-        OutOfRange: an edit at a position before the first token.
-        NotFinite: the logits hold NaN or infinity.
+        PointMissing: no layer has a tensor to capture, or one of the chosen layers does not have it.
+        InvalidInput: a hook returned a tensor of another shape, or replaced a tensor that can only be captured.
+        OutOfRange: an edit is at a position before the first token.
+        NotFinite: the logits contain NaN or infinity.
 
     Memory: the captured tensors, plus one layer's activations; with `grad`, the activations of all layers.
     """
@@ -419,10 +419,10 @@ def run(
 
 
 def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool) -> tuple[int, ...]:
-    """Return the layers in which to capture a point: those that have it, or those chosen by name.
+    """Return the layers in which to capture a point: those that have it or, if `strict`, all chosen ones.
 
     Raises:
-        PointMissing: no layer has it, or one of the chosen ones does not.
+        PointMissing: no layer has the point, or one of the chosen layers does not.
     """
     if point in _ONCE:
         require_point(lm, point, 0)
@@ -434,12 +434,14 @@ def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool)
 
 
 def _finite(logits: Tensor, mask: Tensor) -> bool:
-    """Tell whether the logits of real tokens are finite; usually their sum alone shows it."""
+    """Tell whether the logits of all tokens but padding are finite."""
     return bool(torch.isfinite(logits.sum())) or bool(torch.isfinite(logits[mask.bool()]).all())
 
 
 def position_of(run: Run, position: int) -> int:
-    """Return the column of a position in the first prompt, counted from its first real token (or its end, if negative).
+    """Return the column of a position in the first prompt of a run.
+
+    Positions count from the first token after padding; negative ones count from the prompt's end.
 
     Raises:
         OutOfRange: the prompt has no such position.
@@ -448,7 +450,7 @@ def position_of(run: Run, position: int) -> int:
 
 
 def column_of(mask: Int[Tensor, "batch pos"], position: int) -> int:
-    """Return what `position_of` will return, before the run exists.
+    """Return the column of a position in the first row of a mask, as `position_of` does for a run.
 
     Raises:
         OutOfRange: the prompt has no such position.

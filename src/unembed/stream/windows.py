@@ -1,4 +1,4 @@
-"""Cut prompts that are longer than the context into parts that fit: windows, or only the end."""
+"""Shorten prompts that do not fit into the context: cut them into windows, or take only the last tokens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[Int[Tensor, " pos"]]:
     """Cut a prompt into consecutive windows without overlap.
 
-    Each begins with the token that the tokenizer puts first, if it has one.
+    If the tokenizer puts a begin token before every text, each window begins with it.
 
     Args:
         prompt: a text of any length.
-        length: tokens of each window, at most; the model's context when None.
+        length: largest number of tokens in a window; by default, the model's context length.
 
     Raises:
-        InvalidInput: the prompt is empty, or the model has no longest context and no length is given.
+        InvalidInput: the prompt is empty, or the model has no limit of context and no length is given.
     """
     longest = lm.n_ctx if length is None else positive_int("length", length)
     if longest is None:
@@ -39,11 +39,11 @@ def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[
 
 
 def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
-    """Return the last tokens of a prompt, after the token that the tokenizer puts first, if it has one.
+    """Return the last tokens of a prompt, after a begin token if the tokenizer puts one before every text.
 
     Args:
         prompt: a text of any length.
-        count: tokens at most, that first one included.
+        count: largest number of tokens, including a begin token.
 
     Raises:
         InvalidInput: the prompt is empty.
@@ -53,7 +53,7 @@ def last_tokens(lm: Decoder, prompt: str, count: int) -> Int[Tensor, " pos"]:
 
 
 def _parts(lm: Decoder, prompt: str) -> tuple[Int[Tensor, " start"], Int[Tensor, " pos"]]:
-    """Return the token that begins every text, if there is one, and the other tokens."""
+    """Return the begin token of a prompt (empty if it has none), and the other tokens."""
     ids = lm.encode(prompt)[0]
     start = getattr(lm.tokenizer, "bos_token_id", None)
     n = int(len(ids) > 1 and start is not None and int(ids[0]) == start)
@@ -61,7 +61,7 @@ def _parts(lm: Decoder, prompt: str) -> tuple[Int[Tensor, " start"], Int[Tensor,
 
 
 def _room(first: Tensor, length: int) -> int:
-    """Return how many tokens fit into a window of this length after the tokenizer's first token."""
+    """Return the number of tokens that fit into a window of this length after a begin token."""
     if length <= len(first):
         raise InvalidInput(
             f"a window of {length} tokens",
