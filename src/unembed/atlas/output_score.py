@@ -32,7 +32,7 @@ COMPARED = 512
 _CONCEPT = 6
 """Fewest tokens of a class that a description names."""
 _DIGITS = 9
-"""Of scores, so that two that are equal are not told apart by the order of a sum."""
+"""Of scores: rounding does not separate equal ones."""
 _FEWEST = 64
 """Fewest tokens in a group of equal frequency."""
 
