@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from tests.circuit_graph.frozen_model import Frozen, Key
 from tests.conftest import tiny
 from tests.families import FAMILIES
+from tests.models.decoder_classes import tiny_model
 
+import unembed
+from unembed.circuit_graph import circuit
 from unembed.circuit_graph.relevance import Aim, contribution, readout, relevance
 from unembed.errors import SumNotProved
 from unembed.language_model import LanguageModel
@@ -32,6 +37,26 @@ def test_relevance_adds_up_to_the_metric_at_every_cut(name: str) -> None:
     assert (found.cuts - found.metric).abs().max() < 1e-4 * found.readout.size.min().clamp_min(0.05)
     assert found.error < 1e-4
     assert made.unopened == []
+
+
+@pytest.mark.parametrize(
+    ("model_type", "error"),
+    [
+        ("gemma4_text", "values of an earlier layer, each head's divided by their size"),
+        ("doge", "scores that depend on the values"),
+        ("axk2", "a gated norm"),
+        ("rwkv", "a gate of each channel after an FFN whose keys are not known"),
+    ],
+)
+def test_relevance_adds_up_where_an_architecture_has(model_type: str, error: str) -> None:
+    """Each of these once missed the metric (all families: `make families`)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of slow paths
+        lm = unembed.load(tiny_model(model_type))
+        graph = circuit(lm, TOKENS[0].tolist(), 5, 9, max_nodes=10)
+        logits = lm.run(TOKENS[:1]).logits[0, -1]
+    assert graph.metric == pytest.approx(float(logits[5] - logits[9]), abs=1e-6)
+    assert graph.error < 1e-4, error
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,17 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
     crossing = torch.stack(
         [(t.detach().double() * g.double()).sum(-1).cpu() for (_, t), g in zip(streams, grads[n:m], strict=True)]
     )
-    cuts, error = _proved(lm, made, out, crossing, biases, closed)
+    cuts, error = _proved(lm, made, out, crossing, biases, closed, _through_values(made, gradients))
     return Relevance(gradients, grads[n], biases, closed, out, cuts, error)
+
+
+def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor]) -> Float[Tensor, "layer batch"]:
+    """Return what enters each layer beside the stream: relevance of later heads that mix an earlier layer's values."""
+    found = torch.zeros(made.lm.n_layers, len(made.tokens), dtype=torch.float64)
+    for layer, first in made.values_of.items():
+        heads = contribution(made.parts["head", layer].own, gradients["head", layer], "head").double()
+        found[first + 1 : layer + 1] += heads.sum((-1, -2)).cpu()
+    return found
 
 
 def _without_reading(part: Part, gradient: Tensor) -> Float[Tensor, " batch"] | None:
@@ -194,6 +203,7 @@ def _proved(
     crossing: Float[Tensor, "layer batch pos"],
     biases: Float[Tensor, "layer batch"],
     closed: dict[tuple[int, str], Float[Tensor, " batch"]],
+    through_values: Float[Tensor, "layer batch"],
 ) -> tuple[Float[Tensor, "cut batch"], float]:
     """Return the sum at every layer and behind the last, and the largest error against the metric.
 
@@ -206,7 +216,7 @@ def _proved(
     behind = constants.flip(0).cumsum(0).flip(0)
     last = (made.last.detach()[:, -1].double() * out.u.double()).sum(-1).cpu()
     ends = out.bias + out.cap
-    cuts = torch.cat([crossing.sum(-1) + behind + ends, (last + ends)[None]])
+    cuts = torch.cat([crossing.sum(-1) + through_values + behind + ends, (last + ends)[None]])
     sizes = torch.maximum(out.size, crossing.abs().amax((0, 2))).clamp_min(1e-30)
     errors = (cuts - out.metric).abs() / sizes
     error = float(errors.max())

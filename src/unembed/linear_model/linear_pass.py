@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unembed.errors import Unsupported
 from unembed.linear_model.expert_memories import open_experts
-from unembed.linear_model.linear_rules import half_rule, identity_rule, norm_rule, ratio
+from unembed.linear_model.linear_rules import half_rule, identity_rule, linearized, norm_rule, ratio
 from unembed.linear_model.pass_tensors import Closed, LinearPass, OtherNodes, Part, bias_term
 from unembed.linear_model.shared_patterns import require_scores, shared_pattern
 from unembed.models.decoder import Decoder
@@ -59,8 +59,11 @@ def _is_open(mixer: AttentionSite | None) -> bool:
 
 
 def _runs_itself(mixer: AttentionSite | None) -> bool:
-    """Tell whether the model's own attention is linear in its values once queries and keys are constant."""
-    return mixer is not None and mixer.head_layout is not None and mixer.clip is None
+    """Tell whether the model's own attention is linear in its values once queries and keys are constant.
+
+    Where scores do not follow from queries and keys, they may depend on the values too (Doge's do).
+    """
+    return mixer is not None and mixer.head_layout is not None and mixer.clip is None and not mixer.scores.missing
 
 
 def linear_pass(
@@ -201,6 +204,9 @@ def _install(
             and module not in {*scores, *(norm.module for norm in (*norms, *inner))}
         ):
             _add_bias(stack, made, module, bias, layer, block)
+    for norm in _all_norms_of(block):
+        if isinstance(norm, OpaqueNorm):  # a gated one (A.X K2): gate and scale are those of the run
+            _change_output(stack, norm.module, lambda x, y: linearized(y, x * ratio(y, x).to(x.dtype)))
     if block.mixer is not None and block.mixer.constant is not None:
         constant = block.mixer.constant.to(made.lm.device) / block.mixer.multiplier
         _add_bias(stack, made, block.mixer.output, constant, layer, block)
@@ -234,6 +240,10 @@ def _install_mixer(
 
                 _change_output(stack, getattr(mixer.head_layout, which), keep_one)
 
+        first = _first_with_values_of(made.lm, layer)
+        if first < layer:
+            made.values_of[layer] = first
+
         def keep(own: Tensor) -> Tensor:
             live["values", layer] = current.by_position(own)
             return own.detach().clone()  # OLMo cuts values off in place
@@ -249,6 +259,14 @@ def _install_mixer(
     made.unopened.append(f"{made.lm.mixer_name(layer)} of layer {layer}")
     if not (mixer.n_heads and has_point(made.lm, "z", layer)):
         _close(stack, made, layer, mixer.output, f"{made.lm.mixer_name(layer)} {layer}")
+
+
+def _first_with_values_of(lm: Decoder, layer: int) -> int:
+    """Return the first layer that mixes the same values: Gemma 4's last layers mix those of an earlier one."""
+    sources = [None if block.mixer is None else block.mixer.values for block in lm.structure.blocks[: layer + 1]]
+    own = sources[layer]
+    assert own is not None
+    return next(n for n, source in enumerate(sources) if source is not None and source.module is own.module)
 
 
 def _values_alone(mixer: AttentionSite, module: nn.Module, y: Tensor) -> Tensor:
@@ -269,6 +287,8 @@ def _install_ffn(
 ) -> None:
     if ffn is None:
         return
+    if ffn.channel_gate is not None:
+        _change_output(stack, ffn.channel_gate, lambda _x, y: y.detach())
     if not ffn.has_memories:
         made.unopened.append(f"FFN of layer {layer}")
         _close(stack, made, layer, ffn.output, f"FFN {layer}")
@@ -286,8 +306,6 @@ def _install_ffn(
                 return y.detach().clone()
 
             _change_output(stack, module, keep)
-        if ffn.channel_gate is not None:
-            _change_output(stack, ffn.channel_gate, lambda _x, y: y.detach())
 
 
 def _heads(
@@ -336,10 +354,14 @@ def _memories(
 
 def _norms_of(block: Block) -> list[Norm]:
     """Return the norms of a block that the structure knows, each once."""
+    return [norm for norm in _all_norms_of(block) if not isinstance(norm, ChannelGain | OpaqueNorm)]
+
+
+def _all_norms_of(block: Block) -> list[Norm]:
     sites = [site for site in (block.mixer, block.feed_forward) if site is not None]
     found = [norm for site in sites for norm in (site.pre_norm, site.branch_norm)]
     once = {norm.module: norm for norm in (*found, block.entry_norm, block.middle_norm) if norm is not None}
-    return [norm for norm in once.values() if not isinstance(norm, ChannelGain | OpaqueNorm)]
+    return list(once.values())
 
 
 def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
@@ -352,6 +374,9 @@ def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
         is_norm = "norm" in type(module).__name__.lower() and isinstance(weight, Tensor) and weight.dim() == 1
         if is_norm and isinstance(weight, Tensor) and module not in known:
             found.append(Norm(module, f"{block.mixer.path}.{path}", weight.shape[0]))
+    source = block.mixer.values
+    if source is not None and "norm" in type(source.module).__name__.lower() and not list(source.module.parameters()):
+        found.append(Norm(source.module, f"{block.mixer.path}, values", source.d_head))  # Gemma 4's has no gain
     return found
 
 

@@ -62,6 +62,7 @@ class LinearPass:
         positions: the position embeddings in it, where the model adds them.
         streams: the stream that enters each layer.
         last: the stream behind the last layer.
+        values_of: for layers that mix the values of an earlier layer, which one.
         closed: what is not opened: mixers without a known pattern, FFNs without memories, further writers.
         unopened: the names of parts whose own inside is not opened, for people.
         patterns: attention weights of the layers that are opened, (batch, head, dst, src).
@@ -77,6 +78,7 @@ class LinearPass:
     streams: dict[int, Tensor] = field(default_factory=dict)
     last: Tensor = field(default_factory=lambda: torch.empty(0))
     parts: dict[tuple[PartKind, int], Part] = field(default_factory=dict)
+    values_of: dict[int, int] = field(default_factory=dict)
     biases: list[Bias] = field(default_factory=list)
     closed: list[Closed] = field(default_factory=list)
     unopened: list[str] = field(default_factory=list)
