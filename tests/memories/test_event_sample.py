@@ -11,8 +11,11 @@ from tests.cli.conftest import save_model
 from tests.conftest import tiny
 from tests.models.architectures.test_wikilm import wikilm
 from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import Segment
 from unembed.errors import InvalidInput, Unsupported
+from unembed.jacobian import JacobianLens, fit_lens, reading_by
+from unembed.language_model import LanguageModel
 from unembed.memories.event_sample import EventRecorder, EventSample, event_sample, record_events
 from unembed.memories.event_scores import (
     counted_events,
@@ -20,6 +23,7 @@ from unembed.memories.event_scores import (
     saturation_shares,
 )
 from unembed.memories.sub_updates import token_scores
+from unembed.names import StreamPoint
 from unembed.results import Provenance
 from unembed.trace.trace import Trace
 
@@ -58,6 +62,41 @@ def test_every_number_is_the_traces(family):
                     every = token_scores(lm, trace.run, n, column, int(token), basis)
                     expected = every[torch.from_numpy(sample.dominant[n, i])]
                     np.testing.assert_allclose(sample.scores[n, i, :, t, b], expected.detach(), rtol=1e-5, atol=1e-9)
+
+
+def by_lens(family: str) -> tuple[LanguageModel, JacobianLens, EventSample]:
+    lm = lettered(family)
+    lens = fit_lens(lm, texts(40), 3, 12)
+    recorder = EventRecorder(0, basis="jacobian")
+    recorder.start(lm)
+    with reading_by(lm, lens):
+        return lm, lens, record_events(lm, prefixes(), recorder, 12)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "gptj"])
+def test_by_the_fitted_lens_ranks_are_those_that_it_reads(family: str) -> None:
+    lm, lens, sample = by_lens(family)
+    assert sample.provenance.basis == "jacobian"
+    points: list[StreamPoint] = ["resid_pre" if block.parallel else "resid_mid" for block in lm.structure.blocks]
+    for i, segment in enumerate(prefixes()):
+        run = lm.run(segment.tokens[None], sorted({*points, "resid_post"}))
+        assert sample.final[i] == int(run.logits[0, -1].argmax())
+        for n, point in enumerate(points):
+            start = lens.read(run.at(point, n)[0, -1], n, point)
+            end = lens.read(run.at("resid_post", n)[0, -1], n)
+            candidate, final = int(start.argmax()), int(sample.final[i])
+            assert sample.candidates[n, i] == candidate
+            for found, token in ((sample.candidates_after, candidate), (sample.final_after, final)):
+                assert found[n, i] == int((end > end[token]).sum()) + 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_by_the_fitted_lens_a_score_is_what_the_carried_sub_update_adds(family: str) -> None:
+    lm, lens, sample = by_lens(family)
+    for n in range(lm.n_layers):
+        values = lm.weights.W_out[n][torch.from_numpy(sample.dominant[n, 2])] @ lens.jacobian(n)
+        expected = torch.from_numpy(sample.coefficients[n, 2]) * (values @ lm.weights.W_U[:, int(sample.final[2])])
+        np.testing.assert_allclose(sample.scores[n, 2, :, 0, 0], expected.detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "qwen2_moe"])

@@ -21,7 +21,7 @@ from unembed.reports.quantities import Judgement
 from unembed.reports.stages import Work
 from unembed.results import Provenance
 
-TITLE = "Values read by the fitted lens"
+TITLE = "Readings by the fitted lens"
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,13 @@ from torch import Tensor
 
 from unembed.corpus import Batch, CorpusSource, Segment
 from unembed.errors import Unsupported
+from unembed.jacobian.basis import fitted_lens
 from unembed.lens import final_scale, read
 from unembed.memories.events import Event, elimination_layer, events_of, named_by_mixer, saturation_layer
 from unembed.memories.prefix_sampling import draw_examples, example_batches
 from unembed.models.architectures.adaptive_softmax import AdaptiveSoftmax
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis, StreamPoint
 from unembed.results import Displayed, Provenance, Table
 from unembed.stream.decomposition import memory_branch
 from unembed.sweeps.forward import feed_reducers
@@ -143,14 +145,17 @@ class EventSample(Displayed):
 class EventRecorder(Reducer):
     """Reduces batches of prefixes to an `EventSample`, with one example for each row's last column."""
 
-    def __init__(self, seed: int = 0, hidden: Bool[Tensor, " d_vocab"] | None = None) -> None:
+    def __init__(self, seed: int = 0, hidden: Bool[Tensor, " d_vocab"] | None = None, basis: Basis = "final") -> None:
         """Store the settings.
 
         Args:
             seed: the seed of the random sub-updates.
             hidden: tokens that are never predictions, candidates or counted in ranks (never learned ones).
+            basis: "final", as in the paper, or "jacobian": streams and sub-updates are carried to the end of the model
+                by its fitted lens, then read and scored in the same way.
         """
         self.hidden = hidden
+        self.basis: Basis = basis
         self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
@@ -164,7 +169,7 @@ class EventRecorder(Reducer):
         self._lm = lm
         self._of_experts = [lm.feed_forward(n).experts is not None for n in range(lm.n_layers)]
         self._gated = [lm.feed_forward(n).channel_gate is not None for n in range(lm.n_layers)]
-        self._points = [
+        self._points: list[tuple[StreamPoint, int]] = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
         # Computed once for each layer rather than once for each batch, because these views cast and transpose the
@@ -190,10 +195,19 @@ class EventRecorder(Reducer):
         lm, activations = self._lm, self._activations
         before = torch.stack([activations[point].to(lm.device) for point in self._points])
         after = torch.stack([activations["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
+        entering, updates = activations["resid_pre", 0].to(lm.device), after.float() - before.float()
+        scale = final_scale(lm, after[-1])
+        streams = before  # as the FFNs read them
+        if self.basis == "jacobian":
+            lens = fitted_lens(lm)
+            updates = torch.stack([update @ lens.jacobian(n) for n, update in enumerate(updates)])
+            before = torch.stack([lens.carried(before[n], n, point) for point, n in self._points]).to(before)
+            after = torch.stack([lens.carried(x, n) for n, x in enumerate(after)]).to(after)
+            entering = lens.carried(entering, 0, "resid_pre").to(entering)
         last = read(lm, after[-1], 1, hidden=self.hidden)
         final = last.ids[:, 0]
         rows = read(lm, before, 1, track=final[None, :, None].expand(lm.n_layers, -1, -1), hidden=self.hidden)
-        embedded = read(lm, activations["resid_pre", 0].to(lm.device), 1, track=final[:, None], hidden=self.hidden)
+        embedded = read(lm, entering, 1, track=final[:, None], hidden=self.hidden)
         candidates = rows.ids[..., 0]
         track = torch.stack([final.expand(lm.n_layers, -1), candidates], dim=-1)
         after_ranks = read(lm, after, 1, track=track, hidden=self.hidden).tracked_ranks
@@ -209,11 +223,10 @@ class EventRecorder(Reducer):
             "final_after": after_ranks[..., 0],
             "candidates": candidates,
             "candidates_after": after_ranks[..., 1],
-            "candidate_change": (rows_of_W_U * (after.float() - before.float())).sum(dim=-1),
+            "candidate_change": (rows_of_W_U * updates).sum(dim=-1),
         }
-        scale = final_scale(lm, after[-1])
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + batch.number)
-        layers = [self._layer(n, track[n], before[n], scale, generator) for n in range(lm.n_layers)]
+        layers = [self._layer(n, track[n], streams[n], scale, generator) for n in range(lm.n_layers)]
         columns |= {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
         self._rows.append({name: t.detach().cpu() for name, t in columns.items()})
         self._activations = {}
@@ -257,7 +270,10 @@ class EventRecorder(Reducer):
         frozen = raw * lm.structure.logit_scale
         if lm.structure.final_norm is not None:
             frozen = lm.structure.final_norm.pulled_back(frozen, scale[:, None].to(wide))
-        directions = torch.stack([raw, frozen], dim=-2) * branch.multiplier  # (row, token, basis, d_model)
+        directions = torch.stack([raw, frozen], dim=-2)
+        if self.basis == "jacobian":
+            directions = directions @ fitted_lens(lm).jacobian(n).T.to(wide)
+        directions = directions * branch.multiplier  # (row, token, basis, d_model)
         factor = 1.0
         if branch.norm is not None and branch.scale is not None:
             one = torch.ones(1, dtype=wide, device=m.device)
@@ -294,7 +310,7 @@ class EventRecorder(Reducer):
         }
         order = np.argsort(joined["segment"], kind="stable")
         ordered = {name: a[order] if a.ndim == 1 else a[:, order] for name, a in joined.items()}
-        provenance = self._lm.provenance(basis="final", seed=self.seed)
+        provenance = self._lm.provenance(basis=self.basis, seed=self.seed)
         return EventSample(
             **ordered, other_mixers=np.array(self._lm.other_mixers), seed=self.seed, provenance=provenance
         )

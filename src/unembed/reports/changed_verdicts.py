@@ -1,4 +1,4 @@
-"""The verdicts of a study that another reading of values changes, as a section of its report."""
+"""The verdicts of a study that another reading of values and streams changes, as a section of its report."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def changed_verdicts(
     """State how many verdicts depend on how values are read, and list those with both judgements.
 
     Args:
-        quantities: those that depend on the reading of values.
-        by_paper: their judgements, values read as the paper does.
-        by_lens: the same, values read by the fitted lens.
+        quantities: those that depend on how values or streams are read.
+        by_paper: their judgements, read as the paper does.
+        by_lens: the same, read by the fitted lens.
         provenance: of the readings by the lens.
     """
     both = [
@@ -40,10 +40,10 @@ def changed_verdicts(
         "no verdict is another" if not rows else f"{len(rows)} verdict{'s are' if len(rows) > 1 else ' is'} another"
     )
     text = (
-        "The findings above read values as the paper does: by the unembedding, as if no layer followed. The model's "
-        "fitted lens carries each value through the layers that follow, by their mean derivative on text. Of the "
-        f"{len(both)} findings above that rest on the tokens of values, {counted} by that lens."
+        "The findings above read values and streams as the paper does: by the unembedding, as if no layer followed. "
+        "The model's fitted lens carries them through the layers that follow, by their mean derivative on text. Of the "
+        f"{len(both)} findings above that rest on such readings, {counted} by that lens."
     )
-    title = "Verdicts that differ where values are read by the fitted lens"
+    title = "Verdicts that differ by the fitted lens"
     exhibits = (Exhibit("by_lens", Table.of_rows(title, _COLUMNS, rows, provenance)),) if rows else ()
-    return Section("Values read by the fitted lens", (text,), exhibits)
+    return Section("Readings by the fitted lens", (text,), exhibits)

@@ -55,9 +55,9 @@ class Study(Generic[M]):
         control_text: the text that the control is measured on.
         origins: published values that no quantity has.
         notes: on published values that contradict one another.
-        by_lens: the measurements again, with values read by the lens that the model has then; None where the text or
-            the model allows no such reading.
-        of_values: the quantities that depend on how values are read.
+        by_lens: the measurements again, with values and streams read by the lens that the model has then; None where
+            the text or the model allows no such reading.
+        of_values: the quantities that depend on how values or streams are read.
     """
 
     name: str
@@ -105,10 +105,10 @@ class Study(Generic[M]):
         return made if other is None else replace(made, sections=(*made.sections, other))
 
     def _by_lens_section(self, m: M, work: Work) -> Section | None:
-        """The verdicts that change where values are read by the model's lens; None where it has none."""
+        """The verdicts that change by the model's lens; None where it has none."""
         if work.lens is None or not self.of_values:
             return None
-        work.progress("values by the fitted lens", 0, 1)
+        work.progress("readings by the fitted lens", 0, 1)
         with reading_by(m.lm, work.lens):
             other = self.by_lens(m)
             found = [] if other is None else [quantity.judgement(other) for quantity in self.of_values]

@@ -10,8 +10,7 @@ from typing import Any
 
 from unembed.reports.geva2022.measurements import Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts import PARTS
-from unembed.reports.geva2022.parts.concepts import QUANTITIES as OF_VALUES
+from unembed.reports.geva2022.parts import PARTS, concepts, events
 from unembed.reports.geva2022.published import CONTRADICTION
 from unembed.reports.options import facts_of_memories
 from unembed.reports.study import Study
@@ -44,6 +43,6 @@ STUDY = Study(
     lambda m: m.corpus,
     notes=(CONTRADICTION,),
     by_lens=by_lens,
-    of_values=OF_VALUES,
+    of_values=(*concepts.QUANTITIES, *events.QUANTITIES),
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

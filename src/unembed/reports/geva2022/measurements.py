@@ -161,14 +161,16 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
 
 
 def by_lens(m: Measurements) -> Measurements | None:
-    """The same measurements with values, updates and random vectors read by the model's fitted lens.
+    """The same measurements with streams, values, updates and random vectors read by the model's fitted lens.
 
     None where the paper's reading is by an adaptive softmax.
     """
     if comparable_basis(m.lm) != "raw":
         return None
     found = _concepts(m.lm, m.examples, m.signs, m.options.per_layer, m.seed, m.hidden, "jacobian")[0]
-    return replace(m, concepts=found, judged=None)
+    recorder = EventRecorder(m.seed, m.hidden, "jacobian")
+    recorder.start(m.lm)
+    return replace(m, concepts=found, judged=None, sample=record_events(m.lm, m.examples, recorder))
 
 
 def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
