@@ -2,7 +2,7 @@
 
 The documents of the index's text are in three parts, drawn at random: half of them find the rules, a quarter chooses
 the lines that exceed their control, and a quarter tests those that were chosen. The passages at whose ends values are
-added are in three parts, which name tokens, choose and test.
+added are in four parts: one names tokens, two choose, each by itself, and one tests.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ LEAST_RISE = 0.75
 """The least output score of a line where lines are chosen: named tokens rise more than three of four like them."""
 PARTS = 4
 """Of four documents two find rules, one chooses lines, and one tests them."""
-PASSAGE_PARTS = 3
-"""Of three passages one names tokens, one chooses lines, and one tests them."""
+PASSAGE_PARTS = 4
+"""Of four passages one names tokens, two choose lines, each by itself, and one tests them."""
+_CHOOSE = ("choose first", "choose second")
 FEWEST_TESTED = 5
 """The fewest firings on which a rule is tested."""
 _AT_ONCE = 192
@@ -90,11 +91,11 @@ class LayerDescriber:
         """Divide the text into its parts, and count what rules are found by.
 
         Args:
-            passages: at whose ends values are added; of three in order one names, one chooses, one tests.
+            passages: at whose ends values are added; of four in order one names, two choose, one tests.
             per_layer: how many memories of each layer to draw at random; all when None.
 
         Raises:
-            InvalidInput: the text has fewer than four documents, or there are fewer than three passages.
+            InvalidInput: the text has fewer than four documents, or there are fewer than four passages.
         """
         self._lm, self._source, self._seed, self._per_layer = lm, source, seed, per_layer
         n = int(source.document.max(initial=-1)) + 1
@@ -110,7 +111,8 @@ class LayerDescriber:
         self._search = RuleSearch(source.text, self._finding)
         counts = np.bincount(source.text.token, minlength=lm.d_vocab)
         self._shares = TokenShares(counts[: lm.d_vocab], seed)
-        self._passages = {"name": passages[::3], "choose": passages[1::3], "test": passages[2::3]}
+        parts = ("name", *_CHOOSE, "test")
+        self._passages = {part: passages[i :: len(parts)] for i, part in enumerate(parts)}
         self._caches = {part: [cache_of(lm, one[:-1]) for one in some] for part, some in self._passages.items()}
 
     def lines(self, layer: int, progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Line]:
@@ -124,7 +126,7 @@ class LayerDescriber:
         if self._per_layer is not None and self._per_layer < n:
             numbers = np.sort(rng.permutation(n)[: self._per_layer])
         places: list[tuple[int, Pole]] = [(int(i), pole) for pole in self._source.positions for i in numbers]
-        steps = _Steps(progress, 3 * len(places))
+        steps = _Steps(progress, 4 * len(places))
         found = []
         for index, pole in places:
             found.append(self._with_rule(layer, index, pole))
@@ -177,15 +179,20 @@ class LayerDescriber:
             steps.several(len(named))
 
     def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
-        """Mark as described the memories whose tokens are better than their controls at the passages that choose."""
+        """Mark as described the memories whose tokens are better than their controls at both sets of passages.
+
+        In early layers the effect of a value depends on the passage: one set alone chooses tokens that fall elsewhere.
+        """
         test = self._output_test(ruled, rng)
-        scores: list[OutputScore] = []
-        for start, _, effects in self._effects(layer, ruled, "choose"):
-            some = range(start, start + len(effects))
-            scores += test.scores(effects, [(i, ruled[i].index) for i in some], [None] * len(some))
-            steps.several(len(some))
-        for i in chosen(np.array([score.chance for score in scores])):
-            if scores[i].score >= LEAST_RISE:
+        chance, rise = np.zeros(len(ruled)), np.ones(len(ruled))
+        for part in _CHOOSE:
+            for start, _, effects in self._effects(layer, ruled, part):
+                some = range(start, start + len(effects))
+                for i, score in zip(some, test.scores(effects, *_unpaired(ruled, some)), strict=True):
+                    chance[i], rise[i] = max(chance[i], score.chance), min(rise[i], score.score)
+                steps.several(len(some))
+        for i in chosen(chance):
+            if rise[i] >= LEAST_RISE:
                 ruled[i].verdict = "described"
 
     def _test(self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
@@ -269,6 +276,13 @@ class _Steps:
         if self._done - self._reported >= _AT_ONCE:
             self._reported = self._done
             self._report(self._done, self._total)
+
+
+def _unpaired(
+    memories: Sequence[_Candidate], some: Sequence[int]
+) -> tuple[list[tuple[int, int]], Sequence[tuple[int, int] | None]]:
+    """Return the numbers of some descriptions and of their memories, without random ones."""
+    return [(i, memories[i].index) for i in some], [None] * len(some)
 
 
 def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unembed.index.index import Index
     from unembed.models.model_source import UnopenedModel
 
-PASSAGES = 12
+PASSAGES = 16
 
 
 def atlas_source(index: Index, lm: Decoder) -> AtlasSource:
@@ -48,7 +48,7 @@ def atlas_build(
     layers: Layers = None,
     drawn: Annotated[int | None, Option("Memories drawn at random from each layer; default: all.", low=1)] = None,
     passages: Annotated[
-        int, Option("Passages at whose ends each value is added; a third each names, chooses and tests.", low=3)
+        int, Option("Passages at whose ends each value is added; a quarter names, two choose, one tests.", low=4)
     ] = PASSAGES,
     index: GivenIndex,
     seed: Seed = 0,

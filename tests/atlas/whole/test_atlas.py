@@ -48,7 +48,7 @@ def atlas(wren: LanguageModel, index: Index, tmp_path_factory: pytest.TempPathFa
 
 def _build(wren: LanguageModel, index: Index, folder: Path, **changed: object) -> None:
     given = {"layers": LAYERS, "per_layer": PER_LAYER} | changed
-    windows = unread_windows(wren, None, 6)
+    windows = unread_windows(wren, None, 8)
     build_atlas(wren, atlas_source(index, wren), folder, windows, index.provenance, **given)  # pyright: ignore[reportArgumentType]
 
 
@@ -69,7 +69,7 @@ def test_every_memory_that_was_drawn_has_a_line_and_every_column_a_meaning(atlas
 
 def test_a_stored_rule_runs_and_gives_the_stored_score(wren: LanguageModel, index: Index, atlas: Path) -> None:
     source = atlas_source(index, wren)
-    part = LayerDescriber(wren, source, unread_windows(wren, None, 3))._testing
+    part = LayerDescriber(wren, source, unread_windows(wren, None, 4))._testing
     for line in read_lines(atlas / MEMORIES):
         if line.rule is None:
             continue
@@ -84,7 +84,7 @@ def test_a_stored_rule_runs_and_gives_the_stored_score(wren: LanguageModel, inde
 def test_the_output_score_is_the_rank_of_what_adding_the_value_does(wren: LanguageModel, atlas: Path) -> None:
     """Named tokens rise more than most of the vocabulary when the value is added at the test's passages."""
     described = [line for line in read_lines(atlas / MEMORIES) if line.verdict == "described"]
-    test = unread_windows(wren, None, 6)[2::3]
+    test = unread_windows(wren, None, 8)[3::4]
     for line in described[:8]:
         vector = written_values(wren, line.layer, torch.tensor([line.index]))
         effect = value_effects(wren, vector, line.layer, test)[0]
@@ -139,4 +139,4 @@ def test_a_text_of_too_few_documents_is_refused(wren: LanguageModel, index: Inde
     source = atlas_source(index, wren)
     few = replace(source, document=source.document % 3)
     with pytest.raises(InvalidInput, match="at least 4 documents"):
-        LayerDescriber(wren, few, unread_windows(wren, None, 3))
+        LayerDescriber(wren, few, unread_windows(wren, None, 4))
