@@ -60,7 +60,7 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     figures = [f.name for s in report.sections for f in s.figures]
     for number in range(2, 12):
         assert [name for name in figures if name.startswith(f"fig{number}_")], number
-    assert len(report.findings) == 22
+    assert len(report.findings) == 23
     for name in ("patterns", "perturbation", "agreement", "active", "zero_agreement", "residual", "breakdown"):
         assert [row["layer"] for row in report[name].rows()] == [0, 1]
     for row in report["breakdown"].rows():
@@ -83,7 +83,7 @@ def test_memories_of_experts_and_of_dense_layers_are_studied_together(tmp_path: 
     m = measurements.measure(lm, open_corpus(texts(12)), stages.Work(tmp_path / "w", {}, 4), Options(**SMALL))
     report = report_of(m, {})
     assert m.triggers.bounds.tolist() == [0, 160, 480, 800, 1120]
-    assert report.facts["memories (FFN neurons) a layer"] == "80 to 160" and len(report.findings) == 22
+    assert report.facts["memories (FFN neurons) a layer"] == "80 to 160" and len(report.findings) == 23
     assert "experts that the router did not choose" in page(report)
     names = [row["value"] for row in report["predictive_values"].rows()]
     assert all(re.fullmatch(r"-?L0M\d+|-?L[123](E[0-3]M\d+|SM\d+)", name) for name in names)
@@ -241,7 +241,7 @@ def test_the_command_renders_again_without_a_model_and_refuses_bad_folders(
     monkeypatch.setenv("COLUMNS", "100")
     ran = CliRunner().invoke(app, ["report", "geva2021", "--out", str(tmp_path / "r"), "--render"])
     assert ran.exit_code == 0, ran.output
-    assert "of 22 published findings agree here" in ran.stdout and "wrote" in ran.stderr
+    assert "of 23 published findings agree here" in ran.stdout and "wrote" in ran.stderr
     assert (tmp_path / "r" / "report.html").read_text(encoding="utf-8") == page(made)
     as_json = CliRunner().invoke(app, ["report", "geva2021", "-o", str(tmp_path / "r"), "--render", "--json"])
     assert json.loads(as_json.stdout)["schema"] == "unembed.report/2"

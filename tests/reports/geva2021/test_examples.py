@@ -52,7 +52,8 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
         y, o = run["mlp_out"][layer, 0, -1], run["resid_post"][layer, 0, -1]
         r, m, values = o - y, run["coefficients"][layer, 0, -1], values_in_the_stream(lm, layer)
         p, update, output = distribution(lm, r, basis), None, None
-        update = int(distribution(lm, y, basis).argmax())
+        of_update = distribution(lm, y, basis)
+        update = int(of_update.argmax())
         output = int(distribution(lm, o, basis).argmax())
         both = [*values, *-values] if lm.is_signed(layer) else values
         tops = [int(distribution(lm, v, basis).argmax()) for v in both]
@@ -67,6 +68,8 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
             "residual": int(p.argmax()),
             "update": update,
             "output": output,
+            "output_in_residual": int((p > p[output]).sum()) + 1,
+            "output_in_update": int((of_update > of_update[output]).sum()) + 1,
             "probability": float(p[final]),
             "above_zero": sum(c > 0 for c in m.tolist()) / n,
             "above_fraction": sum(abs(c) >= FRACTION * largest and c != 0 for c in m.tolist()) / n,

@@ -55,6 +55,10 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {"layers": [around(0.45), around(0.4), around(0.3), around(*x), around(0.2), around(0.18)]}
         for x in ((0.12, 0.01), (0.5, 0.01), (0.17, 0.02))
     ),
+    "veto": tuple(
+        {"n": 90, "median": [2.0, 300.0], "head": around(*x), "ahead": around(0.9), "by_chance": 1e-4, "d_vocab": 9999}
+        for x in ((0.8, 0.02), (0.3, 0.02), (0.5, 0.05))
+    ),
     "zero agreement": tuple(
         {"active": [around(0.8), around(*x)], "all_memories": [around(0.5)]}
         for x in ((0.7, 0.01), (0.5, 0.01), (0.68, 0.02))
@@ -89,7 +93,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 
 def test_every_claim_has_made_up_numbers() -> None:
     assert set(CASES) == {quantity.name for quantity in QUANTITIES}
-    assert len(CASES) == len(QUANTITIES) == 22, "two quantities of one name"
+    assert len(CASES) == len(QUANTITIES) == 23, "two quantities of one name"
     for q in QUANTITIES:
         assert q.claim and q.where and q.what and q.published and q.test, q.name
 

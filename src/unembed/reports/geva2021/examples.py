@@ -1,8 +1,9 @@
 """Measure what every layer does to random prefixes: streams, updates and coefficients at chosen positions.
 
 One pass gives all data of Figs. 7 to 11. For each prefix and layer these are: the tokens ranked first by the residual
-r, the update y and the output o = r + y; the probability that the residual gives the model's final prediction w = top(o
-of the last layer); how many memories are active; and whether any memory ranks first the token that the layer does.
+r, the update y and the output o = r + y; the ranks of the output's token in r and in y; the probability that the
+residual gives the model's final prediction w = top(o of the last layer); how many memories are active; and whether any
+memory ranks first the token that the layer does.
 
 Source: Geva et al. 2021, section 5.
 """
@@ -26,7 +27,14 @@ from unembed.models.decoder import Decoder
 from unembed.names import Basis
 from unembed.sweeps import Need, Reducer
 
-WHOLE = {"residual": np.int32, "update": np.int32, "output": np.int32, "agreeing": np.int32}
+WHOLE = {
+    "residual": np.int32,
+    "update": np.int32,
+    "output": np.int32,
+    "agreeing": np.int32,
+    "output_in_residual": np.int32,
+    "output_in_update": np.int32,
+}
 REAL = {
     "probability": np.float32,
     "above_zero": np.float32,
@@ -50,7 +58,7 @@ class Examples(Reducer):
         hidden: tokens that are never predictions (never learned ones).
         usual: the usual size of each memory's coefficient, layer by layer; None to leave out what depends on it.
 
-    Memory: 43 bytes for each example and layer, and the tensors of a batch's examples.
+    Memory: 51 bytes for each example and layer, and the tensors of a batch's examples.
     """
 
     def __init__(
@@ -132,13 +140,16 @@ class Examples(Reducer):
         # Parallel blocks have no stream between attention and FFN. There, r is everything except the FFN's update.
         r = torch.stack([captured.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
         final = read(self._lm, o[-1], 1, basis=self.basis, hidden=self.hidden).ids
-        track = final.expand(3, *o.shape[:2], 1)
-        streams = torch.stack([r, y, o])
-        reading = read(self._lm, streams, 1, basis=self.basis, track=track, hidden=self.hidden)
-        tops = reading.ids[..., 0].cpu()
+        output = read(self._lm, o, 1, basis=self.basis, hidden=self.hidden).ids
+        track = torch.cat([final.expand(*o.shape[:2], 1), output], dim=-1).expand(2, *o.shape[:2], 2)
+        parts = torch.stack([r, y])
+        reading = read(self._lm, parts, 1, basis=self.basis, track=track, hidden=self.hidden)
+        tops = torch.cat([reading.ids[..., 0], output[None, ..., 0]]).cpu()
         for name, row in zip(("residual", "update", "output"), tops, strict=True):
             self._found[name][:, at] = row.numpy()
         self._found["probability"][:, at] = reading.tracked_probabilities[0, ..., 0].float().cpu().numpy()
+        for name, ranks in zip(("residual", "update"), reading.tracked_ranks[..., 1].cpu(), strict=True):
+            self._found[f"output_in_{name}"][:, at] = ranks.numpy()
         for layer in self._layers:
             for name, values in self._of_memories(layer, captured["coefficients", layer], tops[1:, layer]).items():
                 self._found[name][layer, at] = values.cpu().numpy()

@@ -36,6 +36,8 @@ CLASSES = {
     "ffn": "FFN alone",
     "joint": "both agree, output differs",
 }
+HEAD = 10
+"""Tokens of the head of a distribution, from which a new prediction is drawn."""
 FEWEST_PAIRS = 20
 """Compositions below which their kinds are not judged."""
 
@@ -109,6 +111,24 @@ def outputs(m: Measurements) -> Numbers:
         alone=_shares(kinds["residual"]),
         changed=_shares(changed),
         composed=mean_of(composed, units=which, seed=m.seed, share=True),
+    )
+
+
+@once
+def overturned(m: Measurements) -> Numbers | None:
+    """Measure which token replaces the residual's: its rank in the residual, and in the FFN's update."""
+    e, seed = m.examples, m.seed
+    layers, which = np.nonzero(e["output"] != e["residual"])
+    if len(layers) < FEWEST_PAIRS:
+        return None
+    in_residual, in_update = (e[f"output_in_{name}"][layers, which] for name in ("residual", "update"))
+    return Numbers(
+        n=len(layers),
+        median=[float(np.median(ranks)) for ranks in (in_residual, in_update)],
+        head=mean_of(in_residual <= HEAD, units=which, seed=seed, share=True),
+        ahead=mean_of(in_residual < in_update, units=which, seed=seed, share=True),
+        by_chance=HEAD / m.lm.d_vocab,
+        d_vocab=m.lm.d_vocab,
     )
 
 
@@ -261,6 +281,31 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
         ),
         rows=lambda n: (Row("changed outputs that are compositions", n.composed, source="most of them (Sec. 5.2)"),),
     ),
+    Quantity(
+        "veto",
+        "The FFN vetoes the residual's top prediction, so that another candidate from the head of the residual's "
+        "distribution takes its place.",
+        where="Sec. 5.2",
+        what=f"changed outputs whose new token was among the first {HEAD} of the residual, and its rank there and in "
+        "the FFN's update",
+        published="in words",
+        test=f"In more than half of the changes the new token was among the residual's first {HEAD}, and in more than "
+        "half it ranked higher in the residual than in the update; bootstrap over examples, whose layers are resampled "
+        f"together. A random token is among the first {HEAD} in almost no case, and ahead in one half.",
+        measure=overturned,
+        judge=lambda n: judged(
+            f"In {n.n:,} changes the new token had the median rank {n.median[0]:,.0f} in the residual and "
+            f"{n.median[1]:,.0f} in the FFN's update (a random token: {n.d_vocab / 2:,.0f} of {n.d_vocab:,}). In "
+            f"{percent(n.head)} it was among the residual's first {HEAD} (a random token: {n.by_chance:.2%}), and in "
+            f"{percent(n.ahead)} it ranked higher in the residual than in the update.",
+            above(n.head, 0.5),
+            above(n.ahead, 0.5),
+        ),
+        rows=lambda n: (
+            Row(f"changed outputs among the residual's first {HEAD}", n.head),
+            Row("changed outputs that rank higher in the residual than in the update", n.ahead),
+        ),
+    ),
 )
 
 
@@ -279,6 +324,15 @@ def refinement_section(m: Measurements) -> Section:
         **{kind: kinds[kind].mean(axis=1).tolist() for kind in CLASSES},
         "output_changes": outputs(m).changed,
     }
+    changed = m.examples["output"] != m.examples["residual"]
+    ranks = {
+        "layer": range(m.n_layers),
+        **{
+            f"in_{name}": [_median_rank(m.examples[f"output_in_{name}"][n][changed[n]]) for n in range(m.n_layers)]
+            for name in ("residual", "update")
+        },
+    }
+    veto = "Where the FFN changes the first token: median rank of the new token before, in each part"
     shares = ("match", "settled", "mean_probability", *(f"probability_{q}" for q in QUANTILES))
     note = "Settled: this layer's residual and all later ones predict what the model predicts."
     equal, chance = {"match": "equal", "settled": "equal from here on"}, {"probability": "probability"}
@@ -296,6 +350,7 @@ def refinement_section(m: Measurements) -> Section:
         (
             exhibit("residual", "What the residual already predicts", residual, m.provenance, note, percent=shares),
             exhibit("breakdown", "What the output follows", parts, m.provenance, percent=(*CLASSES, "output_changes")),
+            exhibit("veto", veto, ranks, m.provenance, f"A random token: {m.lm.d_vocab / 2:,.0f}."),
         ),
         (
             by_layer("fig9_match", title_9, "residual", equal, "examples", y_range=(0, 1)),
@@ -305,6 +360,10 @@ def refinement_section(m: Measurements) -> Section:
             by_layer("fig11_breakdown", title_11, "breakdown", CLASSES, "examples", "stacked", y_range=(0, 1)),
         ),
     )
+
+
+def _median_rank(ranks: np.ndarray) -> float:
+    return float(np.median(ranks)) if len(ranks) else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
